@@ -14,30 +14,27 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/loglimit"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 const (
 	sinkName        = "the sink of make run" // the description of its endpoint, by which a later run finds it
-	sinkLimit       = 80 << 10               // bytes of a webhook: 64 KiB of data and the envelope
+	sinkConnections = 128                    // a flood of calls uses about 12 MB
+	maxWebhook      = 80 << 10               // bytes: 64 KiB of data and the envelope
 	registerTimeout = 10 * time.Second
+	readTimeout     = 10 * time.Second
 	closeTimeout    = 2 * time.Second
-
-	// These limit the memory that a flood of calls uses to about 12 MB.
-	sinkConnections = 128
-	sinkHeader      = 16 << 10 // bytes
 )
 
-// sink receives webhooks and prints them. It is an endpoint of the built-in admin, whose
-// tasks and messages may have its URL, too.
+// sink receives webhooks and prints them. It is an endpoint of the built-in admin, and may be the callback
+// URL of the admin's tasks and messages.
 type sink struct {
 	client   *api.Client
 	out      io.Writer
 	listener net.Listener // nil = the server would not call it
 	url      string
-	opened   bool
-	server   http.Server
+	server   *fn.BoundedServer    // nil until open
 	served   chan struct{}        // closed once the server has stopped
 	endpoint string               // the id of the endpoint
 	secret   string               // verifies webhooks of the endpoint
@@ -67,8 +64,8 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	return k, nil
 }
 
-// open registers the endpoint at a server that is ready, and then accepts calls: earlier
-// ones wait until the sink has the secrets. On an error it closes the port.
+// open registers the endpoint at a server that is ready, and then accepts calls. Earlier calls wait, because
+// the sink has no secrets to verify them. On an error open closes the port.
 func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if k.listener == nil {
 		return fmt.Errorf("the server would not call it: %s does not have %s", outgoingSetting, loopback)
@@ -76,16 +73,13 @@ func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if err := k.register(ctx); err != nil {
 		return errors.Join(err, k.listener.Close())
 	}
-	k.server.Handler = k
-	k.server.ReadHeaderTimeout, k.server.ReadTimeout, k.server.IdleTimeout = 5*time.Second, 10*time.Second, 10*time.Second
-	k.server.MaxHeaderBytes = sinkHeader
-	k.server.ErrorLog = log.New(logs, "", log.LstdFlags)
-	k.opened = true
-	go k.serve(sandbox.LimitConnections(k.listener, sinkConnections))
+	k.server = fn.NewBoundedServer(k, sinkConnections, log.New(logs, "", log.LstdFlags))
+	k.server.ReadTimeout, k.server.IdleTimeout = readTimeout, readTimeout
+	go k.serve()
 	return nil
 }
 
-// register creates the endpoint, and deletes those of killed runs.
+// register creates the endpoint, and deletes the endpoints of killed runs.
 func (k *sink) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -124,9 +118,9 @@ func (k *sink) unregister(ctx context.Context, id string) error {
 	return fmt.Errorf("delete endpoint %s: %w", id, err)
 }
 
-func (k *sink) serve(listener net.Listener) {
+func (k *sink) serve() {
 	defer close(k.served)
-	if err := k.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := k.server.Serve(k.listener); !errors.Is(err, http.ErrServerClosed) {
 		fmt.Fprintf(k.out, "sink: %v\n", err)
 	}
 }
@@ -145,7 +139,7 @@ func (k *sink) close() {
 	if k == nil || k.listener == nil {
 		return
 	}
-	if !k.opened {
+	if k.server == nil {
 		_ = k.listener.Close()
 		return
 	}
@@ -158,7 +152,7 @@ func (k *sink) close() {
 }
 
 func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sinkLimit))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWebhook))
 	if err != nil {
 		k.refuse(w, http.StatusBadRequest, err)
 		return
@@ -206,11 +200,11 @@ func (k *sink) refuse(w http.ResponseWriter, status int, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// printLimited prints one line a minute for each status, because any program on this machine can make
-// calls that are not verified.
+// printLimited prints one line a minute for each status: any program on this machine can make unverified
+// calls.
 func (k *sink) printLimited(status int, line string) {
-	unprinted, print := k.printed.Next(status)
-	if !print {
+	unprinted, ok := k.printed.Next(status)
+	if !ok {
 		return
 	}
 	if unprinted > 0 {

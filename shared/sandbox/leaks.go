@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"regexp"
 	"slices"
@@ -21,8 +20,7 @@ type leak struct {
 	anyOf  []string // and one of these, ignoring case; nil = no check
 }
 
-// leaks has each leak by its name. Tests use phone numbers of mainland China and
-// secrets of these forms.
+// leaks has the leaks by name. Tests use phone numbers of mainland China and secrets of these forms.
 var leaks = map[string]leak{
 	"a full phone number": {digits: 11, pattern: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
 	"a signing secret":    {pattern: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},
@@ -57,21 +55,21 @@ func runs(line string) (digits, word int) {
 	return digits, word
 }
 
-// examples are parts of instructions for operators that look like secrets.
+// examples removes parts of instructions for operators that look like secrets.
 var examples = strings.NewReplacer("//user:password@", "//", `{"phone_number":"13800138000","content":"hello"}`, "{}")
 
-// CheckLeaks fails the test for each line of a log or an error that shows a secret
-// or a full phone number.
-func CheckLeaks(t testing.TB, from, text string) {
+// CheckLeaks fails the test for each line of text that shows a secret or a full phone number.
+// origin is the subject of the failure, such as "the log".
+func CheckLeaks(t testing.TB, origin, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		line = examples.Replace(line)
 		digits, word := runs(line)
 		lower := strings.ToLower(line)
-		for what, l := range leaks {
-			maybe := l.anyOf == nil || slices.ContainsFunc(l.anyOf, func(part string) bool { return strings.Contains(lower, part) })
-			if maybe && digits >= l.digits && word >= l.word && l.pattern.MatchString(line) {
-				t.Errorf("%s shows %s: %s", from, what, strings.TrimSpace(line))
+		for name, l := range leaks {
+			possible := l.anyOf == nil || slices.ContainsFunc(l.anyOf, func(part string) bool { return strings.Contains(lower, part) })
+			if possible && digits >= l.digits && word >= l.word && l.pattern.MatchString(line) {
+				t.Errorf("%s shows %s: %s", origin, name, strings.TrimSpace(line))
 			}
 		}
 	}
@@ -85,8 +83,8 @@ func Log(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// checkedLog checks one line with each write. Lines after the end of the test are
-// ignored, as they must not fail it.
+// checkedLog checks one line with each write. It ignores lines after the end of the test, when
+// a failure would be a panic.
 type checkedLog struct {
 	t     testing.TB
 	mu    sync.Mutex
@@ -103,7 +101,7 @@ func (l *checkedLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended {
-		CheckLeaks(l.t, fmt.Sprintf("the log of %s", l.t.Name()), string(line))
+		CheckLeaks(l.t, "the log of "+l.t.Name(), string(line))
 	}
 	return len(line), nil
 }

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// LimitConnections returns l with at most n open connections: a further one closes the
-// one that was opened first, so that idle connections cannot use up all of them.
-func LimitConnections(l net.Listener, n int) net.Listener {
+// limitConnections returns l with at most n open connections. A further connection closes the
+// oldest, so that idle connections cannot use up the limit.
+func limitConnections(l net.Listener, n int) net.Listener {
 	return &limitedListener{Listener: l, max: n}
 }
 
@@ -21,16 +21,8 @@ type limitedListener struct {
 }
 
 type limitedConn struct {
-	net.Conn
+	*net.TCPConn
 	listener *limitedListener
-}
-
-// SetLinger calls that of net.TCPConn, with which a test can reset the connection.
-func (c *limitedConn) SetLinger(seconds int) error {
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		return tcp.SetLinger(seconds)
-	}
-	return nil
 }
 
 func (l *limitedListener) Accept() (net.Conn, error) {
@@ -38,17 +30,13 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	added := &limitedConn{conn, l}
+	added := &limitedConn{conn.(*net.TCPConn), l}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.open = append(l.open, added)
-	var surplus *limitedConn
 	if len(l.open) > l.max {
-		surplus = l.open[0]
+		_ = l.open[0].TCPConn.Close() // its server gets an error
 		l.open = slices.Delete(l.open, 0, 1)
-	}
-	l.mu.Unlock()
-	if surplus != nil {
-		_ = surplus.Conn.Close() // its server gets an error
 	}
 	return added, nil
 }
@@ -59,5 +47,5 @@ func (c *limitedConn) Close() error {
 		c.listener.open = slices.Delete(c.listener.open, i, i+1)
 	}
 	c.listener.mu.Unlock()
-	return c.Conn.Close()
+	return c.TCPConn.Close()
 }

@@ -11,7 +11,7 @@ func TestSurplusConnectionClosesTheOldest(t *testing.T) {
 	t.Parallel()
 	plain, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	l := LimitConnections(plain, 2)
+	l := limitConnections(plain, 2)
 	t.Cleanup(func() { _ = l.Close() })
 	var accepted []net.Conn
 	open := func() net.Conn {

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-const natsStartLimit = 30 * time.Second // reading a large store takes long
+const natsStartTimeout = 30 * time.Second // reading a large store takes long
 
-// NATSServer is a JetStream server in a process of its own, which can be killed and
-// started again with its data.
+// NATSServer is a JetStream server in a process of its own. It can be killed and started
+// again with its data.
 type NATSServer struct {
 	Name string // in the cluster
 
@@ -36,13 +36,12 @@ func NewNATSServer(t testing.TB) *NATSServer {
 	return NewNATSCluster(t, 1)[0]
 }
 
-// NewNATSCluster starts n servers until the end of the test. They accept connections
-// when it returns; JetStream is available once they have elected a leader, a second or
-// two later.
+// NewNATSCluster starts n servers until the end of the test, and waits until they accept connections.
+// JetStream is available once they have elected a leader, a second or two later.
 func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	t.Helper()
 	bin := Build(t, "github.com/nats-io/nats-server/v2")
-	addresses := freeAddresses(t, 2*n) // for clients, then for the other servers
+	addresses := freeAddresses(t, 2*n) // n for clients, then n for the other servers
 	dir := t.TempDir()
 	cluster := make(NATSCluster, n)
 	for i := range cluster {
@@ -62,10 +61,10 @@ func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	return cluster
 }
 
-// URL is where clients connect.
+// URL is the URL for clients.
 func (s *NATSServer) URL() string { return "nats://" + s.address }
 
-// URL is where clients connect to any of the servers.
+// URL has the URLs of all servers.
 func (c NATSCluster) URL() string {
 	urls := make([]string, len(c))
 	for i, s := range c {
@@ -80,8 +79,8 @@ func (s *NATSServer) Kill() {
 	must(s.t, s.process.Kill())
 }
 
-// Start starts a killed server again, with the same address and data, and returns once
-// it accepts connections.
+// Start starts a killed server again, with the same address and data, and waits until it accepts
+// connections.
 func (s *NATSServer) Start() {
 	s.t.Helper()
 	s.launch()
@@ -95,7 +94,7 @@ func (s *NATSServer) launch() {
 
 func (s *NATSServer) waitUntilReady() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), natsStartLimit)
+	ctx, cancel := context.WithTimeout(s.t.Context(), natsStartTimeout)
 	defer cancel()
 	must(s.t, s.process.WaitFor(ctx, "Server is ready"))
 }

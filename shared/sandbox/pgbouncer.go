@@ -35,9 +35,9 @@ server_connect_timeout = 3
 server_login_retry = 1
 `
 
-// NewPgBouncer starts a pooler until the end of the test in front of the server that the
-// tests of a package share, with fewer connections than sessions. It skips the test if
-// there is no pgbouncer or DATABASE_URL is set.
+// NewPgBouncer starts a pooler until the end of the test in front of the shared server,
+// with fewer connections than sessions. It skips the test if there is no pgbouncer or
+// DATABASE_URL is set.
 func NewPgBouncer(t testing.TB) *PgBouncer {
 	t.Helper()
 	server := SharedPostgres(t)
@@ -96,7 +96,7 @@ func findPgBouncer() (string, error) {
 }
 
 func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Config) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	users, settings := filepath.Join(b.dir.root, "users"), filepath.Join(b.dir.root, "settings")
 	for file, text := range map[string]string{
@@ -122,10 +122,12 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	})
 }
 
-// userList returns the password of each role. PgBouncer also uses it to log in to the server.
-func userList() string {
-	return fmt.Sprintf("%q %q\n%q %q\n%q %q\n%q %q\n", Roles.Hot, Roles.HotPassword, Roles.Read, Roles.ReadPassword,
-		Roles.Admin, Roles.AdminPassword, Roles.Retention, Roles.RetentionPassword)
+// userList returns the passwords of the roles. PgBouncer also logs in to the server with them.
+func userList() (list string) {
+	for _, role := range roleNames {
+		list += fmt.Sprintf("%q %q\n", role, Password(role))
+	}
+	return list
 }
 
 // URL is the connection string of a database through the pooler, without a user.

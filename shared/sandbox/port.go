@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// FreePort returns a port on which nothing listens. It is below the ports that the
-// system assigns, so a server can be started there, and again later.
+// FreePort returns a port on which nothing listens. The system does not assign the port to
+// another program, so a server can be restarted there.
 func FreePort() (int, error) {
 	const lowest, above = 10_000, 32_768
 	for range 100 {
 		port := lowest + rand.IntN(above-lowest)
-		// It dials and does not listen: a child that is being started would have a copy
-		// of the listener until its exec.
+		// Not with net.Listen: a child that is being started would have a copy of the
+		// listener until its exec.
 		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return port, nil

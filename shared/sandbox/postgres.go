@@ -14,38 +14,40 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Owner is the superuser of a private server.
 const Owner = "postgres"
 
 const (
-	startLimit    = 2 * time.Minute  // for crash recovery of a large database
-	lingerLimit   = 15 * time.Second // for the processes of a killed server to end
-	shutdownLimit = 20 * time.Second
+	startTimeout    = 2 * time.Minute  // crash recovery of a large database takes long
+	lingerTimeout   = 15 * time.Second // for the processes of a killed server to end
+	shutdownTimeout = 20 * time.Second
+	adminTimeout    = time.Minute // for creating, dropping and promoting; many packages may be tested at once
 )
 
 // Options configures a private server.
 type Options struct {
 	Dir             string    // "" = temporary, removed by Stop, in memory unless Durable
-	Durable         bool      // commits survive a crash of the machine; false (tests) = only kill -9 of Postgres
+	Durable         bool      // commits survive a crash of the machine; false (for tests) = only a kill -9 of Postgres
 	ManyConnections bool      // 1000 connections instead of 300: for several test packages at once
 	Log             io.Writer // for the server's log; nil = none
 }
 
-// Postgres is a running server, a private one unless DATABASE_URL names another.
-// Stop does nothing for the zero value, or for a server that DATABASE_URL names.
+// Postgres is a running server: a private one, or the one that DATABASE_URL names. The zero value has no server.
 type Postgres struct {
-	base    string // a connection string whose database is replaced by URL
-	private bool   // tests may change it; false = DATABASE_URL names it
+	base    string // the connection string of the database postgres, or DATABASE_URL
+	private bool   // tests may change the server; false = DATABASE_URL names it
 	dir     *serverDir
 	process *Process
 }
 
-// StartPostgres returns the server that DATABASE_URL names, or starts a private one
-// from the machine's binaries or downloaded ones, and returns once it accepts
-// connections. A directory has one server at a time; the remains of a killed one are
-// removed first.
+// StartPostgres returns the server that DATABASE_URL names. Without DATABASE_URL it starts
+// a private server and waits until it accepts connections. It downloads Postgres if this
+// machine has none. A directory has one server at a time; if the process that started
+// the last one was killed, StartPostgres first ends that server.
 func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	if base := os.Getenv("DATABASE_URL"); base != "" {
 		return &Postgres{base: base}, nil
@@ -53,7 +55,7 @@ func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	return startPrivate(ctx, o, func(ctx context.Context, p *Postgres) error { return p.start(ctx, o) })
 }
 
-// startPrivate makes the directory of a server and calls start, which starts it.
+// startPrivate makes the directory of a server and calls start.
 func startPrivate(ctx context.Context, o Options, start func(context.Context, *Postgres) error) (*Postgres, error) {
 	runAs, err := unprivileged()
 	if err != nil {
@@ -67,7 +69,7 @@ func startPrivate(ctx context.Context, o Options, start func(context.Context, *P
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	p := &Postgres{dir: dir, private: true, base: "postgres://" + Owner + "@/postgres?host=" + dir.socket}
 	if err := start(ctx, p); err != nil {
@@ -97,16 +99,15 @@ func (p *Postgres) start(ctx context.Context, o Options) error {
 	return p.run(ctx, bin, o)
 }
 
-// writeAuthRules requires a password of all roles but the owner. Only root and the user that
-// runs the server can reach its socket. A password of the owner would not protect the data from
-// that user, who can read and write the data files.
+// writeAuthRules requires a password of all roles but the owner. Only root and the user that runs
+// the server can reach its socket, and both can read and write the data files without a password.
 func (p *Postgres) writeAuthRules() error {
 	const rules = "local all,replication " + Owner + " trust\nlocal all all scram-sha-256\n"
 	file := filepath.Join(p.dir.data(), "pg_hba.conf")
 	return errors.Join(os.WriteFile(file, []byte(rules), 0o600), p.dir.chown(file))
 }
 
-// dataMajor returns the version that wrote the data, or 0 if there is none.
+// dataMajor returns the major version that wrote the data, or 0 if there is none.
 func (p *Postgres) dataMajor() (int, error) {
 	info, err := os.Stat(p.dir.data())
 	if errors.Is(err, os.ErrNotExist) {
@@ -126,7 +127,7 @@ func (p *Postgres) dataMajor() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// initialise creates the data directory. It gets its final name when it is complete.
+// initialise creates the data directory, which gets its final name when it is complete.
 func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) error {
 	if err := p.dir.chown(p.dir.root); err != nil {
 		return err
@@ -142,8 +143,8 @@ func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) e
 	if !durable {
 		args = append(args, "--no-sync")
 	}
-	// Byte order is the same everywhere. C.UTF-8 classifies letters beyond ASCII, but
-	// not every system has it.
+	// The locale C sorts in the same order on every system. C.UTF-8 classifies letters
+	// beyond ASCII, but not every system has it.
 	var initdb *Process
 	for _, locale := range [][]string{{"--locale=C", "--lc-ctype=C.UTF-8"}, {"--no-locale"}} {
 		if err := os.RemoveAll(unfinished); err != nil {
@@ -171,8 +172,8 @@ func serverEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 }
 
-// removeStale ends an orphan and removes its files. As this process has the lock, a
-// postmaster found here is an orphan; its pid may be that of another process now.
+// removeStale ends an orphan and removes its files. As this process has locked the directory,
+// a postmaster that runs in it is an orphan. Its pid may belong to another program by now.
 func (p *Postgres) removeStale(ctx context.Context) error {
 	pidFile := filepath.Join(p.dir.data(), "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
@@ -195,7 +196,7 @@ func (p *Postgres) removeStale(ctx context.Context) error {
 
 // endOrphan shuts down the postmaster of data if it is process pid.
 func endOrphan(ctx context.Context, pid int, data string) error {
-	deadline := time.Now().Add(lingerLimit)
+	deadline := time.Now().Add(lingerTimeout)
 	for sig := syscall.SIGINT; strings.Contains(commandLine(ctx, pid), "/postgres -D "+data+" "); {
 		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("end the Postgres %d that was left running in %s: %w", pid, data, err)
@@ -211,7 +212,7 @@ func endOrphan(ctx context.Context, pid int, data string) error {
 }
 
 // commandLine returns the program and arguments of a process, each followed by a space,
-// or "" if there is no such process.
+// or "" if the process has ended.
 func commandLine(ctx context.Context, pid int) string {
 	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil {
 		return strings.ReplaceAll(string(text), "\x00", " ")
@@ -235,7 +236,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // run starts the server and waits until it accepts connections. It repeats the start
 // while the backends of a killed postmaster still use its shared memory.
 func (p *Postgres) run(ctx context.Context, bin binaries, o Options) error {
-	for deadline := time.Now().Add(lingerLimit); ; {
+	for deadline := time.Now().Add(lingerTimeout); ; {
 		process, err := Start(p.command(bin, o))
 		if err != nil {
 			return err
@@ -291,11 +292,35 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 	return c
 }
 
+// connect checks that a server accepts a connection.
+func connect(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// exec runs statements in the database of p.base.
+func (p *Postgres) exec(ctx context.Context, statements ...string) error {
+	conn, err := pgx.Connect(ctx, p.base)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // URL is the connection string for database as the owner.
 func (p *Postgres) URL(database string) string {
 	u, err := url.Parse(p.base)
 	if err != nil || u.Scheme == "" {
-		// Keywords and values: the last dbname counts.
+		// base has the form "host=x dbname=y": the last dbname counts.
 		return p.base + " dbname='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(database) + "'"
 	}
 	u.Path = "/" + database
@@ -305,8 +330,8 @@ func (p *Postgres) URL(database string) string {
 // Process is the postmaster, or nil if DATABASE_URL names the server.
 func (p *Postgres) Process() *Process { return p.process }
 
-// Stop ends a private server, closing its sessions, and waits until it is gone. It does
-// not stop a server that DATABASE_URL names.
+// Stop ends a private server and its sessions, and waits until it is gone. It does nothing
+// for the zero value and for a server that DATABASE_URL names.
 func (p *Postgres) Stop() error {
 	if p.process == nil {
 		return nil
@@ -315,7 +340,7 @@ func (p *Postgres) Stop() error {
 		if err := p.process.Signal(sig); err != nil {
 			return fmt.Errorf("stop postgres: %w", err)
 		}
-		if p.process.endsWithin(shutdownLimit) {
+		if p.process.endsWithin(shutdownTimeout) {
 			break
 		}
 	}

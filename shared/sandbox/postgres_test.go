@@ -39,15 +39,15 @@ func start(t *testing.T, o Options) *Postgres {
 	return p
 }
 
-// createMarker creates a table that requireMarker finds as long as the data is kept.
+// createMarker creates the table that requireMarker reads.
 func createMarker(t *testing.T, p *Postgres) {
 	t.Helper()
-	require.NoError(t, p.admin(t.Context(), "CREATE TABLE marker ()"))
+	require.NoError(t, p.exec(t.Context(), "CREATE TABLE marker ()"))
 }
 
 func requireMarker(t *testing.T, p *Postgres) {
 	t.Helper()
-	require.NoError(t, p.admin(t.Context(), "SELECT FROM marker"))
+	require.NoError(t, p.exec(t.Context(), "SELECT FROM marker"))
 }
 
 func postmasterPid(t *testing.T, p *Postgres) int {
@@ -166,7 +166,7 @@ func TestOrphanIsShutDownBeforeStart(t *testing.T) {
 	o := Options{Dir: newDir(t), Durable: true}
 	first := start(t, o)
 	createMarker(t, first)
-	// The owner of the directory and its watcher seem to be dead.
+	// As if the owner of the directory and its watcher were dead.
 	require.NoError(t, syscall.Flock(int(first.dir.lock.Fd()), syscall.LOCK_UN))
 	require.NoError(t, first.dir.lock.Close())
 	first.dir.closed = true
@@ -217,8 +217,8 @@ func TestOtherUsersCannotLockTheFile(t *testing.T) {
 func TestDirWithUnusableSocketPath(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]string{
-		"too long":              strings.Repeat("long", 40),
-		"with special letters,": `a, "b" 'c' ö%20`,
+		"too long":             strings.Repeat("long", 40),
+		"with special letters": `a, "b" 'c' ö%20`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -284,10 +284,10 @@ func TestDatabaseURLNamesTheServer(t *testing.T) {
 			t.Setenv("DATABASE_URL", text)
 			external := start(t, Options{})
 			require.Nil(t, external.Process())
-			require.NoError(t, external.admin(t.Context(), `CREATE DATABASE "it's"`))
+			require.NoError(t, external.exec(t.Context(), `CREATE DATABASE "it's"`))
 			require.Equal(t, "it's", newConn(t, external.URL("it's")).Config().Database)
 			require.NoError(t, external.Stop())
-			require.NoError(t, external.admin(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "the server is still running")
+			require.NoError(t, external.exec(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "the server is still running")
 		})
 	}
 }

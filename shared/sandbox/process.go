@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,9 @@ import (
 )
 
 // guard starts a watcher and then executes "$@". The watcher reads the pipe on fd 4: a
-// line means that the process has ended and its parent has waited for it; the end of the
-// pipe without a line means that the parent is dead. The watcher starts before the exec,
-// so the process is watched at all times. The watcher is not a child of the process. It
-// closes the listener that may be on fd 3.
+// line means that the parent has waited for the process; the end of the pipe without a
+// line means that the parent is dead. The watcher starts before the exec, is not a child
+// of the process, and closes the listener that may be on fd 3.
 const guard = `pid=$$ sig=$1 sweep=$2
 shift 2
 ( (
@@ -34,8 +34,7 @@ shift 2
 exec 4<&-
 exec "$@"`
 
-// outputKept is how many bytes of a process's output are kept.
-const outputKept = 1 << 20
+const maxOutput = 1 << 20 // bytes of a process's output that are kept
 
 // Command is a program for Start.
 type Command struct {
@@ -45,8 +44,8 @@ type Command struct {
 	Dir    string    // working directory; "" = that of this process
 	Output io.Writer // for stdout and stderr, in addition to Process.Output; nil = none
 
-	// Log is opened for appending and becomes the child's stdout and stderr. Other processes
-	// may write to it, too; Process.Output has their lines as well. nil = none.
+	// Log is a file opened for appending that becomes the child's stdout and stderr. Lines of
+	// other processes that write to it are also in Process.Output. nil = none.
 	Log *os.File
 
 	// Listener becomes the child's descriptor 3, for socket activation. It stays open
@@ -65,14 +64,14 @@ type Command struct {
 // not interrupt it. All methods may be called at any time and from any goroutine.
 type Process struct {
 	cmd      *exec.Cmd
-	life     *os.File // the watcher's pipe
+	watcher  *os.File // the pipe to the watcher
 	output   output
-	log      string // the file that the child writes to, in place of output; "" = none
-	logStart int64  // the size of that file before the child started
+	log      string // Command.Log, which replaces output; "" = none
+	logStart int64  // the size of the log before the child started
 	done     chan struct{}
 }
 
-// Start starts c. The child never outlives this process for long.
+// Start starts a child, which ends at most five seconds after this process.
 func Start(c Command) (*Process, error) {
 	sig := c.OrphanSignal
 	if sig == 0 {
@@ -84,8 +83,7 @@ func Start(c Command) (*Process, error) {
 	}
 	defer read.Close()
 
-	p := &Process{life: write, done: make(chan struct{})}
-	p.output.to, p.output.changed = c.Output, make(chan struct{})
+	p := &Process{watcher: write, output: output{to: c.Output}, done: make(chan struct{})}
 	args := []string{"-c", guard, "sh", fmt.Sprint(int(sig)), c.OrphanSweep, c.Path}
 	p.cmd = exec.Command("/bin/sh", append(args, c.Args...)...)
 	p.cmd.Env, p.cmd.Dir = c.Env, c.Dir
@@ -110,12 +108,12 @@ func Start(c Command) (*Process, error) {
 
 func (p *Process) wait() {
 	_ = p.cmd.Wait() // see ProcessState
-	_, _ = p.life.WriteString("\n")
-	p.life.Close()
+	_, _ = p.watcher.WriteString("\n")
+	p.watcher.Close()
 	close(p.done)
 }
 
-// Pid is the process id of the child itself.
+// Pid is the process id of the child.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Exited returns a channel that is closed when the child has ended and its output is complete.
@@ -128,29 +126,27 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Ending waits for the end of the child and describes it, as in "exit status 1" or
-// "signal: killed".
+// Ending waits for the end of the child and describes it: "exit status 1", "signal: killed".
 func (p *Process) Ending() string {
 	<-p.done
 	return p.cmd.ProcessState.String()
 }
 
-// Output returns what the child has written to stdout and stderr, at most the last
-// mebibyte.
+// Output returns the child's stdout and stderr, at most the last mebibyte.
 func (p *Process) Output() string {
 	if p.log == "" {
 		return p.output.String()
 	}
-	text, err := readEnd(p.log, p.logStart)
+	text, err := readFrom(p.log, p.logStart)
 	if err != nil {
 		return err.Error()
 	}
 	return text
 }
 
-// readEnd returns the content of a file from the offset after on, at most the last outputKept bytes. A
-// file that is shorter than after has been truncated: its content begins at 0.
-func readEnd(name string, after int64) (string, error) {
+// readFrom returns a file from an offset to its end, at most the last maxOutput bytes. A file
+// that is shorter than the offset has been truncated: it is read from 0.
+func readFrom(name string, offset int64) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -160,11 +156,11 @@ func readEnd(name string, after int64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if after > state.Size() {
-		after = 0
+	if offset > state.Size() {
+		offset = 0
 	}
-	after = max(after, state.Size()-outputKept)
-	text, err := io.ReadAll(io.NewSectionReader(f, after, state.Size()-after))
+	offset = max(offset, state.Size()-maxOutput)
+	text, err := io.ReadAll(io.NewSectionReader(f, offset, state.Size()-offset))
 	return string(text), err
 }
 
@@ -186,8 +182,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate sends SIGTERM and returns the exit code. A child that has not ended
-// after grace is killed, which is an error.
+// Terminate sends SIGTERM and returns the exit code. It kills a child that has not ended
+// after grace, and returns an error.
 func (p *Process) Terminate(grace time.Duration) (code int, err error) {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return -1, fmt.Errorf("terminate %d: %w", p.Pid(), err)
@@ -210,57 +206,64 @@ func (p *Process) endsWithin(d time.Duration) bool {
 	}
 }
 
-// WaitFor waits until the output contains text. It fails if ctx ends or the child exits
-// first.
+// WaitFor waits until the output contains text. It fails if ctx ends or the child exits first.
 func (p *Process) WaitFor(ctx context.Context, text string) error {
-	if p.log != "" {
-		return p.retry(ctx, func() error {
-			if !strings.Contains(p.Output(), text) {
-				return fmt.Errorf("it has not written %q", text)
-			}
-			return nil
-		})
-	}
-	for {
-		seen, changed := p.output.snapshot()
-		if strings.Contains(seen, text) {
-			return nil
+	return p.retry(ctx, func() error {
+		if !strings.Contains(p.Output(), text) {
+			return fmt.Errorf("it has not written %q", text)
 		}
-		select {
-		case <-changed:
-		case <-p.done:
-			if strings.Contains(p.Output(), text) {
-				return nil
-			}
-			return fmt.Errorf("process %d exited with %d before it wrote %q:\n%s", p.Pid(), p.ExitCode(), text, p.Output())
-		case <-ctx.Done():
-			return fmt.Errorf("process %d has not written %q: %w\n%s", p.Pid(), text, ctx.Err(), p.Output())
-		}
-	}
+		return nil
+	})
 }
 
-// WaitReady waits until a GET of url returns 200. It fails if ctx
-// ends or the child exits first.
+// WaitReady waits until a GET of url returns 200. It fails if ctx ends or the child exits first.
 func (p *Process) WaitReady(ctx context.Context, url string) error {
 	client := &http.Client{Timeout: 2 * time.Second}
 	defer client.CloseIdleConnections()
-	return p.retry(ctx, func() error { return ready(ctx, client, url) })
+	return p.retry(ctx, func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s returned %s", url, res.Status)
+		}
+		return nil
+	})
 }
 
 // retry calls try until it returns no error. It fails if ctx ends or the child exits first.
 func (p *Process) retry(ctx context.Context, try func() error) error {
 	for {
+		exited := p.hasExited() // before the last try, which reads all output
 		err := try()
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
+		case exited:
+			return fmt.Errorf("process %d exited with %d: %w\n%s", p.Pid(), p.ExitCode(), err, p.Output())
+		case ctx.Err() != nil:
+			return fmt.Errorf("process %d is not ready: %w\n%s", p.Pid(), err, p.Output())
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-p.done:
-			return fmt.Errorf("process %d exited with %d before it was ready:\n%s", p.Pid(), p.ExitCode(), p.Output())
 		case <-ctx.Done():
-			return fmt.Errorf("process %d is not ready: %w\n%s", p.Pid(), err, p.Output())
 		}
+	}
+}
+
+func (p *Process) hasExited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -278,70 +281,20 @@ func runToEnd(ctx context.Context, c Command) (*Process, error) {
 	}
 }
 
-func ready(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s returned %s", url, res.Status)
-	}
-	return nil
-}
-
-// Compile builds packages as `make build` does, commit included, so that what is tested
-// and measured is what is released. output is the binary, or the directory of the
-// binaries if it ends with a slash. A binary that is up to date is not written again. A binary
-// that RunShared has built is copied.
-func Compile(ctx context.Context, output string, pkgs ...string) error {
-	if len(pkgs) == 1 && !strings.HasSuffix(output, "/") {
-		if copied, err := copyShared(output, pkgs[0]); copied {
-			return err
-		}
-	}
-	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)
-	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output, "-trimpath", "-gcflags=all=-dwarf=false", stamp}, pkgs...)...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", strings.Join(pkgs, " "), err, text)
-	}
-	return nil
-}
-
-// commit returns the same text as COMMIT in the Makefile.
-func commit(ctx context.Context) string {
-	if set := os.Getenv("COMMIT"); set != "" {
-		return set
-	}
-	described, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude", "*").Output()
-	if err != nil {
-		return "" // no git, or no repository
-	}
-	return strings.TrimSpace(string(described))
-}
-
-// output keeps the end of what is written to it and writes everything to another writer.
+// output keeps the last bytes that are written to it, and copies all to another writer.
 type output struct {
-	to      io.Writer
-	mu      sync.Mutex
-	kept    []byte
-	changed chan struct{}
+	to  io.Writer // nil = none
+	mu  sync.Mutex
+	end []byte
 }
 
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.kept = append(o.kept, b...)
-	if len(o.kept) > 2*outputKept {
-		o.kept = append([]byte(nil), o.kept[len(o.kept)-outputKept:]...)
+	o.end = append(o.end, b...)
+	if len(o.end) > 2*maxOutput {
+		o.end = bytes.Clone(o.end[len(o.end)-maxOutput:])
 	}
-	close(o.changed)
-	o.changed = make(chan struct{})
 	if o.to != nil {
 		return o.to.Write(b)
 	}
@@ -349,12 +302,7 @@ func (o *output) Write(b []byte) (int, error) {
 }
 
 func (o *output) String() string {
-	seen, _ := o.snapshot()
-	return seen
-}
-
-func (o *output) snapshot() (string, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return string(o.kept[max(0, len(o.kept)-outputKept):]), o.changed
+	return string(o.end[max(0, len(o.end)-maxOutput):])
 }

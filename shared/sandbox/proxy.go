@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +27,7 @@ type Proxy struct {
 	mu          sync.Mutex
 	network     string // of the server
 	address     string
-	changed     *sync.Cond // signalled when stalled or cut changes
+	resumed     *sync.Cond // signalled when a stall ends
 	conns       map[*proxyConn]struct{}
 	cut         bool
 	stalled     bool
@@ -37,8 +38,8 @@ type Proxy struct {
 
 // loss is one response to lose.
 type loss struct {
-	match func(statement string) bool
-	fired chan struct{}
+	matches func(statement string) bool
+	done    chan struct{}
 }
 
 // NewProxy starts a proxy without TLS in front of the server of databaseURL until the
@@ -62,7 +63,7 @@ func StartProxy(databaseURL string) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{listener: listener, conns: map[*proxyConn]struct{}{}}
-	p.changed = sync.NewCond(&p.mu)
+	p.resumed = sync.NewCond(&p.mu)
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	u := url.URL{
 		Scheme: "postgres", User: url.User(config.User), Host: listener.Addr().String(), Path: "/" + config.Database,
@@ -84,12 +85,10 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-// URL is the connection string through the proxy, with the user and the database of
-// databaseURL.
+// URL is the connection string through the proxy, with the user and the database of the server's URL.
 func (p *Proxy) URL() string { return p.url }
 
-// Cut closes all connections, and every new one until Restore. Bytes in transit are
-// lost.
+// Cut closes all connections, and every new one until Restore. Bytes in transit are lost.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +96,7 @@ func (p *Proxy) Cut() {
 	for c := range p.conns {
 		c.close()
 	}
-	p.changed.Broadcast()
+	p.resumed.Broadcast()
 }
 
 // Restore accepts new connections again.
@@ -136,11 +135,10 @@ func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stalled = false
-	p.changed.Broadcast()
+	p.resumed.Broadcast()
 }
 
-// LoseCancels loses the requests to cancel a statement, which a client sends over a new connection when
-// one broke.
+// LoseCancels loses the requests to cancel a statement, which a client sends over a new connection.
 func (p *Proxy) LoseCancels() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,16 +151,16 @@ func (p *Proxy) losesCancels() bool {
 	return p.loseCancels
 }
 
-// LoseResponse loses the response to the next statement whose SQL text satisfies match. The
+// LoseResponse loses the response to the next statement whose SQL text satisfies matches. The
 // proxy forwards the statement, waits until the server has executed it and is ready for the
-// next query, closes the connection, and closes fired. A prepared statement is matched when
+// next query, closes the connection, and closes done. A prepared statement is matched when
 // it is executed.
-func (p *Proxy) LoseResponse(match func(statement string) bool) (fired <-chan struct{}) {
-	l := loss{match, make(chan struct{})}
+func (p *Proxy) LoseResponse(matches func(statement string) bool) (done <-chan struct{}) {
+	l := loss{matches, make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.losses = append(p.losses, l)
-	return l.fired
+	return l.done
 }
 
 // Containing matches statements that contain text, ignoring case.
@@ -222,22 +220,21 @@ func (p *Proxy) server() (network, address string) {
 	return p.network, p.address
 }
 
-// waitWhileStalled waits while the proxy stalls.
 func (p *Proxy) waitWhileStalled() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.stalled && !p.cut {
-		p.changed.Wait()
+		p.resumed.Wait()
 	}
 }
 
-// takeLoss returns the first loss that matches and removes it.
+// takeLoss removes the first loss that matches and returns it, or nil.
 func (p *Proxy) takeLoss(statement string) *loss {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, l := range p.losses {
-		if l.match(statement) {
-			p.losses = append(p.losses[:i:i], p.losses[i+1:]...)
+		if l.matches(statement) {
+			p.losses = slices.Delete(p.losses, i, i+1)
 			return &l
 		}
 	}
@@ -254,7 +251,7 @@ type proxyConn struct {
 
 	mu      sync.Mutex
 	open    int   // exchanges that were sent and are not yet ended by ReadyForQuery
-	loss    *loss // a response that is being lost; until its end nothing is sent to the client
+	loss    *loss // a response that is being lost; nothing is sent to the client from now on
 	lossEnd int   // the number of ReadyForQuery until the loss is complete; 0 = the end of its exchange is not sent yet
 }
 
@@ -296,7 +293,7 @@ func (c *proxyConn) fromClient() {
 			return
 		}
 	}
-	c.exchangeSent(1)
+	c.exchangeSent()
 	if err := c.forward(in, out, 0, nil); err != nil {
 		return
 	}
@@ -328,15 +325,15 @@ func (c *proxyConn) fromServer() {
 		}
 		if complete != nil {
 			c.close()
-			close(complete.fired)
+			close(complete.done)
 			return
 		}
 	}
 }
 
-// forward copies one message after inspect has read its body. kind is its first byte, which
-// has been read already; 0 = a startup message, which has no such byte. Output is flushed when
-// no more input waits.
+// forward copies one message after inspect has read its body. kind is the first byte of the message,
+// which has been read already; 0 = a startup message, which has no such byte. forward flushes the
+// output when no more input waits.
 func (c *proxyConn) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspect func(kind byte, body []byte)) error {
 	header := make([]byte, 4)
 	if _, err := io.ReadFull(in, header); err != nil {
@@ -383,9 +380,9 @@ func (c *proxyConn) inspect(kind byte, body []byte) {
 	case 'Q': // Query
 		sql, _ := cString(body)
 		c.statementExecuted(sql)
-		c.exchangeSent(1)
+		c.exchangeSent()
 	case 'S', 'F': // Sync, FunctionCall
-		c.exchangeSent(1)
+		c.exchangeSent()
 	}
 }
 
@@ -402,18 +399,18 @@ func (c *proxyConn) statementExecuted(statement string) {
 	}
 }
 
-// exchangeSent counts n exchanges whose last message is being forwarded.
-func (c *proxyConn) exchangeSent(n int) {
+// exchangeSent counts an exchange whose last message is being forwarded.
+func (c *proxyConn) exchangeSent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open += n
+	c.open++
 	if c.loss != nil && c.lossEnd == 0 {
 		c.lossEnd = c.open
 	}
 }
 
-// observeResponse is called for each message of the server: lost means that the client must
-// not receive it, complete is the loss that this message ends.
+// observeResponse is called for each message of the server. lost means that the client must
+// not receive the message; complete is the loss that the message ends, or nil.
 func (c *proxyConn) observeResponse(kind byte) (lost bool, complete *loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,19 +31,18 @@ type serverDir struct {
 	runAs     *syscall.Credential // the user that runs the server; nil = the user of this process
 }
 
-// socketPathLimit is the smallest sun_path among our platforms, less the NUL.
-const socketPathLimit = 103
+// maxSocketPath is the smallest length of sun_path on Linux and macOS, less the NUL.
+const maxSocketPath = 103
 
-// plainPath matches the paths that need no quotes in a connection string and in
-// unix_socket_directories.
+// plainPath matches paths that need no quotes in a connection string and in unix_socket_directories.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
 
-// openServerDir makes and locks dir; "" makes a temporary directory in parent, or in the
-// system's temporary directory if that is "" too.
-func openServerDir(dir, parent string, runAs *syscall.Credential) (_ *serverDir, err error) {
+// openServerDir makes and locks dir. If dir is "", it makes a temporary directory in tempParent; "" = in
+// the system's temporary directory.
+func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *serverDir, err error) {
 	p := &serverDir{runAs: runAs, temporary: dir == ""}
 	if p.temporary {
-		dir, err = os.MkdirTemp(parent, "so-")
+		dir, err = os.MkdirTemp(tempParent, "so-")
 	} else if dir, err = filepath.Abs(dir); err == nil {
 		err = os.MkdirAll(dir, 0o755)
 	}
@@ -63,10 +62,10 @@ func openServerDir(dir, parent string, runAs *syscall.Credential) (_ *serverDir,
 	return p, nil
 }
 
-// LockFile locks a file until it is closed or this process ends. The error names the
-// process that has locked it, and what it runs. Other users may not open the file, as
-// a process that can open it can lock it.
-func LockFile(path, what string) (*os.File, error) {
+// LockFile locks a file until it is closed or this process ends. If another process has locked the
+// file, the error has its pid; program is what that process runs. Other users may not open the file,
+// because a process that can open it can lock it.
+func LockFile(path, program string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -78,13 +77,13 @@ func LockFile(path, what string) (*os.File, error) {
 		}
 		pid, _ := os.ReadFile(path)
 		return nil, fmt.Errorf("%s is running in %s already, started by process %s: stop that first or use another directory",
-			what, filepath.Dir(path), strings.TrimSpace(string(pid)))
+			program, filepath.Dir(path), strings.TrimSpace(string(pid)))
 	}
-	if err := f.Truncate(0); err != nil {
-		f.Close()
-		return nil, err
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -105,17 +104,18 @@ func (p *serverDir) chooseDirs(dir string) error {
 		}
 	}
 	p.socket = filepath.Join(p.root, "socket")
-	if len(p.socket)+len("/.s.PGSQL.5432") > socketPathLimit || !plainPath.MatchString(p.socket) {
-		p.socket = filepath.Join("/tmp", "so-"+hash(p.root))
+	if len(p.socket)+len("/.s.PGSQL.5432") > maxSocketPath || !plainPath.MatchString(p.socket) {
+		sum := sha256.Sum256([]byte(p.root))
+		p.socket = filepath.Join("/tmp", "so-"+hex.EncodeToString(sum[:6]))
 	}
 	return p.makePrivate(p.socket)
 }
 
-// movedTo contains the data directories that replace one that the user of Postgres may not enter.
+// movedTo contains the directories that replace those that the user of Postgres may not enter.
 const movedTo = "/var/lib/sendonce"
 
-// moveData finds or makes the directory that is used in place of dir. Its name is stored only in
-// dir: after dir is removed, the next start begins without data.
+// moveData finds or makes the directory that replaces dir. Its name is stored only in dir: after dir
+// is removed, the next start begins without data.
 func (p *serverDir) moveData(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
 		return fmt.Errorf("%s has a database but user %d may not enter it: allow that or move it away", dir, p.uid())
@@ -138,8 +138,8 @@ func (p *serverDir) moveData(dir string) (err error) {
 	return errors.Join(p.chown(p.root), os.WriteFile(note, []byte(p.root+"\n"), 0o644))
 }
 
-// makePrivate makes path a directory that only the user of Postgres may enter. It
-// refuses one of another user: names in /tmp can be guessed.
+// makePrivate makes path a directory that only the user of Postgres may enter. It refuses
+// a directory of another user, who can guess names in /tmp.
 func (p *serverDir) makePrivate(path string) error {
 	if err := os.Mkdir(path, 0o700); err == nil {
 		return p.chown(path)
@@ -171,7 +171,7 @@ func (p *serverDir) uid() int {
 	return int(p.runAs.Uid)
 }
 
-// canEnter tries to enter dir, because mode bits are not the only permissions.
+// canEnter enters dir as the user of Postgres, because mode bits are not the only permissions.
 func (p *serverDir) canEnter(dir string) bool {
 	if p.runAs == nil {
 		return true
@@ -197,7 +197,7 @@ func (p *serverDir) close() error {
 	if p.temporary {
 		errs = append(errs, os.RemoveAll(p.root), os.RemoveAll(filepath.Dir(p.lock.Name())))
 	}
-	// Unlocked and not only closed: a process that is being started has a copy of the
+	// It is not enough to close the file: a process that is being started has a copy of the
 	// descriptor, and with it the lock, until its exec.
 	errs = append(errs, syscall.Flock(int(p.lock.Fd()), syscall.LOCK_UN))
 	return errors.Join(append(errs, p.lock.Close())...)
@@ -225,9 +225,4 @@ func unprivileged() (*syscall.Credential, error) {
 		return nil, fmt.Errorf("user %s: %w", u.Username, err)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
-}
-
-func hash(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:6])
 }

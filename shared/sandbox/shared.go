@@ -2,92 +2,22 @@ package sandbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // The environment variables that RunShared passes to the test packages.
 const (
-	postgresVariable = "SANDBOX_POSTGRES" // the connection string of the server that all may use
-	binariesVariable = "SANDBOX_BINARIES" // the directory of the binaries that all may start
-	modelVariable    = "SANDBOX_MODEL"    // the data directory that initdb made, which private servers copy
+	postgresVariable = "SANDBOX_POSTGRES" // the connection string of the shared server
+	binariesVariable = "SANDBOX_BINARIES" // the directory of the shared binaries
+	modelVariable    = "SANDBOX_MODEL"    // a data directory made by initdb, which private servers copy
 )
-
-// RunShared runs a command such as go test, and returns its exit code. It builds the packages with
-// the import paths pkgs in the directory bin. The test packages that the command runs share these
-// binaries, one Postgres, and a data directory, which a test that starts its own Postgres copies. A
-// package that is tested without RunShared makes all that for itself.
-func RunShared(ctx context.Context, bin string, pkgs []string, command ...string) (code int, err error) {
-	if err := Compile(ctx, bin+"/", pkgs...); err != nil {
-		return 1, err
-	}
-	for _, pkg := range pkgs {
-		if err := setTimeByContent(filepath.Join(bin, binaryName(pkg))); err != nil {
-			return 1, err
-		}
-	}
-	server, err := StartPostgres(ctx, Options{ManyConnections: true})
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-
-	run := exec.Command(command[0], command[1:]...)
-	run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
-	run.Env = append(os.Environ(), binariesVariable+"="+bin)
-	if server.private { // not that of DATABASE_URL, which the tests read themselves
-		model, modelErr := makeModel(ctx)
-		if modelErr != nil {
-			return 1, modelErr
-		}
-		defer func() { err = errors.Join(err, model.close()) }()
-		run.Env = append(run.Env, postgresVariable+"="+server.base, modelVariable+"="+model.data())
-	}
-	var exit *exec.ExitError
-	if err := run.Run(); errors.As(err, &exit) {
-		return max(exit.ExitCode(), 1), nil
-	} else if err != nil {
-		return 1, err
-	}
-	return 0, nil
-}
-
-// makeModel makes the data directory of a server that is not started. Copying it takes
-// 20 ms; initdb takes a second of CPU time.
-func makeModel(ctx context.Context) (*serverDir, error) {
-	onlyInitialise := func(ctx context.Context, p *Postgres) error {
-		bin, err := findBinaries(ctx, 0) // of any version
-		if err != nil {
-			return err
-		}
-		return p.initialise(ctx, bin, false)
-	}
-	p, err := startPrivate(ctx, Options{}, onlyInitialise)
-	if err != nil {
-		return nil, err
-	}
-	return p.dir, nil
-}
-
-// modelFor returns the data directory that RunShared made, or "" if there is none or it is not of the version of bin.
-func modelFor(bin binaries) string {
-	dir := sharedSetting(modelVariable)
-	if dir == "" {
-		return ""
-	}
-	if major, err := os.ReadFile(filepath.Join(dir, "PG_VERSION")); err != nil || strings.TrimSpace(string(major)) != strconv.Itoa(bin.major) {
-		return ""
-	}
-	return dir
-}
 
 // sharedSetting reads an environment variable of RunShared. With os.Getenv the value, which
 // differs in each run, would be an input of the test, and go test could not use cached results.
@@ -111,21 +41,43 @@ func SharedEnv() (env []string) {
 	return env
 }
 
-// copyShared copies the binary of a package that RunShared has built. It returns false if it has not.
-func copyShared(output, pkg string) (bool, error) {
-	file := sharedBinary(pkg)
-	if file == "" {
-		return false, nil
+// modelFor returns the data directory that RunShared made, or "" if there is none of the version of bin.
+func modelFor(bin binaries) string {
+	dir := sharedSetting(modelVariable)
+	if major, err := os.ReadFile(filepath.Join(dir, "PG_VERSION")); err != nil || strings.TrimSpace(string(major)) != strconv.Itoa(bin.major) {
+		return ""
 	}
-	content, err := os.ReadFile(file)
+	return dir
+}
+
+// Compile builds packages with the flags and the commit of `make build`, so that tests and benchmarks run
+// what is released. output is the binary, or the directory of the binaries if it ends with a slash.
+// A binary that RunShared has built is copied.
+func Compile(ctx context.Context, output string, pkgs ...string) error {
+	if len(pkgs) == 1 && !strings.HasSuffix(output, "/") {
+		if shared := sharedBinary(pkgs[0]); shared != "" {
+			return replaceFile(output, shared)
+		}
+	}
+	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)
+	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output, "-trimpath", "-gcflags=all=-dwarf=false", stamp}, pkgs...)...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(pkgs, " "), err, text)
+	}
+	return nil
+}
+
+// commit returns the same text as COMMIT in the Makefile.
+func commit(ctx context.Context) string {
+	if set := os.Getenv("COMMIT"); set != "" {
+		return set
+	}
+	described, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude", "*").Output()
 	if err != nil {
-		return true, err
+		return "" // no git, or no repository
 	}
-	// A binary that is running cannot be overwritten.
-	if err := os.Remove(output); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return true, err
-	}
-	return true, os.WriteFile(output, content, 0o755)
+	return strings.TrimSpace(string(described))
 }
 
 // sharedBinary returns the binary of a package that RunShared has built, or "". os.Stat
@@ -142,23 +94,23 @@ func sharedBinary(pkg string) string {
 	return file
 }
 
-// setTimeByContent sets the modification time of a file to one that depends only on its content.
-// go build sets a new time even if the binary is unchanged, and go test treats a file with
-// another time as changed.
-func setTimeByContent(file string) error {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256(content)
-	at := time.Unix(int64(binary.BigEndian.Uint32(sum[:4])>>2), 0) // from 1970 to 2004
-	return os.Chtimes(file, at, at)
-}
-
 // binaryName returns the name that go build gives to the binary of a package.
 func binaryName(pkg string) string {
 	if parent, last := path.Split(pkg); len(last) > 1 && last[0] == 'v' && strings.Trim(last[1:], "0123456789") == "" {
 		return path.Base(parent)
 	}
 	return path.Base(pkg)
+}
+
+// replaceFile copies the program from to the path to. It removes a program there first, because a running one
+// cannot be overwritten.
+func replaceFile(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(to, content, 0o755)
 }

@@ -21,10 +21,10 @@ type Pair struct {
 }
 
 // NewPair starts a private pair until the end of the test, even if DATABASE_URL is set.
-// It skips the test if there is no pg_basebackup.
+// It skips the test if pg_basebackup is not installed.
 func NewPair(t testing.TB) *Pair {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	bin, err := findBinaries(ctx, 0)
 	must(t, err)
@@ -63,7 +63,7 @@ func (p *Postgres) follow(ctx context.Context, bin binaries, primary *Postgres) 
 
 // waitForStandby makes commits synchronous and waits until a standby is connected.
 func (p *Postgres) waitForStandby(ctx context.Context) error {
-	if err := p.admin(ctx, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err != nil {
+	if err := p.exec(ctx, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, p.base)
@@ -82,15 +82,15 @@ func (p *Postgres) waitForStandby(ctx context.Context) error {
 	return nil
 }
 
-// URL is the connection string of a database as the owner. It names both servers; each
-// login selects the one that accepts writes.
+// URL is the connection string of a database as the owner. It has both servers; each login
+// selects the one that accepts writes.
 func (p *Pair) URL(database string) string {
 	return "postgres://" + Owner + "@/" + database + "?target_session_attrs=read-write&host=" +
 		url.QueryEscape(p.primary.dir.socket+","+p.standby.dir.socket)
 }
 
-// Service is an address of the primary, like the read-write service of a Postgres
-// operator: Promote redirects it to the new primary and closes all connections.
+// Service returns an address of the primary, like the read-write service of a Postgres
+// operator: Promote closes its connections and redirects it to the new primary.
 func (p *Pair) Service(t testing.TB) *Proxy {
 	t.Helper()
 	service := NewProxy(t, p.primary.URL("postgres"))
@@ -104,23 +104,23 @@ func (p *Pair) KillPrimary() {
 	must(p.t, p.primary.process.Kill())
 }
 
-// StopPrimary shuts the primary down in mode fast: sessions are closed, and the standby
-// receives everything first.
+// StopPrimary shuts the primary down in mode fast: it closes sessions, and sends all WAL to
+// the standby first.
 func (p *Pair) StopPrimary() {
 	p.t.Helper()
 	must(p.t, p.primary.process.Signal(syscall.SIGINT))
-	if !p.primary.process.endsWithin(shutdownLimit) {
+	if !p.primary.process.endsWithin(shutdownTimeout) {
 		p.t.Fatalf("sandbox: the primary does not end:\n%s", p.primary.process.Output())
 	}
 }
 
-// Promote makes the standby the primary. When it returns, the new primary accepts
-// writes and services are redirected to it.
+// Promote makes the standby the primary and redirects the services. When it returns, the new
+// primary accepts writes.
 func (p *Pair) Promote() {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), adminTimeout)
 	defer cancel()
-	must(p.t, p.standby.admin(ctx, "SELECT pg_promote()"))
+	must(p.t, p.standby.exec(ctx, "SELECT pg_promote()"))
 	for _, service := range p.services {
 		must(p.t, service.SetServer(p.standby.URL("postgres")))
 	}

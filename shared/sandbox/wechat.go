@@ -25,8 +25,8 @@ const (
 	WeChatSecret = "a-secret-of-the-sandbox"
 )
 
-// Limits that keep a flood of calls below about 15 MB. For a client without an access
-// token no body is read and no call is recorded.
+// These limits keep the memory of a flood of calls below about 15 MB. The server reads no body and
+// records no call of a client without an access token.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
@@ -48,15 +48,15 @@ type WeChatOptions struct {
 	Pages     []string      // those that exist, without a query; none = all
 	OneTime   bool          // each message needs a Grant of its own
 	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
-	Keep      int           // calls that the ledger has at most, the newest; 0 = all
+	Keep      int           // newest calls in the ledger; 0 = all
 
 	Log func(format string, args ...any) // called for each call, from any goroutine; nil = none
 }
 
-// WeChat is a server that behaves like api.weixin.qq.com for subscribe messages
-// and the stable access token, keeps a ledger of the calls and of what it delivered, and
-// fails as configured with InjectFault. GET /ledger returns the ledger and needs the
-// secret as the password of HTTP Basic. All methods may be called from any goroutine.
+// WeChat is a server that behaves like api.weixin.qq.com for subscribe messages and the
+// stable access token. It keeps a ledger of calls and deliveries, and fails as configured
+// with InjectFault. GET /ledger returns the ledger; its HTTP Basic password is the app
+// secret. All methods may be called from any goroutine.
 type WeChat struct {
 	o      WeChatOptions
 	server *http.Server
@@ -73,7 +73,7 @@ type WeChat struct {
 	tokens     map[string]*wechatToken
 	newest     string // token; "" = none yet
 	grants     map[wechatGrant]int
-	day        string // that callsOfDay counts
+	day        string // of callsOfDay
 	callsOfDay int
 }
 
@@ -111,7 +111,7 @@ func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	mux.HandleFunc("GET /ledger", w.ledger)
 	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0),
 		ReadHeaderTimeout: wechatRead, ReadTimeout: wechatRead, MaxHeaderBytes: wechatHeader}
-	go func() { _ = w.server.Serve(LimitConnections(listener, wechatConnections)) }()
+	go func() { _ = w.server.Serve(limitConnections(listener, wechatConnections)) }()
 	return w, nil
 }
 
@@ -127,11 +127,11 @@ func NewWeChat(t testing.TB, o WeChatOptions) *WeChat {
 // URL replaces https://api.weixin.qq.com.
 func (w *WeChat) URL() string { return "http://127.0.0.1:" + strconv.Itoa(w.port) }
 
-// Port can be passed to StartWeChat to start another one at the same URL.
+// Port is for WeChatOptions.Port of another fake at the same URL.
 func (w *WeChat) Port() int { return w.port }
 
-// Stop ends the server and all delays, and returns when no request is in progress.
-// The ledger can still be read.
+// Stop ends the server and all delays, and waits until no call is in progress. The ledger can
+// still be read.
 func (w *WeChat) Stop() error {
 	w.mu.Lock()
 	alreadyStopped := w.stopped
@@ -146,8 +146,7 @@ func (w *WeChat) Stop() error {
 	return err
 }
 
-// counted lets Stop wait for the calls under way, so that nothing is logged
-// after it.
+// counted lets Stop wait for the calls in progress, so that they log nothing after it.
 func (w *WeChat) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
@@ -176,8 +175,8 @@ func (w *WeChat) AllowPerDay(n int) {
 	w.o.Daily = n
 }
 
-// Sends returns the calls to send a message, the oldest first, without those whose access
-// token was never issued. With the option Keep it returns only the newest.
+// Sends returns the calls to send a message, the oldest first, without calls whose access token was
+// never issued. With the option Keep it returns only the newest.
 func (w *WeChat) Sends() []WeChatSend {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +187,7 @@ func (w *WeChat) Sends() []WeChatSend {
 	return sends
 }
 
-// Delivered returns those of Sends that were delivered.
+// Delivered returns the delivered messages of Sends.
 func (w *WeChat) Delivered() []WeChatSend {
 	return slices.DeleteFunc(w.Sends(), func(s WeChatSend) bool { return !s.Delivered })
 }
@@ -267,7 +266,7 @@ func (s WeChatSend) String() string {
 	return fmt.Sprintf("%s: %.*s (template %s)", outcome, wechatLine, s.Data, s.TemplateID)
 }
 
-// process returns WeChat's response to a request to send, and uses up one consent. The caller holds w.mu.
+// process returns WeChat's response to a call, and uses up one consent. The caller holds w.mu.
 func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatResult {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, problem := badKeyword(s.Data)
@@ -296,7 +295,7 @@ func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRes
 	return wechatResult{0, "ok"}
 }
 
-// withinDay counts a call, and reports whether the limit of this day in Asia/Shanghai allows it.
+// withinDay reports whether the limit of this day in Asia/Shanghai allows a call, and counts it.
 func (w *WeChat) withinDay() bool {
 	if day := time.Now().In(time.FixedZone("Asia/Shanghai", 8*60*60)).Format(time.DateOnly); day != w.day {
 		w.day, w.callsOfDay = day, 0
@@ -312,8 +311,8 @@ func exists(known []string, name string) bool {
 	return name != "" && (len(known) == 0 || slices.Contains(known, name))
 }
 
-// badKeyword finds a keyword without a value, or a thing of more than 20 characters.
-// Other types are not checked.
+// badKeyword finds a keyword without a value, or one of the type "thing" with more than 20 characters. It does
+// not check other types.
 func badKeyword(raw json.RawMessage) (name, problem string) {
 	var data map[string]struct {
 		Value any `json:"value"`
@@ -338,7 +337,7 @@ type wechatResult struct {
 	message string
 }
 
-// MarshalJSON adds the id of a request, as WeChat does.
+// MarshalJSON adds a request id, as WeChat does.
 func (r wechatResult) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"errcode": r.code, "errmsg": r.message + " rid: " + strings.ToLower(rand.Text()[:16])})
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// WeChatFault makes selected requests to a fake WeChat fail:
+// WeChatFault makes selected calls of a fake WeChat fail:
 //
 //	{Errcode: 45011, Times: 3}               the next three sends fail with errcode 45011
 //	{Drop: true}                             nothing is delivered, every connection is reset
@@ -20,13 +20,13 @@ import (
 //	{Delay: time.Hour}                       neither delivery nor response until ClearFaults
 //	{Delay: time.Hour, DeliverFirst: true}   delivered, but no response until ClearFaults
 type WeChatFault struct {
-	TokenCalls bool   // requests for an access token; false = requests to send a message
+	TokenCalls bool   // calls for an access token; false = calls to send a message
 	OpenID     string // only messages to this user; "" = all
 	TemplateID string // only messages of this template; "" = all
-	Times      int    // how many requests fail; 0 = all until ClearFaults
+	Times      int    // how many calls fail; 0 = all until ClearFaults
 
-	Delay        time.Duration // wait this long before everything below, at most until ClearFaults or Stop
-	DeliverFirst bool          // deliver before Delay; false = deliver after Delay, but only if none of the fields below is set
+	Delay        time.Duration // before the response; ends early with ClearFaults or Stop
+	DeliverFirst bool          // deliver before Delay; false = deliver after Delay, and only if none of the fields below is set
 	Errcode      int           // of the response
 	Status       int           // HTTP status of the response; 0 = 200
 	Body         string        // of the response
@@ -39,7 +39,7 @@ type wechatFault struct {
 	cleared <-chan struct{} // closed by ClearFaults
 }
 
-// InjectFault makes requests fail from now on. Of several faults that match a request, the one added first applies.
+// InjectFault makes calls fail from now on. Of several faults that match a call, the first one applies.
 func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,14 +73,13 @@ func (w *WeChat) nextFault(matches func(wechatFault) bool) wechatFault {
 	return f
 }
 
-// matchesSend reports whether f selects the request s.
+// matchesSend reports whether f selects the call s.
 func (f wechatFault) matchesSend(s *WeChatSend) bool {
 	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID) && (f.TemplateID == "" || f.TemplateID == s.TemplateID)
 }
 
-// serveWithFault calls process once and writes its response, or the one that f demands. process
-// records the request. If execute is true, it also does what WeChat would do, and returns
-// WeChat's response.
+// serveWithFault calls process once, and writes the response of process or that of f. process records the
+// call. If execute is true, process also does what WeChat would do, and returns WeChat's response.
 func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process func(execute bool) (response any)) {
 	if !f.DeliverFirst {
 		w.wait(f)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// renewBefore is how long before its end a stable token is replaced; then both are valid.
+// A token is replaced renewBefore its end. Until its end both tokens are valid.
 const renewBefore = 5 * time.Minute
 
 // wechatToken is an issued access token.
@@ -58,7 +58,7 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// currentToken returns the newest token, or makes one if that expires within 5 minutes.
+// currentToken returns the newest token, or a new one if that expires within renewBefore.
 func (w *WeChat) currentToken(force bool) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,7 +73,7 @@ func (w *WeChat) currentToken(force bool) any {
 	return map[string]any{"access_token": w.newest, "expires_in": int(time.Until(newest.until).Round(time.Second).Seconds())}
 }
 
-// checkKnown refuses a text that was never issued as an access token.
+// checkKnown refuses an access token that was never issued.
 func (w *WeChat) checkKnown(value string) wechatResult {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -70,7 +70,8 @@ func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 		})
 	}
 	startedAt := time.Now()
-	g.Run(t.o.duration / 2)
+	time.Sleep(t.o.duration / 2)
+	g.Stop()
 	o := g.Outcomes()["publish"]
 	return float64(o.Succeeded) / time.Since(startedAt).Seconds(), errors.Join(append(o.Failures, ctx.Err())...)
 }

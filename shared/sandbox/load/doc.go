@@ -1,4 +1,4 @@
-// Package load makes calls for fault tests and benchmarks, and compares their results with the
-// database and with what receivers got. A Generator repeats the calls that a test gives it and
-// counts their outcomes. A Ledger stores the results of calls that succeeded, for the comparison.
+// Package load makes calls for fault tests and benchmarks. A Generator repeats calls and counts
+// their outcomes. A Ledger stores the results of calls that succeeded, and compares them with the
+// database and with the messages that receivers got.
 package load

@@ -8,11 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AfterFilled is greater than the ids of the tasks that FillTasks makes, and less than those of submitted tasks,
-// which begin with the time.
+// AfterFilled is greater than the ids of FillTasks, and less than those of submitted tasks, which begin with the time.
 const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
-// fillSQL makes the rows $1 to $2 of finished tasks with keys, as they are left when the logs of their month are dropped.
+// fillSQL makes the finished tasks number $1 to $2, with keys. Their log rows are missing, as after the partition of
+// their month was dropped.
 const fillSQL = `
 with n as (
     select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid as id, n from generate_series($1::bigint, $2::bigint) n

@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,15 +10,12 @@ import (
 	"time"
 )
 
-// ErrNoMore is returned by a call that has nothing left to do.
-var ErrNoMore = errors.New("no more calls")
-
-// Call makes one call. The Generator repeats it after an error, so it must keep what it sends,
-// such as an idempotency key, until it gets a response.
+// Call makes one call. After an error the Generator calls it again. It must then send the
+// same request again, with the same idempotency key.
 type Call func(ctx context.Context) error
 
-// Generator makes calls from several goroutines at once. All methods may be called
-// from any goroutine.
+// Generator makes calls from several goroutines at once. All methods may be called from
+// any goroutine.
 type Generator struct {
 	ctx     context.Context
 	stop    chan struct{}
@@ -45,10 +41,9 @@ func New(ctx context.Context) *Generator {
 	return &Generator{ctx: ctx, stop: make(chan struct{}), kinds: map[string]*Outcomes{}}
 }
 
-// Start makes a call every interval from a goroutine of its own, or without a
-// pause if interval is 0, until Stop. A call whose last try failed is repeated after
-// Stop, too, until it succeeds or the context ends. A call that returns ErrNoMore is
-// not counted and not made again.
+// Start makes a call every interval from a goroutine of its own, or without a pause if
+// interval is 0, until Stop. A call whose last try failed is repeated after Stop, too,
+// until it succeeds or the context ends.
 func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 	g.mu.Lock()
 	if g.kinds[kind] == nil {
@@ -74,7 +69,7 @@ func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 			}
 			started := time.Now()
 			err := call(g.ctx)
-			if errors.Is(err, ErrNoMore) || err != nil && g.ctx.Err() != nil {
+			if err != nil && g.ctx.Err() != nil {
 				return
 			}
 			g.record(kind, time.Since(started), err)
@@ -104,17 +99,9 @@ func (g *Generator) record(kind string, took time.Duration, err error) {
 	o.Took = append(o.Took, took)
 }
 
-// Stop lets every goroutine finish its call, and waits for that. It may be called
-// more than once.
+// Stop waits until every goroutine has finished its call. It may be called more than once.
 func (g *Generator) Stop() {
 	g.stopped.Do(func() { close(g.stop) })
-	g.workers.Wait()
-}
-
-// Run waits until no call is left or the duration is over, and then stops.
-func (g *Generator) Run(duration time.Duration) {
-	timer := time.AfterFunc(duration, func() { g.stopped.Do(func() { close(g.stop) }) })
-	defer timer.Stop()
 	g.workers.Wait()
 }
 
@@ -129,8 +116,8 @@ func (g *Generator) Outcomes() map[string]Outcomes {
 	return copies
 }
 
-// WaitSucceeded waits until n more calls of each of the kinds, or of every kind
-// that was started if none is named, have succeeded.
+// WaitSucceeded waits until n more calls of each of the kinds have succeeded. Without kinds
+// it waits for every kind that was started.
 func (g *Generator) WaitSucceeded(ctx context.Context, n int, kinds ...string) error {
 	return g.wait(ctx, n, kinds, func(o *Outcomes) int { return o.Succeeded })
 }
@@ -174,8 +161,7 @@ func (g *Generator) wait(ctx context.Context, n int, kinds []string, count func(
 	}
 }
 
-// Quantile returns the value below which the part q (0 to 1) of the sorted values
-// lies, and 0 if there are none.
+// Quantile returns the quantile q (0 to 1) of the sorted values, and 0 if there are none.
 func Quantile[T any](sorted []T, q float64) (value T) {
 	if len(sorted) > 0 {
 		value = sorted[int(q*float64(len(sorted)-1))]

@@ -36,28 +36,6 @@ func TestGeneratorRepeatsFailedCalls(t *testing.T) {
 	require.Positive(t, o.Slowest())
 }
 
-func TestGeneratorEndsWithNoMore(t *testing.T) {
-	t.Parallel()
-	g := New(t.Context())
-	var left atomic.Int64
-	left.Store(100)
-	for range 4 {
-		g.Start("limited", 0, func(context.Context) error {
-			if left.Add(-1) < 0 {
-				return ErrNoMore
-			}
-			return nil
-		})
-	}
-	g.Run(time.Minute)
-	require.Equal(t, 100, g.Outcomes()["limited"].Succeeded)
-
-	g = New(t.Context())
-	g.Start("unlimited", time.Millisecond, func(context.Context) error { return nil })
-	g.Run(20 * time.Millisecond)
-	require.Positive(t, g.Outcomes()["unlimited"].Succeeded)
-}
-
 func TestWaitErrorNamesKindsWithoutProgress(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -25,14 +25,14 @@ type Ledger struct {
 	overtaken map[string]int // messages received after a later one of their sender, by sender
 }
 
-// Message identifies a message of a load: each sender counts its own from 1. It is
-// meant to be sent as the message's data.
+// Message identifies a message. Each sender numbers its messages from 1. Tests send a
+// Message as the data of the message.
 type Message struct {
 	Sender string `json:"sender"`
 	N      int    `json:"n"`
 }
 
-// Sent is how a message was acknowledged.
+// Sent is the acknowledgement of a message.
 type Sent struct {
 	ID  string // server_msg_id
 	Ack string // accepted or saved
@@ -46,8 +46,8 @@ func NewLedger() *Ledger {
 	}
 }
 
-// Submitted records the id that a submission returned. It returns an error if the
-// same key returned another id before.
+// Submitted records the id that a submission returned. It returns an error if the key returned
+// another id before.
 func (l *Ledger) Submitted(key, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *Ledger) Reported(id string) {
 	l.reports[id]++
 }
 
-// Sent records how a message was acknowledged.
+// Sent records the acknowledgement of a message.
 func (l *Ledger) Sent(m Message, s Sent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,8 +139,7 @@ func (l *Ledger) Overtaken() map[string]int {
 	return maps.Clone(l.overtaken)
 }
 
-// tasksSQL returns each task of the ledger whose row differs from it, and each task
-// that is not in the ledger.
+// tasksSQL returns the tasks whose row differs from the ledger, and those that are not in the ledger.
 const tasksSQL = `
 with ledger as (select id::uuid, claim::bigint, reported from unnest($1::text[], $2::text[], $3::bool[]) e (id, claim, reported)),
 compared as (
@@ -149,16 +148,15 @@ compared as (
             when e.reported and (d.status, d.claim_id) is distinct from (2::smallint, e.claim) then 'was reported, but has not succeeded by that claim'
             when not e.reported and d.id is not null then 'is final, but was not reported'
             when not e.reported and e.claim is not null and (l.state, l.claim_id) is distinct from (2::smallint, e.claim) then 'has another claim than the response'
-        end as wrong
+        end as difference
     from ledger e left join tasks t using (id) left join task_live l using (id) left join task_done d using (id)
     union all
     select id, 'was not submitted' from tasks t where not exists (select from ledger e where e.id = t.id)
 )
-select id::text, wrong from compared where wrong is not null limit 10`
+select id::text, difference from compared where difference is not null limit 10`
 
-// CheckTasks compares the tasks with the database, which must have each submitted
-// one and no other, and checks that none was claimed or reported more than once.
-// Those that were reported must have succeeded, and no others may be final.
+// CheckTasks checks that no task was claimed or reported more than once, and that the database
+// has each submitted task and no other. A reported task must have succeeded; no other may be final.
 func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,9 +178,9 @@ func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("compare tasks with the database: %w", err)
 	}
-	var id, what string
-	_, err = pgx.ForEachRow(rows, []any{&id, &what}, func() error {
-		wrong = append(wrong, fmt.Errorf("task %s %s", id, what))
+	var id, difference string
+	_, err = pgx.ForEachRow(rows, []any{&id, &difference}, func() error {
+		wrong = append(wrong, fmt.Errorf("task %s %s", id, difference))
 		return nil
 	})
 	if err != nil {
@@ -208,8 +206,8 @@ func (l *Ledger) countError(id string) error {
 	return fmt.Errorf("task %s was claimed %d times and reported %d times", id, len(l.claims[id]), l.reports[id])
 }
 
-// CheckMessages compares the messages with the database, which must have each
-// acknowledged one, and no other of the same senders.
+// CheckMessages checks that the database has each acknowledged message, and no other of the same
+// senders.
 func (l *Ledger) CheckMessages(ctx context.Context, conn *pgx.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,7 +230,7 @@ where sender = any($2)`
 	return nil
 }
 
-// CheckReceived returns the messages that were acknowledged and not received, or
+// CheckReceived returns an error for each message that was acknowledged and not received, or
 // received and not acknowledged.
 func (l *Ledger) CheckReceived() error {
 	l.mu.Lock()
@@ -251,8 +249,7 @@ func (l *Ledger) CheckReceived() error {
 	return joinFirst(wrong)
 }
 
-// CheckReceivedOnce returns what CheckReceived returns, and the messages that were
-// received more than once.
+// CheckReceivedOnce is CheckReceived, with an error for each message that was received more than once.
 func (l *Ledger) CheckReceivedOnce() error {
 	err := l.CheckReceived()
 	l.mu.Lock()

@@ -1,5 +1,5 @@
 // Package natsserver runs a JetStream server inside this process. It is apart from package sandbox because
-// the server is large: test binaries that need none of it link in half of the time.
+// the server is large: test binaries without it link in half of the time.
 package natsserver
 
 import (
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	startLimit    = 30 * time.Second // reading a large store takes long
+	startTimeout  = 30 * time.Second // reading a large store takes long
 	host          = "127.0.0.1"
-	maxViolations = 1000 // kept log lines: clients without a password can cause them
+	maxViolations = 1000 // log lines; clients without a password can cause more
 )
 
 // Options configures a server.
@@ -37,7 +37,7 @@ type Options struct {
 	SyncAlways bool   // sync each message to disk before it is acknowledged
 	MaxStore   int64  // bytes that all streams may reserve; 0 = 1 TiB
 	Config     string // further configuration, such as accounts; "" = no permissions are checked
-	User       string // whose credentials URL has; "" = none
+	User       string // for URL; "" = URL has no credentials
 	Password   string
 	Log        io.Writer // for the server's log; nil = none
 }
@@ -52,8 +52,8 @@ type Server struct {
 	log       *serverLog
 }
 
-// Start starts a server and returns once it accepts connections. Stop, then Start with the
-// same Dir and Port, is a restart that clients survive.
+// Start starts a server and waits until it accepts connections. After Stop, clients reconnect to
+// a server with the same Dir and Port.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	n := &Server{dir: o.Dir, temporary: o.Dir == ""}
 	if n.temporary {
@@ -75,9 +75,11 @@ func (n *Server) start(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	options, err := serverOptions(o.Config)
-	if err != nil {
-		return err
+	options := &server.Options{}
+	if o.Config != "" {
+		if err := options.ProcessConfigString(o.Config); err != nil {
+			return err
+		}
 	}
 	options.Host, options.Port = host, port
 	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, o.SyncAlways
@@ -95,36 +97,18 @@ func (n *Server) start(ctx context.Context, o Options) error {
 	s.SetLogger(n.log, false, false)
 	n.server = s
 	s.Start()
-	limit := startLimit
+	timeout := startTimeout
 	if end, bounded := ctx.Deadline(); bounded {
-		limit = min(limit, time.Until(end))
+		timeout = min(timeout, time.Until(end))
 	}
-	if !s.ReadyForConnections(limit) {
-		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", host, port, limit)
+	if !s.ReadyForConnections(timeout) {
+		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", host, port, timeout)
 	}
 	if !s.JetStreamEnabled() {
 		return fmt.Errorf("JetStream cannot use %s", n.dir)
 	}
 	n.port = s.Addr().(*net.TCPAddr).Port
 	return nil
-}
-
-// serverOptions reads a configuration; the server reads it only from a file.
-func serverOptions(config string) (*server.Options, error) {
-	file, err := os.CreateTemp("", "so-nats-*.conf") // only this user may read it
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(file.Name())
-	_, err = file.WriteString(config)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, err
-	}
-	options := &server.Options{}
-	if config != "" {
-		err = options.ProcessConfigFile(file.Name())
-	}
-	return options, err
 }
 
 // Violations returns the first 1000 log lines about denied permissions.
@@ -144,12 +128,12 @@ func (n *Server) Subscriptions(subject string) (count int, err error) {
 	return count, nil
 }
 
-// URL is where clients connect.
+// URL is the URL for clients.
 func (n *Server) URL() string {
 	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(host, strconv.Itoa(n.port))}).String()
 }
 
-// Port can be passed to Start to start another server at the same URL.
+// Port is for Options.Port of another server at the same URL.
 func (n *Server) Port() int { return n.port }
 
 // Stop ends the server and removes a temporary directory.
@@ -170,7 +154,7 @@ func New(t testing.TB) *Server {
 	return NewWith(t, Options{Dir: filepath.Join(t.TempDir(), "nats")})
 }
 
-// NewWith is New with options, for tests that stop and restart their server.
+// NewWith starts a server until the end of the test.
 func NewWith(t testing.TB, o Options) *Server {
 	t.Helper()
 	n, err := Start(t.Context(), o)
@@ -185,8 +169,7 @@ func NewWith(t testing.TB, o Options) *Server {
 	return n
 }
 
-// serverLog writes the server's log. The server's own logger would end this process
-// at a fatal line.
+// serverLog writes the log of the server, whose own logger would end this process at a fatal line.
 type serverLog struct {
 	w io.Writer // nil = none
 

@@ -13,7 +13,7 @@ import (
 const hello = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
 
 func TestRunSharedSharesServerBinariesAndModel(t *testing.T) {
-	t.Setenv(parent, "shared")
+	t.Setenv(parentVariable, "shared")
 	self, err := os.Executable()
 	require.NoError(t, err)
 	code, err := RunShared(t.Context(), t.TempDir(), []string{hello}, self)
@@ -28,7 +28,7 @@ func useShared() int {
 		fmt.Println(err)
 		return 1
 	}
-	if err := server.admin(context.Background(), "SELECT"); err != nil || server.Process() != nil {
+	if err := server.exec(context.Background(), "SELECT"); err != nil || server.Process() != nil {
 		fmt.Println("the server is not the shared one:", err)
 		return 1
 	}
