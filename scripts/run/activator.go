@@ -9,19 +9,17 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// activatorConnections is the number of open connections above which one without a call in progress is closed. One
-// with a body that does not arrive takes about 0.1 MB.
+// activatorConnections limits the open connections. A connection whose body does not arrive takes about 0.1 MB.
 const activatorConnections = 1024
 
-// routes maps paths to functions; the longest match decides. A path that ends with a slash is a prefix;
-// {$} means that nothing may follow.
+// routes maps paths to functions; the longest match decides. A path that ends with a slash also matches the paths below
+// it, and {$} matches nothing more.
 var routes = map[string]string{
 	"/":                   "submit", // the probes, and unknown paths
 	"/{$}":                "console",
@@ -49,15 +47,14 @@ var routes = map[string]string{
 	"/events/wechat":      "wechat",
 }
 
-// functionOf returns the name of the function that serves path, or "" if it does not begin with a
+// functionOf returns the name of the function that serves path, or "" if path does not begin with a
 // slash, such as the target of CONNECT example.com:443.
 func functionOf(path string) string {
 	best := ""
-	for prefix := range routes {
-		whole := strings.TrimSuffix(prefix, "{$}")
-		fits := path == whole || strings.HasSuffix(prefix, "/") && strings.HasPrefix(path, prefix)
-		if fits && len(prefix) > len(best) {
-			best = prefix
+	for route := range routes {
+		matches := path == strings.TrimSuffix(route, "{$}") || strings.HasSuffix(route, "/") && strings.HasPrefix(path, route)
+		if matches && len(route) > len(best) {
+			best = route
 		}
 	}
 	return routes[best]
@@ -68,7 +65,7 @@ type activator struct {
 	functions map[string]*function
 	http      *fn.BoundedServer
 	done      chan struct{} // closed once the port is no longer served
-	err       error         // why the port is no longer served; read it only after done is closed
+	err       error         // the reason; read it only after done is closed
 }
 
 // startActivator serves the reserved port.
@@ -85,7 +82,7 @@ func startActivator(s settings, binary string, env []string, nats broker, port *
 		}
 		a.functions[name] = f
 	}
-	listener, err := net.FileListener(port.socket) // a copy: the port stays open after Shutdown
+	listener, err := net.FileListener(port.socket) // a copy, so that the port stays open after Shutdown
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
@@ -164,27 +161,23 @@ func (a *activator) Output() string {
 // Terminate ends every function once its calls in progress have ended, and then stops
 // serving the port. It cuts off calls that take longer than grace and returns an error.
 func (a *activator) Terminate(grace time.Duration) (code int, err error) {
-	limit, cancel := context.WithTimeout(context.Background(), grace)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	// The functions end first, because that also ends the long polls.
 	err = a.close()
-	if shutdownErr := a.http.Shutdown(limit); shutdownErr != nil {
+	if shutdownErr := a.http.Shutdown(ctx); shutdownErr != nil {
 		err = errors.Join(err, shutdownErr, a.http.Close())
 	}
 	return a.ExitCode(), err
 }
 
-func (a *activator) close() error {
-	var all sync.WaitGroup
-	errs := make(chan error, len(a.functions))
+func (a *activator) close() (err error) {
+	errs := make(chan error)
 	for _, f := range a.functions {
-		all.Go(func() { errs <- f.close() })
+		go func() { errs <- f.close() }()
 	}
-	all.Wait()
-	close(errs)
-	var err error
-	for closeErr := range errs {
-		err = errors.Join(err, closeErr)
+	for range a.functions {
+		err = errors.Join(err, <-errs)
 	}
 	return err
 }

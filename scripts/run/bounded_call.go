@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// The time limits of a forwarded call. Those of the function are shorter, so that it responds first.
+// The time limits of a forwarded call. They are longer than those of the function, so that it responds first.
 const (
 	bodyTimeout       = 12 * time.Second
 	unreadBodyTimeout = time.Second      // for the rest of a body after the response has begun
@@ -21,9 +21,9 @@ const (
 	socketTimeout     = 10 * time.Second // for each write to the client of a WebSocket, as in the function
 )
 
-// boundedCall is a call that the activator forwards, and the writer of its response. When there are too
-// many connections, the server closes those whose body has not arrived completely. Other calls end soon:
-// the function rejects a call without credentials at once.
+// boundedCall is a call that the activator forwards, and the writer of its response. If there are too many
+// connections, the server closes those whose body has not arrived completely. It need not close others: the
+// function rejects a call without credentials at once.
 type boundedCall struct {
 	http.ResponseWriter
 	connection *http.ResponseController
@@ -54,8 +54,8 @@ func (c *boundedCall) end() {
 	c.releaseConnection()
 }
 
-// setReceived records that the whole body has arrived. It removes the read deadline, because an expired
-// one would cancel the call.
+// setReceived records that the whole body has arrived. It removes the read deadline, which would cancel
+// the call when it expires.
 func (c *boundedCall) setReceived() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *boundedCall) limitBody(limit time.Duration) {
 	}
 }
 
-// WriteHeader implements http.ResponseWriter. It drops the function's status 100: net/http sends 100 itself
-// to a client that expects it.
+// WriteHeader implements http.ResponseWriter. It drops status 100, which net/http itself sends to a client
+// that expects it.
 func (c *boundedCall) WriteHeader(status int) {
 	if status == http.StatusContinue {
 		return
@@ -92,7 +92,7 @@ func (c *boundedCall) WriteHeader(status int) {
 	c.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter. The limit is for each write, so a long response may take longer.
+// Write implements http.ResponseWriter. The limit is for each write, not for the whole response.
 func (c *boundedCall) Write(p []byte) (int, error) {
 	_ = c.connection.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
 	return c.ResponseWriter.Write(p)
@@ -104,8 +104,8 @@ func (c *boundedCall) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return socketConn{conn}, rw, err
 }
 
-// socketConn is the connection of a WebSocket. If its client does not read, the function closes its own
-// connection; without a deadline, this process would wait forever to write the data that it has received.
+// socketConn is the connection of a WebSocket. If the client does not read, the function closes its side;
+// without a deadline, this process would wait forever to write the data that it has received.
 type socketConn struct{ net.Conn }
 
 func (c socketConn) Write(p []byte) (int, error) {
@@ -123,7 +123,7 @@ type callBody struct {
 }
 
 // Read implements io.Reader. http.Transport reads once more at the end of a body, and drops the response
-// if that fails; net/http may have closed the body by then, because the response has begun.
+// if that read fails. net/http may have closed the body before, because the response has begun.
 func (b callBody) Read(p []byte) (int, error) {
 	if b.call.hasReceived() {
 		return 0, io.EOF

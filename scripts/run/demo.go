@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sender"
-	"github.com/sendonce/sendonce/shared/text"
 )
 
 const demoApp = "demo-sender"
@@ -38,17 +36,4 @@ func (d demoSender) runSender(ctx context.Context) error {
 		return err
 	}
 	return s.Run(ctx)
-}
-
-// printable replaces control characters, which could move the terminal's cursor, with spaces.
-func printable(s string) string { return text.Printable(s, ' ') }
-
-// pause waits for d. It returns false if ctx is done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

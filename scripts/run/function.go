@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,17 +12,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 const startTimeout = 30 * time.Second
 
-var errEnding = errors.New("the run is ending")
-
-// function is one function of the catalogue, with a process while there are calls
-// for it. One lock protects starting, ending and the number of calls, so that no call
-// reaches a process that is being ended: it waits for the next process.
+// function is one function of the catalogue, with a process while there are calls for it. One lock
+// guards starting, ending and the number of calls. So no call reaches a process that is being ended:
+// it waits for the next process.
 type function struct {
 	name        string
 	binary      string
@@ -49,8 +44,7 @@ func (f *function) listen() error {
 	if err != nil {
 		return err
 	}
-	// f.socket is a copy, which keeps the socket open.
-	defer listener.Close()
+	defer listener.Close() // f.socket is a copy, which stays open
 	f.url = "http://" + listener.Addr().String()
 	f.socket, err = listener.File()
 	return err
@@ -68,8 +62,8 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(call, r)
 }
 
-// beginCall counts a call and returns a handler that forwards it to the process, which it starts if
-// necessary. Unless it returns an error, the caller must call endCall.
+// beginCall counts a call, starts the process if there is none, and returns a handler that forwards the
+// call. Unless beginCall returns an error, the caller must call endCall.
 func (f *function) beginCall() (http.Handler, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +97,7 @@ func (f *function) endCall() {
 	f.idleTimer.Reset(f.idleTimeout)
 }
 
-// start starts a process and waits until it responds; mu is held.
+// start starts a process and waits until it responds. The caller holds f.mu.
 func (f *function) start() error {
 	p, err := startProcess(f.binary, f.env, f.socket, f.log)
 	if err != nil {
@@ -124,7 +118,7 @@ func (f *function) start() error {
 	return nil
 }
 
-// watch waits until a process ends and prints that, unless f ended it. The next call starts another.
+// watch waits until a process ends, and prints that unless f ended it.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
@@ -139,7 +133,8 @@ func (f *function) forget(p *process) {
 	}
 }
 
-// copyBuffers makes the buffers of responses smaller than the default of 32 KiB: a client that does not read holds one.
+// copyBuffers makes buffers of responses that are smaller than the default of 32 KiB: each client that does not read
+// holds one.
 type copyBuffers struct{}
 
 func (copyBuffers) Get() []byte { return make([]byte, 4<<10) }
@@ -163,8 +158,7 @@ func (f *function) forward(p *process) http.Handler {
 				r.Out.Header["X-Forwarded-For"] = forwarded
 			}
 		},
-		// The outcome of the call is unknown. So its connection is closed, as the process
-		// itself would have done by ending.
+		// The outcome of the call is unknown: close the connection, as the end of the process would.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 }
@@ -175,18 +169,13 @@ func (f *function) endWhenIdle() {
 	if f.calls > 0 || f.process == nil || hasEnded(f.process) || time.Since(f.idleSince) < f.idleTimeout {
 		return
 	}
-	if err := f.end(); err != nil {
+	p := f.process
+	f.process = nil // so that watch prints nothing
+	if err := finish(p); err != nil {
 		printStep(f.out, "failed", fmt.Sprintf("%s ended with an error: %v", f.name, err))
 		return
 	}
 	printStep(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.idleTimeout))
-}
-
-// end ends the process, without a message of watch; mu is held.
-func (f *function) end() error {
-	p := f.process
-	f.process = nil
-	return finish(p)
 }
 
 // close ends the process after its calls in progress, and closes the socket.
@@ -195,30 +184,10 @@ func (f *function) close() error {
 	defer f.mu.Unlock()
 	f.ending = true
 	defer f.socket.Close()
-	if f.process == nil || hasEnded(f.process) {
+	p := f.process
+	if p == nil || hasEnded(p) {
 		return nil
 	}
-	if err := f.end(); err != nil {
-		return fmt.Errorf("%s: %w", f.name, err)
-	}
-	printStep(f.out, "drained", f.name)
-	return nil
-}
-
-// busy returns 503 to a call that reached no process.
-func busy(w http.ResponseWriter, name string, err error) {
-	message := "the function " + name + " did not start"
-	if errors.Is(err, errEnding) {
-		message = "this instance is ending"
-	}
-	w.Header().Set("Retry-After", "1")
-	respondError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
-}
-
-// respondError responds to a call that reaches no function.
-func respondError(w http.ResponseWriter, status int, code, message string) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	// The caller may have closed the connection.
-	_ = json.NewEncoder(w).Encode(api.Envelope{Code: status, Message: message, Error: code})
+	f.process = nil // so that watch prints nothing
+	return drain(f.name, p, f.out)
 }

@@ -38,9 +38,8 @@ func boundLogs(ctx context.Context, dir string, out io.Writer) {
 	}
 }
 
-// boundLog copies a log file that is longer than limit to name.1 and empties it. Processes may have
-// it open: they append, so they continue at its new end. Lines that they write between the end of the
-// copy and the truncation are lost.
+// boundLog copies a log file that is longer than limit to name.1, and empties it. Processes that append
+// to the file continue at its new end. Lines that they write between the copy and the truncation are lost.
 func boundLog(name string, limit int64) (err error) {
 	log, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,9 +27,9 @@ func (s settings) processEnv(databaseURL, natsURL string) (env, owner []string, 
 	return env, owner, err
 }
 
-// logins returns the environment of the server, which logs in to Postgres as roles with
-// passwords that the first run generates, and the variables that only migrate gets in
-// addition. With an empty SENDONCE_HOT_ROLE the server uses ownerURL, too.
+// logins returns the environment of the server, and the variables that only migrate gets in addition. The
+// server logs in to Postgres as roles whose passwords the first run generates. With an empty
+// SENDONCE_HOT_ROLE the server logs in with ownerURL.
 func (s settings) logins(env []string, ownerURL string) (server, owner []string, err error) {
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil
@@ -54,9 +54,8 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
 }
 
-// withTriggerCaller returns env with the user name and the password with which the trigger calls
-// the functions. migrate creates this caller. Its only role is trigger: a role of the API, not of
-// Postgres. The first run generates the password.
+// withTriggerCaller returns env with the user name and the password of the trigger, which the first run
+// generates. migrate creates this caller of the API, with the only role trigger.
 func (s settings) withTriggerCaller(env []string) ([]string, error) {
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
 	const password = "SENDONCE_TRIGGER_PASSWORD"
@@ -67,8 +66,7 @@ func (s settings) withTriggerCaller(env []string) ([]string, error) {
 	return append(env, password+"_FILE="+file), err
 }
 
-// withoutBasicAuthPassword returns env without the password of the built-in admin, who is a caller
-// of the API and not the Postgres role admin.
+// withoutBasicAuthPassword returns env without the password of the built-in admin of the API.
 func withoutBasicAuthPassword(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		return strings.HasPrefix(pair, "BASIC_AUTH_PASSWORD")

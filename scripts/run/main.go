@@ -1,7 +1,7 @@
-// Command run is `make run`. It starts Postgres, NATS, all functions in one server
-// process, the trigger, a fake WeChat, a demo sender and a sink that prints webhooks.
-// With PROCS=1 each function has a process of its own, which runs only while it is
-// called. The data is in SENDONCE_HOME. Everything stops when this process ends.
+// Command run is `make run`. It starts Postgres, NATS, one server process with all functions,
+// the trigger, a fake WeChat, a demo sender, and a sink that prints webhooks. With PROCS=1
+// each function has its own process, which runs only while the function is called. The data
+// is in SENDONCE_HOME. Everything ends with this process.
 package main
 
 import (
@@ -14,7 +14,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,15 +25,11 @@ import (
 
 const (
 	readyTimeout = time.Minute
-	drainTimeout = 40 * time.Second // more than the server's own default of 25 s
-	tailLines    = 15
+	serverName   = "the server" // the name of the server process in messages
 
-	serverName = "the server" // the name of the server process in messages
+	// memoryLimit is for the embedded NATS server, whose memory otherwise grows with the size of its streams.
+	memoryLimit = 256 << 20
 )
-
-// memoryLimit is for the embedded NATS server. Without it, the memory that the server uses to
-// read its streams grows with their size.
-const memoryLimit = 256 << 20
 
 func main() {
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -113,10 +108,10 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer log.Close()
-	logging, stopLogging := context.WithCancel(context.WithoutCancel(ctx)) // until the processes have ended
-	defer stopLogging()
-	go boundLogs(logging, s.home, out)
-	go showWarnings(logging, log.Name(), out)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the processes have ended
+	defer stop()
+	go boundLogs(running, s.home, out)
+	go showWarnings(running, log.Name(), out)
 	printStep(out, "serve", "logs in "+log.Name())
 	natsEnv, err := nats.runEnv()
 	if err != nil {
@@ -165,15 +160,6 @@ func migrate(ctx context.Context, binary string, env []string, out io.Writer) er
 	return nil
 }
 
-// child is a process, or a group of processes with the same methods as sandbox.Process.
-type child interface {
-	WaitReady(ctx context.Context, url string) error
-	Exited() <-chan struct{}
-	ExitCode() int
-	Output() string
-	Terminate(grace time.Duration) (code int, err error)
-}
-
 // startServer starts one process for all functions, or the activator.
 func startServer(s settings, binary string, env []string, nats broker, port *reservedPort, log *os.File, out io.Writer) (child, error) {
 	if s.procs {
@@ -183,15 +169,14 @@ func startServer(s settings, binary string, env []string, nats broker, port *res
 	return startSendonce(sandbox.Command{Path: binary, Env: env, Listener: port.socket, Log: log})
 }
 
-// startTrigger starts the trigger under a supervisor, with a port of its own for
-// probes and metrics.
+// startTrigger starts the trigger under a supervisor. The trigger has its own port, for probes and metrics.
 func startTrigger(ctx context.Context, s settings, binary string, env []string, log *os.File, out io.Writer) (child, error) {
 	listener, err := listenOnSavedPort(ctx, s.home, "trigger", out)
 	if err != nil {
 		return nil, err
 	}
 	defer listener.Close()
-	socket, err := listener.File() // a copy, which stays open for later processes
+	socket, err := listener.File() // a copy, which stays open for restarts
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +190,8 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 	}, out, firstPause)
 }
 
-// runUntilEnd waits until the server is ready, writes run.env, starts the sink
-// and the demo sender, and returns once ctx is done or a child has ended by itself.
+// runUntilEnd waits until the server is ready, writes run.env, and starts the sink and the demo
+// sender. It returns nil once ctx is done, or an error if a child has ended by itself.
 func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -260,57 +245,6 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 	}
 }
 
-// drain ends a child, unless it has ended already.
-func drain(name string, child child, out io.Writer) error {
-	if hasEnded(child) {
-		return nil
-	}
-	if err := finish(child); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	printStep(out, "drained", name)
-	return nil
-}
-
-// finish ends a child once its calls in progress have ended. An exit code other than 0
-// is an error.
-func finish(child child) error {
-	code, err := child.Terminate(drainTimeout)
-	if err == nil && code != 0 {
-		err = fmt.Errorf("it ended with %d:\n%s", code, tail(child.Output()))
-	}
-	return err
-}
-
-func hasEnded(child child) bool {
-	select {
-	case <-child.Exited():
-		return true
-	default:
-		return false
-	}
-}
-
-// startPostgres starts a Postgres server, unless DATABASE_URL is set. It returns the URL of the
-// database and the server, which must be stopped.
-func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
-	if s.databaseURL != "" {
-		printStep(out, "postgres", "at DATABASE_URL")
-		return s.databaseURL, &sandbox.Postgres{}, nil
-	}
-	log, err := openLog(s.home, "postgres.log")
-	if err != nil {
-		return "", nil, err
-	}
-	postgres, err := sandbox.StartPostgres(ctx, sandbox.Options{Dir: filepath.Join(s.home, "postgres"), Durable: true, Log: log})
-	if err != nil {
-		return "", nil, errors.Join(err, log.Close())
-	}
-	database := postgres.URL("postgres")
-	printStep(out, "postgres", "psql '"+database+"'")
-	return database, postgres, nil
-}
-
 func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
 	password := "the value of BASIC_AUTH_PASSWORD"
 	if s.passwordFile != "" {
@@ -337,13 +271,4 @@ func nilIfInterrupted(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-func tail(text string) string {
-	lines := strings.SplitAfter(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-tailLines):], "")
-}
-
-func printStep(out io.Writer, step, what string) {
-	fmt.Fprintln(out, strings.TrimSpace(fmt.Sprintf("%-9s %s", step, what)))
 }

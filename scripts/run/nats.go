@@ -19,19 +19,19 @@ import (
 // examplePoints is the receiver of `make example`.
 const examplePoints = "points"
 
-// natsLimits bounds the resources that clients without a password can use. NATS closes connections that
-// do not log in after 2 s, so that the clients of the run can connect even during a flood.
+// natsLimits limits what clients without a password can use. NATS closes a connection that does not log in
+// within 2 s, so that the clients of the run can connect even during a flood.
 const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.
 type broker struct {
 	url    string            // without credentials, unless it is that of NATS_URL
-	files  map[string]string // path of the password of each user; nil = the URL has the password
+	files  map[string]string // the path of the password by user; nil = the URL has the password
 	server interface{ Stop() error }
 }
 
-// startNATS starts a server with the users of a deployment, whose random passwords
-// later runs use again, or returns the server of NATS_URL.
+// startNATS returns the server of NATS_URL, or starts a server with the users of a deployment. Later
+// runs use the same random passwords.
 func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if natsURL := s.all["NATS_URL"]; natsURL != "" {
 		printStep(out, "nats", "at NATS_URL")
@@ -61,8 +61,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if err != nil {
 		return broker{}, err
 	}
-	// nats-server opens the port itself.
-	if err := listener.Close(); err != nil {
+	if err := listener.Close(); err != nil { // nats-server opens the port itself
 		return broker{}, err
 	}
 	server, err := natsserver.Start(ctx, natsserver.Options{
@@ -126,7 +125,7 @@ func (b broker) urlOf(user string) (string, error) {
 	return u.String(), nil
 }
 
-// externalServer is a server that this run did not start, so Stop does nothing.
+// externalServer is a server that this run did not start.
 type externalServer struct{}
 
 func (externalServer) Stop() error { return nil }

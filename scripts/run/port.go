@@ -19,10 +19,10 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-const maxRefusing = 128 // connections
-
-// killedRunTimeout is how long a new run waits for the processes of a killed run to end.
-const killedRunTimeout = 3 * time.Second
+const (
+	refuserConnections = 128
+	killedRunTimeout   = 3 * time.Second // for the processes of a killed run to end
+)
 
 // reservedPort is the port of the API. It stays open during the whole run, even without a
 // server: another program that listened there would receive the passwords of callers.
@@ -52,7 +52,7 @@ func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	refuser := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) }), maxRefusing, nil)
+	refuser := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) }), refuserConnections, nil)
 	refuser.ReadTimeout = 5 * time.Second
 	refuser.SetKeepAlivesEnabled(false)
 	return &reservedPort{listener: listener, socket: socket, refuser: refuser}, nil
@@ -71,7 +71,7 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 	}
 }
 
-// refuse responds to all further calls with 503, once no server accepts them.
+// refuse responds to all further calls with 503. Call it once the server has ended.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.
@@ -89,8 +89,8 @@ func (p *reservedPort) close() {
 	_ = p.refuser.Close()
 }
 
-// listenOnSavedPort listens on the loopback port that earlier runs saved under name, or on
-// a free one, which it saves, so that clients find the next run at the same port.
+// listenOnSavedPort listens on the loopback port that an earlier run saved under name, so that clients
+// find each run at the same port. If there is none or it is taken, it saves a free port.
 func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
 	file := filepath.Join(home, name+".port")
 	saved := savedPort(file)
@@ -111,9 +111,8 @@ func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*
 	return listener, nil
 }
 
-// savedPort reads a port from a file. It returns 0 if the file does not contain one.
+// savedPort reads a port from a file. It returns 0 if the file cannot be read or has no port.
 func savedPort(file string) int {
-	// A file that cannot be read is replaced like one without a port.
 	text, _ := os.ReadFile(file)
 	port, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 16)
 	if err != nil {

@@ -23,8 +23,8 @@ func newEncryptionKey() string {
 	return base64.StdEncoding.EncodeToString(key)
 }
 
-// secretFile returns the path of home/secrets/name, which only its owner may read. The
-// first run writes the result of generate; later runs keep it.
+// secretFile returns the path of home/secrets/name, which only its owner may read. If there is no
+// such file, it contains the result of generate.
 func secretFile(home, name string, generate func() string) (string, error) {
 	path := filepath.Join(home, "secrets", name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -42,8 +42,7 @@ func writeSecret(home, name, text string) (string, error) {
 	return writePrivate(dir, name, text)
 }
 
-// writePrivate writes a file atomically, which only its owner may read, and returns its
-// path.
+// writePrivate writes a file, which only its owner may read, atomically, and returns its path.
 func writePrivate(dir, name, text string) (string, error) {
 	path := filepath.Join(dir, name)
 	file, err := os.CreateTemp(dir, name+".*") // with mode 0600
@@ -57,8 +56,8 @@ func writePrivate(dir, name, text string) (string, error) {
 	return path, os.Rename(file.Name(), path)
 }
 
-// netrcOf returns the text of a file for curl --netrc-file: every user of the machine can
-// see a password in the arguments of a command.
+// netrcOf returns the text of a file for curl --netrc-file. A password in the arguments of curl
+// would be visible to every user of the machine.
 func netrcOf(user, password string) string {
 	quoteIfNeeded := func(text string) string {
 		if !strings.ContainsAny(text, " \t\"\\#") {
@@ -69,9 +68,8 @@ func netrcOf(user, password string) string {
 	return fmt.Sprintf("machine %s login %s password %s\n", loopback, quoteIfNeeded(user), quoteIfNeeded(password))
 }
 
-// withPassword returns s with the admin's password: that of BASIC_AUTH_PASSWORD, else that in
-// the file of BASIC_AUTH_PASSWORD_FILE, else that in a file in the home, which the first
-// run generates.
+// withPassword returns s with the admin's password, which is that of BASIC_AUTH_PASSWORD, or in the file of
+// BASIC_AUTH_PASSWORD_FILE, or in a file in the home, which the first run generates.
 func (s settings) withPassword() (settings, error) {
 	if s.password != "" {
 		return s, nil
@@ -96,8 +94,7 @@ func (s settings) withPassword() (settings, error) {
 	return s, nil
 }
 
-// withOnlySecretsOf returns env without the secrets that none of the readers (functions
-// or commands) reads.
+// withOnlySecretsOf returns env without the secrets that no reader reads. A reader is a function or a command.
 func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +38,7 @@ type settings struct {
 	databaseURL  string            // "" = start a private Postgres
 	wechatURL    string            // of the fake WeChat; "" = there is none
 	wechatSecret string            // the password of its ledger
-	all          map[string]string // .env overridden by the environment, for the server
+	all          map[string]string // .env, overridden by the environment, for the server
 }
 
 // readSettings reads the environment, which overrides .env in the working directory.
@@ -58,25 +59,19 @@ func readSettings() (settings, error) {
 
 // parseSettings returns all errors at once.
 func parseSettings(all map[string]string) (settings, error) {
-	get := func(name, otherwise string) string {
-		if value := all[name]; value != "" {
-			return value
-		}
-		return otherwise
-	}
 	s := settings{
-		username:    get("BASIC_AUTH_USERNAME", "admin"),
+		username:    cmp.Or(all["BASIC_AUTH_USERNAME"], "admin"),
 		password:    all["BASIC_AUTH_PASSWORD"],
 		databaseURL: all["DATABASE_URL"],
 		all:         all,
 	}
 	var bad []error
 	var err error
-	if s.port, err = strconv.Atoi(get("PORT", "8000")); err != nil || s.port < 1 || s.port > 65535 {
+	if s.port, err = strconv.Atoi(cmp.Or(all["PORT"], "8000")); err != nil || s.port < 1 || s.port > 65535 {
 		bad = append(bad, fmt.Errorf("PORT is %q: it must be a number from 1 to 65535", all["PORT"]))
 	}
-	parseBool := func(name, otherwise, accepted string) bool {
-		value, err := strconv.ParseBool(get(name, otherwise))
+	parseBool := func(name, defaultValue, accepted string) bool {
+		value, err := strconv.ParseBool(cmp.Or(all[name], defaultValue))
 		if err != nil {
 			bad = append(bad, fmt.Errorf("%s is %q: it must be %s", name, all[name], accepted))
 		}
@@ -85,7 +80,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	s.demoSender = parseBool("DEMO_SENDER", "true", "true or false")
 	s.sink = parseBool("SINK", "true", "true or false")
 	s.procs = parseBool("PROCS", "0", "1 or 0")
-	if s.procsIdle, err = time.ParseDuration(get("PROCS_IDLE", "15s")); err != nil || s.procsIdle <= 0 {
+	if s.procsIdle, err = time.ParseDuration(cmp.Or(all["PROCS_IDLE"], "15s")); err != nil || s.procsIdle <= 0 {
 		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, such as 15s", all["PROCS_IDLE"]))
 	}
 	if s.procs && s.hasMetricsPort() {
@@ -97,7 +92,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	if strings.Contains(s.username, ":") {
 		bad = append(bad, fmt.Errorf("BASIC_AUTH_USERNAME is %q: it must not contain a colon", s.username))
 	}
-	if s.home, err = filepath.Abs(get("SENDONCE_HOME", ".sendonce")); err != nil {
+	if s.home, err = filepath.Abs(cmp.Or(all["SENDONCE_HOME"], ".sendonce")); err != nil {
 		bad = append(bad, fmt.Errorf("SENDONCE_HOME: %w", err))
 	}
 	return s, errors.Join(bad...)
@@ -121,14 +116,14 @@ func (s settings) callsSink() bool {
 // hasSecret reports whether a secret is set, or a file that contains it.
 func (s settings) hasSecret(name string) bool { return s.all[name] != "" || s.all[name+"_FILE"] != "" }
 
-// runEnv returns the settings of programs that use the run, as lines of NAME=value.
+// runEnv returns the text of run.env, with the settings of programs that use the run.
 func (s settings) runEnv(databaseURL, nats string) string {
 	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// serverEnv returns the environment of the server and the trigger: all settings,
-// overridden by those that `make run` sets itself.
+// serverEnv returns the environment of the server and the trigger: all settings, of which `make run`
+// overrides some.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")

@@ -18,7 +18,7 @@ const (
 	longestPause = 30 * time.Second
 	stableAfter  = time.Minute
 
-	exitBadSettings = 2 // exit code of a process whose settings are wrong: a restart would fail, too
+	exitBadSettings = 2 // a restart would fail, too
 )
 
 // supervisor is a child that restarts its process when the process ends by itself.
@@ -26,7 +26,7 @@ type supervisor struct {
 	name  string
 	start func() (*sandbox.Process, error)
 	out   io.Writer
-	pause time.Duration // before the next start
+	pause time.Duration // before the first restart
 
 	mu        sync.Mutex
 	process   *sandbox.Process

@@ -29,7 +29,7 @@ func showWarnings(ctx context.Context, name string, out io.Writer) {
 	shown := &warnings{out: out}
 	for err == nil && pause(ctx, warningCheck) {
 		info, statErr := log.Stat()
-		if statErr == nil && info.Size() < offset { // boundLog emptied it
+		if statErr == nil && info.Size() < offset { // boundLog emptied the file
 			offset, statErr = log.Seek(0, io.SeekStart)
 		}
 		added, copyErr := io.Copy(shown, log)

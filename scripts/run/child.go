@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+)
+
+const drainTimeout = 40 * time.Second // more than the server's own default of 25 s
+
+// child is a process, or a group of processes with the same methods as sandbox.Process.
+type child interface {
+	WaitReady(ctx context.Context, url string) error
+	Exited() <-chan struct{}
+	ExitCode() int
+	Output() string
+	Terminate(grace time.Duration) (code int, err error)
+}
+
+// drain ends a child, unless it has ended already.
+func drain(name string, child child, out io.Writer) error {
+	if hasEnded(child) {
+		return nil
+	}
+	if err := finish(child); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	printStep(out, "drained", name)
+	return nil
+}
+
+// finish ends a child once its calls in progress have ended. An exit code other than 0
+// is an error.
+func finish(child child) error {
+	code, err := child.Terminate(drainTimeout)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("it ended with %d:\n%s", code, tail(child.Output()))
+	}
+	return err
+}
+
+func hasEnded(child child) bool {
+	select {
+	case <-child.Exited():
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// startPostgres starts a Postgres server, unless DATABASE_URL is set. It returns the URL of the
+// database and the server, which must be stopped.
+func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
+	if s.databaseURL != "" {
+		printStep(out, "postgres", "at DATABASE_URL")
+		return s.databaseURL, &sandbox.Postgres{}, nil
+	}
+	log, err := openLog(s.home, "postgres.log")
+	if err != nil {
+		return "", nil, err
+	}
+	postgres, err := sandbox.StartPostgres(ctx, sandbox.Options{Dir: filepath.Join(s.home, "postgres"), Durable: true, Log: log})
+	if err != nil {
+		return "", nil, errors.Join(err, log.Close())
+	}
+	database := postgres.URL("postgres")
+	printStep(out, "postgres", "psql '"+database+"'")
+	return database, postgres, nil
+}
