@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// insertTaskSQL inserts one row as the submit function does. The ids grow with time, as
-// those of submit do, so that inserts write to the last pages of the index.
+// insertTaskSQL inserts one row as the submit function does. Like ids of submit, the ids grow
+// with time, so that inserts write to the last pages of the index.
 const insertTaskSQL = `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint), 16, '0') || substr(gen_random_uuid()::text, 20))::uuid,
     0, 'default', 5, 3, 0, (13000000000 + random() * 999999999)::bigint, 'Your verification code is 285713');
 `
 
-// Baseline is a rate with which a phase is compared. It is measured just before the phase.
+// Baseline is a rate with which a phase is compared.
 type Baseline struct {
 	Name string
 	Rate func(context.Context) (float64, error) // rows per second; 0 = it could not be measured here
@@ -32,8 +32,7 @@ func (m *Machine) Pgbench(connections int, d time.Duration) Baseline {
 	return Baseline{"pgbench", func(ctx context.Context) (float64, error) { return m.PgbenchRate(ctx, connections, d) }}
 }
 
-// findPgbench returns the path of pgbench in the directory of the Postgres binaries or in
-// PATH, or "" if there is none.
+// findPgbench returns the path of pgbench beside the Postgres binaries or in PATH, or "".
 func (m *Machine) findPgbench(ctx context.Context) (string, error) {
 	var dir string
 	if err := m.Conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&dir); err != nil {

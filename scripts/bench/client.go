@@ -20,9 +20,9 @@ const (
 // CallTimeout limits each call and each dial.
 const CallTimeout = 30 * time.Second
 
-// Client is one keep-alive connection, for one goroutine. It shares the machine's cores with
-// the server and Postgres, so it must be cheap: a call costs it 18 µs of CPU, with net/http
-// it would cost 36 µs. The server uses about 100 µs.
+// Client is one keep-alive connection, for one goroutine. It shares the cores with the server and
+// Postgres, so it must be cheap: a call costs 18 µs of CPU in the client, where net/http needs
+// 36 µs, and about 100 µs in the server.
 type Client struct {
 	base     string
 	host     fasthttp.HostClient
@@ -76,8 +76,8 @@ func withoutAddresses(err error) error {
 	return err
 }
 
-// Text returns the value of the first string member with this name in JSON. A decoder
-// would cost more than the call itself.
+// Text returns the value of the first string member with this name in JSON. A JSON decoder would
+// cost more than the call.
 func Text(body []byte, name string) string {
 	_, rest, found := bytes.Cut(body, []byte(`"`+name+`":"`))
 	if !found {

@@ -1,7 +1,7 @@
-// Package bench is shared by the programs in its folders: a private durable Postgres,
+// Package bench is what the benchmarks in its folders share: a private durable Postgres,
 // processes of the real binary, calls over the loopback, baselines, and the table of
-// results. The speed of a machine changes from minute to minute, so a baseline is measured
-// just before each measurement: the ratio of the two changes less.
+// results. The speed of a machine changes from minute to minute. So each measurement
+// follows that of its baseline, and the ratio of the two changes less.
 package bench
 
 import (
@@ -67,13 +67,13 @@ type Machine struct {
 	Conn     *pgx.Conn // of the superuser, to the database postgres
 
 	dir                                string // removed at the end
-	pgbench                            string
+	pgbench                            string // path; "" = not installed
 	postgres, fsync, synchronousCommit string
 	maxConnections                     int
-	memory                             bool // the data is on a tmpfs, where fsync costs nothing
+	inMemory                           bool // the data is on a tmpfs, where fsync costs nothing
 }
 
-// Prepare builds the binary, starts Postgres, runs measure and stops Postgres.
+// Prepare builds the binary, starts Postgres, calls measure and stops Postgres.
 func Prepare(ctx context.Context, progress io.Writer, measure func(*Machine) error) (err error) {
 	if os.Getenv("DATABASE_URL") != "" {
 		return errors.New("DATABASE_URL is set, but a private Postgres is measured: unset it")
@@ -150,14 +150,14 @@ func (m *Machine) readSettings(ctx context.Context) error {
 	if err := syscall.Statfs(data, &disk); err != nil {
 		return fmt.Errorf("the file system of %s: %w", data, err)
 	}
-	m.memory = int64(disk.Type) == tmpfs
+	m.inMemory = int64(disk.Type) == tmpfs
 	return nil
 }
 
 // String describes the machine and Postgres, for the report.
 func (m *Machine) String() string {
 	disk, missing := "", ""
-	if m.memory {
+	if m.inMemory {
 		disk = " (the data is in memory, where that costs nothing)"
 	}
 	if m.pgbench == "" {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// maxFailures is the number of consecutive failures after which a connection makes no more calls.
-const maxFailures = 10
+const maxFailures = 10 // consecutive ones, after which a connection makes no more calls
 
 // NoLimit is the value of Rows for a phase that ends only after its duration.
 const NoLimit = math.MaxInt64
@@ -26,10 +25,11 @@ type Phase struct {
 	Duration    time.Duration // after the warm-up
 	Rows        int           // of all calls together
 	Batch       int           // rows of a call; 0 = 1
-	Offered     float64       // calls per second that begin at times fixed in advance; 0 = each call begins when the previous one has ended
+	Offered     float64       // calls per second, at times fixed in advance; 0 = each call begins when the previous one has ended
 	Baselines   []Baseline    // for Measure
 
-	// Wait is called before each call, outside of the measured time; false ends the calls of the connection. nil = no wait.
+	// Wait is called before each call, outside of the measured time. If it returns false, the connection
+	// makes no more calls. nil = no wait.
 	Wait func(context.Context) bool
 	Call func(c *Client, n int) (rows int, err error) // n is at most Batch
 }
@@ -50,9 +50,9 @@ func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
 	return r, err
 }
 
-// Run returns the rate of rows and the latencies of the calls. The connections go to the addresses in turn, and all are
-// open before the clock starts. With Offered, the latency of a call counts from its fixed time,
-// so that it includes the wait for a free connection.
+// Run returns the rate of rows and the latencies of the calls. It opens all connections, to the addresses in
+// turn, before the clock starts. With Offered, the latency of a call counts from its fixed time, so that it
+// includes the wait for a free connection.
 func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	clients := make([]*Client, p.Connections)
 	for i := range clients {
@@ -80,8 +80,8 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	return r, ctx.Err()
 }
 
-// arrivals returns the times at which calls begin, counted from the first: a Poisson process, as of
-// independent senders, with the same times in each run. It returns nil without Offered.
+// arrivals returns the times at which calls begin, counted from the first. They are a Poisson process, as
+// of independent callers, and the same in each run. Without Offered arrivals returns nil.
 func (p Phase) arrivals() (times []time.Duration) {
 	if p.Offered == 0 {
 		return nil
@@ -141,7 +141,7 @@ func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []ca
 	return calls
 }
 
-// take subtracts up to n rows from those that are left, and returns how many.
+// take subtracts up to n rows from left, and returns how many.
 func take(left *atomic.Int64, n int) int {
 	for {
 		rows := left.Load()

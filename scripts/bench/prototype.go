@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -17,21 +16,6 @@ type Prototype struct {
 	process *sandbox.Process
 	address string
 	number  atomic.Int64 // of the last message
-}
-
-// startPeer starts a program that prints a JSON line with the address at which it listens, and waits for
-// the line.
-func (m *Machine) startPeer(ctx context.Context, binary, databaseURL string) (p *sandbox.Process, address string, err error) {
-	p, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + databaseURL}})
-	if err != nil {
-		return nil, "", err
-	}
-	ready, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	if err := p.WaitFor(ready, "}\n"); err != nil {
-		return nil, "", errors.Join(err, terminate(p))
-	}
-	return p, Text([]byte(p.Output()), "address"), nil
 }
 
 // StartPrototype builds the prototype and starts it on the database into which pgbench inserts.

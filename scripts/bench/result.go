@@ -62,8 +62,7 @@ func newResult(connections [][]call, lasted time.Duration) Result {
 // Latency returns the quantile q (0 to 1) of the durations.
 func (r Result) Latency(q float64) time.Duration { return load.Quantile(r.Took, q) }
 
-// Compare adds the ratio of r.Rate to the rate of a baseline. If that is 0, because it was not
-// measured, the ratio is 0.
+// Compare adds the ratio of r.Rate to the rate of a baseline; 0 = it was not measured.
 func (r *Result) Compare(baseline string, rate float64) {
 	ratio := Ratio{Baseline: baseline, Rate: rate}
 	if rate > 0 {
@@ -81,9 +80,9 @@ func (r Result) Err() error {
 	return errors.Join(errs...)
 }
 
-// Sample repeats a measurement for d, at least 30 ms apart, because wake-ups within 20 ms
-// are sent as one. measure returns its own duration and that of its baseline; the ratio is
-// that of the medians.
+// Sample calls measure for d, at most every 30 ms, because wake-ups within 20 ms are sent as one.
+// measure returns the duration of a measurement and of its baseline. The ratio is that of the
+// medians.
 func Sample(ctx context.Context, d time.Duration, baseline string, measure func() (took, baseline time.Duration, err error)) (r Result, err error) {
 	pace := time.NewTicker(30 * time.Millisecond)
 	defer pace.Stop()

@@ -29,7 +29,7 @@ type River struct {
 }
 
 // StartRiver builds River and starts it with its own database. It returns nil if the modules of River
-// are not on this machine and cannot be downloaded.
+// cannot be downloaded.
 func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River, err error) {
 	fmt.Fprintln(progress, "building River")
 	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/sendonce/sendonce/scripts/bench")
@@ -134,8 +134,7 @@ func (r *River) measure(ctx context.Context, path string, d time.Duration) (rows
 	return reply.Rows, reply.Seconds, err
 }
 
-// Check compares the inserted and worked jobs with the database of River. It returns a line for
-// the report.
+// Check compares the inserted and worked jobs with the database, and returns a line for the report.
 func (r *River) Check(ctx context.Context) (string, error) {
 	const sql = `select count(*), count(*) filter (where state = 'completed' and attempt = 1) from river_job`
 	var jobs, worked int

@@ -17,14 +17,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-const (
-	readyTimeout   = time.Minute
-	drainTimeout   = 40 * time.Second // more than the server's own default of 25 s
-	backlogTimeout = 5 * time.Minute
-)
+const backlogTimeout = 5 * time.Minute
 
-// Stack manages processes of Sendonce with one database, and one NATS server, which runs in
-// this process.
+// BaselineSubject is the subject of a stream for publications that are compared with Sendonce.
+const BaselineSubject = "baseline"
+
+// Stack has processes of Sendonce with one database and one NATS server, which runs in this process.
 type Stack struct {
 	Machine   *Machine
 	Env       []string
@@ -34,7 +32,7 @@ type Stack struct {
 	close     []func() error
 }
 
-// NewStack starts NATS and connects to the migrated database.
+// NewStack connects to the migrated database, and starts NATS with the stream of BaselineSubject.
 func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err error) {
 	s = &Stack{Machine: m, Env: append(settings(m.URL()), more...)}
 	defer func() {
@@ -57,7 +55,10 @@ func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err er
 		return s, err
 	}
 	s.close = append(s.close, func() error { nc.Close(); return nil })
-	s.JS, err = jetstream.New(nc)
+	if s.JS, err = jetstream.New(nc); err != nil {
+		return s, err
+	}
+	_, err = s.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "BASELINE", Subjects: []string{BaselineSubject}})
 	return s, err
 }
 
@@ -95,8 +96,7 @@ func (s *Stack) Connect(ctx context.Context, function string) (*Client, error) {
 	return Dial(address)
 }
 
-// StartTrigger starts a trigger that sends events to the functions at an address. stop
-// ends it; from then on work waits.
+// StartTrigger starts a trigger that sends events to the functions at an address. stop ends it.
 func (s *Stack) StartTrigger(address string, more ...string) (stop func() error, err error) {
 	p, err := s.run(slices.Concat(s.Env, more, []string{"SENDONCE_FUNCTIONS_URL=http://" + address}), "trigger")
 	if err != nil {
@@ -108,8 +108,8 @@ func (s *Stack) StartTrigger(address string, more ...string) (stop func() error,
 	}, nil
 }
 
-// run starts a process that writes its log to a file, as in a container: copying the log in this process would
-// use CPU time during the measurement.
+// run starts a process that writes its log to a file: to copy the log in this process would use CPU time during
+// the measurement.
 func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	log, err := os.CreateTemp(s.Machine.dir, "*.log")
 	if err != nil {
@@ -131,14 +131,6 @@ func (s *Stack) Drain() error {
 	}
 	s.processes = nil
 	return errors.Join(errs...)
-}
-
-func terminate(p *sandbox.Process) error {
-	code, err := p.Terminate(drainTimeout)
-	if err == nil && code != 0 {
-		err = fmt.Errorf("a process ended with %d", code)
-	}
-	return err
 }
 
 // Wait waits until a condition on the database is true.

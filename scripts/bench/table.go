@@ -69,8 +69,8 @@ const tableHead = `| call | connections | rows/s | p50 ms | p95 ms | p99 ms | p9
 |---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|
 `
 
-// String returns the table in Markdown: the medians of the rounds, and the range of the
-// ratios. Each further baseline of a measurement has its own line.
+// String returns the table in Markdown, with the medians of the rounds and the range of the ratios.
+// Each further baseline of a measurement has its own line.
 func (t *Table) String() string {
 	var b strings.Builder
 	b.WriteString(tableHead)
@@ -110,13 +110,13 @@ func (t *Table) JSON(m *Machine) ([]byte, error) {
 	results := []result{}
 	for _, row := range t.rows {
 		for i, r := range row {
-			one := result{Round: i + 1, Result: r, Calls: len(r.Took), Latency: map[string]float64{}}
+			latency := map[string]float64{}
 			for _, p := range percentiles {
-				if one.Calls > 0 {
-					one.Latency[fmt.Sprint(p)] = ms(r.Latency(p / 100).Round(time.Microsecond))
+				if len(r.Took) > 0 {
+					latency[fmt.Sprint(p)] = ms(r.Latency(p / 100).Round(time.Microsecond))
 				}
 			}
-			results = append(results, one)
+			results = append(results, result{Round: i + 1, Result: r, Calls: len(r.Took), Latency: latency})
 		}
 	}
 	return json.MarshalIndent(map[string]any{"machine": m.String(), "results": results}, "", "\t")
@@ -141,7 +141,7 @@ func Sorted[R any](results []R, value func(R) float64) []float64 {
 	return values
 }
 
-// known formats a value, or returns "-" for 0, which means not known.
+// known formats a value; 0 = not known.
 func known(format string, value float64) string {
 	if value == 0 {
 		return "-"

@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"encoding/json"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,4 +30,35 @@ func TestTable(t *testing.T) {
 
 	table.Add(Result{Name: "report", Connections: 64, Rate: 1, Failures: map[string]int{"503 server_busy": 2}})
 	require.EqualError(t, table.Err(), "report, 64 connections: 2 x 503 server_busy")
+}
+
+func TestJSONHasEachRound(t *testing.T) {
+	t.Parallel()
+	table := &Table{Progress: io.Discard}
+	for round := range 3 {
+		for _, connections := range []int{1, 64} {
+			r := Result{Name: "submit", Connections: connections, Rate: 1000, Series: slices.Repeat([]int{100}, 10*(round+1))}
+			for i := range 1000 {
+				r.Took = append(r.Took, time.Duration(i+1)*100*time.Microsecond)
+			}
+			table.Add(r)
+		}
+	}
+	table.Add(Result{Name: "wake", Connections: 1, Took: []time.Duration{time.Millisecond}})
+	text, err := table.JSON(&Machine{})
+	require.NoError(t, err)
+	var got struct {
+		Results []struct {
+			Round   int
+			Name    string
+			Rate    float64            `json:"rows_per_second"`
+			Latency map[string]float64 `json:"latency_ms"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &got))
+	require.Len(t, got.Results, 3*2+1)
+	require.Equal(t, 2, got.Results[1].Round)
+	require.EqualValues(t, 1000, got.Results[1].Rate)
+	require.InDelta(t, 50, got.Results[1].Latency["50"], 0.1)
+	require.InDelta(t, 99.9, got.Results[1].Latency["99.9"], 0.1)
 }

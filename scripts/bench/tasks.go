@@ -2,16 +2,18 @@ package bench
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// Tasks makes the calls of phases that submit, claim and report tasks, and records the responses in Ledger.
+// Tasks has the calls that submit, claim and report tasks, and records the responses in Ledger.
 type Tasks struct {
 	Ledger *load.Ledger
 	number atomic.Int64 // of the newest submission
@@ -46,8 +48,7 @@ func (t *Tasks) Unreported() int {
 // Submit returns a call that submits one message, with an idempotency key if keyed.
 func (t *Tasks) Submit(keyed bool) func(*Client, int) (int, error) {
 	return func(c *Client, _ int) (int, error) {
-		_, err := t.SubmitOne(c, keyed)
-		if err != nil {
+		if _, err := t.SubmitOne(c, keyed); err != nil {
 			return 0, err
 		}
 		return 1, nil
@@ -116,8 +117,8 @@ func (t *Tasks) Claim(c *Client, n int) (int, error) {
 		return 0, err
 	}
 	claimed := ParseClaimed(response)
-	for _, one := range claimed {
-		t.Ledger.Claimed(one.ID, one.ClaimID)
+	for _, task := range claimed {
+		t.Ledger.Claimed(task.ID, task.ClaimID)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,11 +157,11 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 		return 0, nil
 	}
 	body := []byte(`{"app_id":"bench","items":[`)
-	for i, one := range batch {
+	for i, task := range batch {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = appendReport(append(body, '{'), one)
+		body = appendReport(append(body, '{'), task)
 	}
 	response, err := c.Post("/api/v1/sms/report/batch", nil, append(body, "]}"...))
 	if err != nil {
@@ -170,13 +171,13 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 	if accepted := bytes.Count(response, []byte(`{"code":200,`)) - 1; accepted != n { // the response itself has a code, too
 		return 0, fmt.Errorf("%d of %d reports in a batch were rejected", n-accepted, n)
 	}
-	for _, one := range batch {
-		t.Ledger.Reported(one.ID)
+	for _, task := range batch {
+		t.Ledger.Reported(task.ID)
 	}
 	return n, nil
 }
 
-// ClaimAndReport claims up to n tasks and reports the success of as many claimed ones.
+// ClaimAndReport claims up to n tasks, and reports the success of as many tasks as it claimed.
 func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
 	claimed, err := t.Claim(c, n)
 	if err != nil || claimed == 0 {
@@ -185,9 +186,9 @@ func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
 	return t.ReportBatch(c, claimed)
 }
 
-func appendReport(body []byte, one Claimed) []byte {
-	body = append(append(body, `"task_id":"`...), one.ID...)
-	body = append(append(body, `","claim_id":"`...), one.ClaimID...)
+func appendReport(body []byte, task Claimed) []byte {
+	body = append(append(body, `"task_id":"`...), task.ID...)
+	body = append(append(body, `","claim_id":"`...), task.ClaimID...)
 	return append(body, `","status":2}`...)
 }
 
@@ -205,4 +206,22 @@ func (t *Tasks) putBack(batch []Claimed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.claimed = append(t.claimed, batch...)
+}
+
+// Finish claims and reports the remaining tasks in batches of up to batchRows.
+func (t *Tasks) Finish(ctx context.Context, address string, batchRows int) error {
+	p := Phase{Name: "claim the rest", Connections: 4, Duration: time.Minute, Batch: batchRows, Rows: t.Waiting(), Call: t.Claim}
+	claimed, err := p.Run(ctx, address)
+	if err := errors.Join(err, claimed.Err()); err != nil {
+		return err
+	}
+	p.Name, p.Rows, p.Call = "report the rest", t.Unreported(), t.ReportBatch
+	reported, err := p.Run(ctx, address)
+	if err := errors.Join(err, reported.Err()); err != nil {
+		return err
+	}
+	if n := t.Waiting() + t.Unreported(); n > 0 {
+		return fmt.Errorf("%d tasks were not claimed and reported within %v", n, p.Duration)
+	}
+	return nil
 }

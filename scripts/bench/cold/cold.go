@@ -43,9 +43,8 @@ type coldStarts struct {
 	tasks    []api.ClaimedTask
 }
 
-// unpacked copies a binary in the way in which container engines unpack it from an image.
-// The kernel caches a file that a linker has written in single pages, from which a process
-// starts more slowly than from a deployed file.
+// unpacked copies a binary as container engines unpack an image. From a file that a linker
+// has written, which the kernel caches in single pages, a process starts more slowly.
 func unpacked(binary string) (_ string, err error) {
 	from, err := os.Open(binary)
 	if err != nil {
@@ -100,8 +99,7 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 	return rows, nil
 }
 
-// prepare creates what the first calls need: two callers, the streams, and n claimed
-// tasks to report.
+// prepare creates two callers, the streams, and n claimed tasks for the first calls.
 func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (err error) {
 	defer func() { err = errors.Join(err, stack.Drain()) }()
 	address, err := stack.Start(ctx, "")
@@ -171,8 +169,7 @@ func logIn(ctx context.Context, address, name, password string) (string, error) 
 	return resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value, nil
 }
 
-// firstCall returns a call of the function that gets a 2xx only after a query, at least
-// that of the caller.
+// firstCall returns a call of the function whose 2xx needs at least one query.
 func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) {
 	method, path, body := "POST", "", ""
 	switch function {
@@ -218,7 +215,7 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	return r, nil
 }
 
-// measure starts one function runs times, each time followed by a start of the baseline.
+// measure starts one function runs times. Each start is followed by one of the baseline.
 func (c *coldStarts) measure(ctx context.Context, function string, runs int) (row, error) {
 	result := row{function: function}
 	for run := range runs {
@@ -255,9 +252,9 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (ro
 	return result, nil
 }
 
-// start returns the time from before the fork until the response of the first call, and
-// the resident memory once it is settled. The call waits at a listener that the process
-// inherits, so that the process serves it as soon as it is ready.
+// start returns the time from before the fork until the response of the first call, and the
+// settled resident memory. The process inherits the listener at which the call waits, so it
+// serves the call as soon as it is ready.
 func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -308,8 +305,7 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 	return took, resident, err
 }
 
-// settledMemory waits until the resident memory of a process is settled, and returns it in
-// bytes.
+// settledMemory waits until the resident memory of a process is settled, and returns the bytes.
 func settledMemory(ctx context.Context, pid int) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()

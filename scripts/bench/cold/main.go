@@ -1,6 +1,6 @@
 // Command cold is `make bench-cold`. It measures the time from the start of each function
-// to its first response, which needs a login to Postgres and a query, and the memory that
-// it then uses. Each start is followed by one of the baseline: net/http and pgx alone.
+// to its first response, which needs a login to Postgres and a query, and its memory. After
+// each start it starts the baseline: net/http and pgx alone.
 package main
 
 import (
@@ -17,7 +17,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// The limits of a start and of the memory of a function.
 const (
 	ratioLimit    = 2.5        // median of the ratios to the baseline
 	residentLimit = 25_000_000 // bytes

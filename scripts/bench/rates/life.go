@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// inFlight is the maximum number of tasks that are submitted and not reported. With fewer, claims would
-// often return less than a batch; with more, a task would only wait longer.
+// inFlight is the maximum number of tasks that are submitted and not reported. With fewer, claims often
+// return less than a batch; with more, a task only waits longer.
 const inFlight = 2000
 
 // life submits tasks one by one and, at the same time, claims and reports them in batches.
@@ -17,15 +17,15 @@ type life struct {
 	tasks
 	slots   chan struct{} // a submission takes one, a report frees it
 	batches chan struct{} // one for each batchRows tasks that can be claimed
-	added   atomic.Int64  // tasks that addClaimable has added in total; it never decreases
+	added   atomic.Int64  // total number of tasks that addClaimable has added
 }
 
-// measureLife measures a steady state with a limited number of tasks in flight. The rate is that of
-// reported tasks, the durations are those of submissions.
+// measureLife measures a steady state with at most inFlight tasks. The rate is that of reported tasks; the
+// durations are those of submissions.
 func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
 	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
 	submissions := bench.Phase{
-		Name: wholeLife, Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
+		Name: "whole life", Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
 		Rows: bench.NoLimit, Wait: l.takeSlot, Call: l.submit,
 	}
 	sends := submissions
@@ -72,8 +72,7 @@ func (l *life) submit(c *bench.Client, _ int) (int, error) {
 	return 1, nil
 }
 
-// addClaimable adds n tasks that can be claimed, and a batch each time the total reaches a multiple of
-// batchRows.
+// addClaimable adds n tasks that can be claimed, and a batch for each multiple of batchRows in the total.
 func (l *life) addClaimable(n int) {
 	after := int(l.added.Add(int64(n)))
 	before := after - n
@@ -91,8 +90,7 @@ func (l *life) takeBatch(ctx context.Context) bool {
 	}
 }
 
-// send claims and reports a batch. Tasks that it did not get, because other claims had locked them, are
-// added again.
+// send claims and reports a batch. It adds the tasks again that other claims had locked.
 func (l *life) send(c *bench.Client, n int) (int, error) {
 	sent, err := l.ClaimAndReport(c, n)
 	for range sent {

@@ -26,7 +26,7 @@ type options struct {
 	life        time.Duration // of the phase of whole lives
 	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
 	messages    int           // number that waits for the relay in each round
-	json, svg   string        // files; "" = none
+	json        string        // file; "" = none
 }
 
 func main() {
@@ -37,7 +37,6 @@ func main() {
 	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
 	flag.StringVar(&o.json, "json", "", "file for every measurement of every round, with its rate over time")
-	flag.StringVar(&o.svg, "svg", "", "file for a plot of the rates over time and of the latencies")
 	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
 	o.life = cmp.Or(o.life, o.duration)
@@ -57,24 +56,13 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 		table := &bench.Table{Progress: progress}
 		checked, err := measure(ctx, o, s, table)
 		report = fmt.Sprintf("%s\n%s\n%s%s\n", table, m, text, checked)
-		return errors.Join(err, table.Err(), write(o, table, m))
+		if o.json != "" {
+			rounds, jsonErr := table.JSON(m)
+			err = errors.Join(err, jsonErr, os.WriteFile(o.json, append(rounds, '\n'), 0o644))
+		}
+		return errors.Join(err, table.Err())
 	})
 	return report, err
-}
-
-// write writes the files that the flags name.
-func write(o options, table *bench.Table, m *bench.Machine) error {
-	if o.json != "" {
-		rounds, err := table.JSON(m)
-		if err := errors.Join(err, os.WriteFile(o.json, append(rounds, '\n'), 0o644)); err != nil {
-			return err
-		}
-	}
-	if o.svg == "" {
-		return nil
-	}
-	plot := table.SVG(submitKeyed, submitFixed, submitBatch, claimAndReport, wholeLife)
-	return os.WriteFile(o.svg, []byte(plot), 0o644)
 }
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
@@ -163,7 +151,7 @@ func (t tasks) round(ctx context.Context, o options, compared peers, address str
 		}
 	}
 	fixed := bench.Phase{
-		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
+		Name: "submit at fixed times", Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
 		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.Submit(true),
 	}
 	r, err := fixed.Run(ctx, address)
@@ -176,5 +164,5 @@ func (t tasks) round(ctx context.Context, o options, compared peers, address str
 		return err
 	}
 	table.Add(r)
-	return t.finish(ctx, address)
+	return t.Finish(ctx, address, batchRows)
 }

@@ -16,10 +16,9 @@ import (
 const (
 	savers          = 64
 	publishBaseline = "publish"
-	baselineSubject = "baseline"
 )
 
-// messages saves messages that need no confirmation, so that they are final when they are sent.
+// messages saves messages without confirmation, which are final when they are sent.
 type messages struct {
 	ledger *load.Ledger
 	number atomic.Int64
@@ -39,8 +38,8 @@ func (m *messages) save(c *bench.Client) (id string, err error) {
 	return id, nil
 }
 
-// relayedSQL returns the messages per second from the first batch since a time to the last.
-// finished_at is the start of the transaction of the batch.
+// relayedSQL returns the messages per second from the first batch after $1 to the last. finished_at
+// is the start of the transaction of a batch.
 const relayedSQL = `
 with done as (select finished_at from message_done where finished_at >= $1),
 ends as (select min(finished_at) as oldest, max(finished_at) as newest from done)
@@ -50,9 +49,6 @@ from done, ends group by newest, oldest`
 // measureMessages measures how fast messages are saved, how fast the relay publishes a
 // backlog, and how long a single message takes.
 func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
-	if _, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "BASELINE", Subjects: []string{baselineSubject}}); err != nil {
-		return "", err
-	}
 	withoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay
 	if err != nil {
 		return "", err
@@ -104,7 +100,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 
 		single, err := bench.Sample(ctx, o.duration, publishBaseline, func() (took, baseline time.Duration, err error) {
 			startedAt := time.Now()
-			if _, err := s.JS.Publish(ctx, baselineSubject, make([]byte, 64)); err != nil {
+			if _, err := s.JS.Publish(ctx, bench.BaselineSubject, make([]byte, 64)); err != nil {
 				return 0, 0, err
 			}
 			baseline = time.Since(startedAt)
@@ -126,12 +122,11 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 	return m.check(ctx, s)
 }
 
-// publishAll publishes n messages without waiting in between, and returns how many were
-// acknowledged per second.
+// publishAll publishes n messages at once, and returns how many were acknowledged per second.
 func publishAll(js jetstream.JetStream, n int) (float64, error) {
 	startedAt := time.Now()
 	for range n {
-		if _, err := js.PublishAsync(baselineSubject, make([]byte, 64)); err != nil {
+		if _, err := js.PublishAsync(bench.BaselineSubject, make([]byte, 64)); err != nil {
 			return 0, err
 		}
 	}
@@ -143,8 +138,7 @@ func publishAll(js jetstream.JetStream, n int) (float64, error) {
 	}
 }
 
-// check compares the messages with the database and with the stream. Both must have each
-// message once.
+// check checks that the database and the stream have each message once.
 func (m *messages) check(ctx context.Context, s *bench.Stack) (string, error) {
 	if err := m.ledger.CheckMessages(ctx, s.Conn); err != nil {
 		return "", err

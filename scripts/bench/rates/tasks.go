@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"github.com/sendonce/sendonce/scripts/bench"
 )
@@ -14,25 +10,18 @@ type tasks struct{ *bench.Tasks }
 
 // The connections of senders, and the rows of a batch.
 const (
-	senders       = 4
-	reporters     = 64
-	batchRows     = 100
-	submitRows    = 500
-	finishTimeout = time.Minute
+	senders    = 4
+	reporters  = 64
+	batchRows  = 100
+	submitRows = 500
 )
 
-// maxPgbenchConnections is the most connections of pgbench, which gets slower with more: on two cores
-// it inserted 10,210 rows/s with 64 connections and 4,660 with 256.
+// maxPgbenchConnections is the fastest for pgbench: on two cores it inserted 10,210 rows/s with 64
+// connections and 4,660 with 256.
 const maxPgbenchConnections = 64
 
-// The measurements that are plotted.
-const (
-	submitKeyed    = "submit with a key"
-	submitBatch    = "submit 500 with keys"
-	submitFixed    = "submit at fixed times"
-	claimAndReport = "claim 100 and report 100"
-	wholeLife      = "whole life"
-)
+// submitKeyed is the measurement from which the rate of submissions at fixed times follows.
+const submitKeyed = "submit with a key"
 
 // peers are compared with Sendonce. river is nil if it could not be downloaded.
 type peers struct {
@@ -41,8 +30,8 @@ type peers struct {
 	river     *bench.River
 }
 
-// phases returns the phases that submit, claim and report tasks. Each is created just before it
-// runs, because its rows depend on the previous phases.
+// phases returns functions that create the phases which submit, claim and report tasks. The rows of a
+// phase depend on the previous phases.
 func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	pgbench := func(connections int) []bench.Baseline {
 		return []bench.Baseline{compared.machine.Pgbench(min(connections, maxPgbenchConnections), o.duration/2)}
@@ -62,7 +51,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 			return bench.Phase{Name: "submit without a key", Connections: most, Rows: bench.NoLimit, Call: t.Submit(false), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: submitBatch, Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
+			return bench.Phase{Name: "submit 500 with keys", Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
 				Baselines: compared.river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
@@ -75,27 +64,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 			return bench.Phase{Name: "report 100", Connections: senders, Rows: t.Unreported(), Batch: batchRows, Call: t.ReportBatch}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: claimAndReport, Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
+			return bench.Phase{Name: "claim 100 and report 100", Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
 				Baselines: compared.river.Work()}
 		})
-}
-
-// finish claims and reports the remaining tasks, without measuring, so that the next round
-// begins with an empty queue.
-func (t tasks) finish(ctx context.Context, address string) error {
-	for _, phase := range []func() bench.Phase{
-		func() bench.Phase { return bench.Phase{Rows: t.Waiting(), Call: t.Claim} },
-		func() bench.Phase { return bench.Phase{Rows: t.Unreported(), Call: t.ReportBatch} },
-	} {
-		p := phase()
-		p.Name, p.Connections, p.Duration, p.Batch = "finish a round", senders, finishTimeout, batchRows
-		r, err := p.Run(ctx, address)
-		if err := errors.Join(err, r.Err()); err != nil {
-			return err
-		}
-	}
-	if n := t.Waiting() + t.Unreported(); n > 0 {
-		return fmt.Errorf("%d tasks were not claimed and reported within %v", n, finishTimeout)
-	}
-	return nil
 }

@@ -20,8 +20,7 @@ const idleSQL = `
 select coalesce(bool_and(state = 'idle') and max(state_change) < clock_timestamp() - interval '300 ms', false)
 from pg_stat_activity where datname = current_database() and usename = 'sendonce_hot'`
 
-// measureWake measures the time from a submission to the response of one of many claims that
-// wait in another process.
+// measureWake measures the time from a submission to the response of one of many waiting claims.
 func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
 	claims, err := poll(ctx, s)
 	if err != nil {
@@ -68,7 +67,7 @@ type pollResult struct {
 	err error
 }
 
-// poll starts a process of the function claim and keeps claims waiting there until the process ends.
+// poll starts a process of the function claim, and keeps claims waiting there until it ends.
 func poll(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
 	address, err := s.Start(ctx, "claim")
 	if err != nil {

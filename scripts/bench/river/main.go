@@ -1,7 +1,6 @@
 // Command river measures the job queue River in the same Postgres, for `make bench`. It has its own
-// module so that Sendonce does not depend on River. It migrates the database at DATABASE_URL, prints
-// the address at which it listens, and makes one measurement for each request to /insert,
-// /insert-many or /work.
+// module, so that Sendonce does not depend on River. It migrates the database at DATABASE_URL, prints
+// its address, and makes one measurement for each request to /insert, /insert-many or /work.
 package main
 
 import (
@@ -103,8 +102,8 @@ func run(ctx context.Context) error {
 
 var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
-// serve returns a handler that makes a measurement and responds with the number of rows and their
-// duration. The query parameter "for" is how long to measure.
+// serve returns a handler that makes a measurement and responds with the rows and the seconds. The query
+// parameter "for" is how long to measure.
 func (p *peer) serve(measure func(context.Context, time.Duration) (int64, time.Duration, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("for"), "0s"))
@@ -171,8 +170,8 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 	return rows.Load(), took, nil
 }
 
-// work works all waiting jobs. A job is counted when its completion is in the database. The three
-// settings are those of River's own benchmark and faster than the defaults.
+// work works all waiting jobs. It counts a job when its completion is in the database. The settings are
+// those of River's own benchmark, which are faster than the defaults.
 func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time.Duration, err error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{})

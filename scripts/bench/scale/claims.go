@@ -19,8 +19,8 @@ const (
 	senders     = 8
 	batchRows   = 20 // of a claim, on average
 	maxRows     = 100
-	warmupPart  = 5                      // the first 1/warmupPart of a measurement is not counted
-	changeEvery = 200 * time.Millisecond // interval of the changes of partitions
+	warmupPart  = 5                      // the warm-up is 1/warmupPart of the duration
+	changeEvery = 200 * time.Millisecond // changePartitions
 )
 
 // claims measures the latency of claims while tasks are submitted, claimed and reported at a fixed rate.
@@ -33,8 +33,7 @@ type claims struct {
 	progress io.Writer
 }
 
-// measureClaims measures claims with small tables, with large ones, while partitions change, and while an
-// old transaction is open. It returns a table and a line about the checks.
+// measureClaims returns a table, and a line about the checks.
 func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.Writer) (table, checked string, err error) {
 	address, err := s.Start(ctx, "")
 	if err != nil {
@@ -61,7 +60,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	if err := c.measurePinned(ctx, before); err != nil {
 		return "", "", err
 	}
-	if err := c.finish(ctx); err != nil {
+	if err := c.Finish(ctx, address, maxRows); err != nil {
 		return "", "", err
 	}
 	if err := errors.Join(c.Ledger.CheckTasksDone(), c.checkTasks(ctx)); err != nil {
@@ -103,7 +102,7 @@ func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
 	return err
 }
 
-// measureWhile measures while work is repeated.
+// measureWhile measures while it calls work again and again, with n = 0, 1, 2, …
 func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, before bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error)
@@ -128,7 +127,7 @@ func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration,
 	return r, errors.Join(err, <-ended)
 }
 
-// changePartitions creates a partition of each log for another month, and drops an old one, as sweep does.
+// changePartitions creates a partition of each log for month n, and drops an old one, as sweep does.
 func (c *claims) changePartitions(ctx context.Context, n int) error {
 	if n < 20 {
 		if _, err := c.stack.Conn.Exec(ctx, "select make_log_partitions($1)", n+4); err != nil {
@@ -187,15 +186,3 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, befo
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// finish claims and reports the remaining tasks.
-func (c *claims) finish(ctx context.Context) error {
-	rest := bench.Phase{Name: "claim the rest", Connections: senders, Duration: time.Minute, Batch: maxRows, Rows: c.Waiting(), Call: c.Claim}
-	claimed, err := rest.Run(ctx, c.address)
-	if err := errors.Join(err, claimed.Err()); err != nil {
-		return err
-	}
-	rest.Name, rest.Rows, rest.Call = "report the rest", c.Unreported(), c.ReportBatch
-	reported, err := rest.Run(ctx, c.address)
-	return errors.Join(err, reported.Err())
-}

@@ -1,6 +1,6 @@
-// Command scale is `make bench-scale`. It measures how the rates and latencies change with more
-// processes, with millions of finished tasks, with a transaction that keeps vacuum from removing old
-// rows, and while log partitions are created and dropped.
+// Command scale is `make bench-scale`. It measures how rates and latencies change with more processes, with
+// millions of finished tasks, while log partitions are created and dropped, and beside a transaction that
+// keeps vacuum from removing old rows.
 package main
 
 import (

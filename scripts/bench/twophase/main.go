@@ -1,8 +1,8 @@
-// Command twophase is `make bench-two-phase`. It measures how long it takes until messages
-// are accepted by a stream and until they are saved, with a database that responds and
-// with one that does not, and how fast accepted messages are saved. Each measurement
-// follows that of its baseline, in rounds; a first round is not counted. At the end every
-// acknowledged message must be in the database once, and must have reached its receiver.
+// Command twophase is `make bench-two-phase`. It measures the latency until a message is accepted
+// by a stream, and until it is saved, also while the database stalls, and how fast accepted
+// messages are saved. Each measurement follows that of its baseline, in rounds; the first round is
+// not counted. At the end every acknowledged message must be in the database once, and must have
+// reached its receiver.
 package main
 
 import (
@@ -72,7 +72,7 @@ saved by a process that only saves, then by the server while it relays the saved
 transaction to the last, and pgbench inserts over as many connections as there are shards.
 `
 
-// twoPhase submits messages and records those that are acknowledged.
+// twoPhase submits messages and records the acknowledged ones.
 type twoPhase struct {
 	*bench.Stack
 	o       options
@@ -81,9 +81,6 @@ type twoPhase struct {
 }
 
 func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, error) {
-	if err := t.createBaselineStream(ctx); err != nil {
-		return "", err
-	}
 	for _, part := range []func(context.Context, *bench.Table) error{t.measureAcks, t.measureStall, t.measureSaving} {
 		if err := errors.Join(part(ctx, table), t.Drain()); err != nil {
 			return "", err
@@ -174,17 +171,15 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 	})
 }
 
-// savedRateSQL returns the rows per second from the first transaction to the last, for
-// messages after a sequence number of the stream. saved_at is the start of the transaction
-// of a row.
+// savedRateSQL returns the rows per second from the first transaction to the last, for messages after
+// the sequence number $1. saved_at is the start of the transaction of a row.
 const savedRateSQL = `
 with s as (select saved_at from accepted_messages where accept_seq > $1), ends as (select min(saved_at) as oldest, max(saved_at) as newest from s)
 select coalesce(count(*) filter (where saved_at < newest) / nullif(extract(epoch from newest - oldest), 0), 0)::float8
 from s, ends group by newest, oldest`
 
-// measureSaving builds up a backlog of accepted messages without a trigger, and measures
-// how fast it is saved: by a process that does nothing else, and by a server that relays
-// the messages at the same time.
+// measureSaving measures how fast a backlog of accepted messages is saved, by a process that does
+// nothing else, and by a server that relays the messages at the same time.
 func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error {
 	server, err := t.Start(ctx, "")
 	if err != nil {
@@ -207,7 +202,8 @@ func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error 
 	})
 }
 
-// saveBacklog submits messages to server, and then measures how fast the functions at address save them.
+// saveBacklog submits messages to server without a trigger, and then measures how fast the functions at
+// address save them.
 func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r bench.Result, err error) {
 	baseline, err := t.Machine.PgbenchRate(ctx, t.o.shards, t.o.duration/2)
 	if err != nil {

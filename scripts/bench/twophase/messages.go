@@ -20,8 +20,8 @@ const (
 	saved    = "saved"
 )
 
-// phase returns a phase that submits messages from n senders and requests the acknowledgement
-// ack. A sender makes one call at a time, so the order of its messages is known.
+// phase returns a phase in which n senders submit messages with the acknowledgement ack. A sender makes
+// one call at a time, so the order of its messages is known.
 func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	type sender struct {
 		name string
@@ -51,21 +51,13 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, Rows: bench.NoLimit, Call: call}
 }
 
-// baselineSubject is the subject of a stream like that of accepted messages.
-const baselineSubject = "baseline"
-
-func (t *twoPhase) createBaselineStream(ctx context.Context) error {
-	_, err := t.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "BASELINE", Subjects: []string{baselineSubject}})
-	return err
-}
-
-// publish returns how many publications per second are acknowledged to n goroutines, each of
-// which waits for one before the next.
+// publish returns how many publications per second are acknowledged to n goroutines. Each makes one
+// publication at a time.
 func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	g := load.New(ctx)
 	for range n {
 		g.Start("publish", 0, func(ctx context.Context) error {
-			_, err := t.JS.Publish(ctx, baselineSubject, make([]byte, 128))
+			_, err := t.JS.Publish(ctx, bench.BaselineSubject, make([]byte, 128))
 			return err
 		})
 	}
@@ -113,8 +105,8 @@ const (
 	savedType   = "sendonce.ack.saved.v1"
 )
 
-// check compares the acknowledged messages with the database, with the messages that the
-// receivers got, and with the notices that the senders of accepted messages got.
+// check compares the acknowledged messages with the database, with the messages of the receivers, and
+// with the notices to the senders of accepted messages.
 func (t *twoPhase) check(ctx context.Context) (string, error) {
 	notices, err := t.readInboxes(ctx)
 	if err != nil {
@@ -136,8 +128,8 @@ func (t *twoPhase) check(ctx context.Context) (string, error) {
 		sent, repeated, overtaken[saved], notices), nil
 }
 
-// readInboxes records the messages that users received. It returns the number of messages
-// whose senders were notified that they are saved.
+// readInboxes records the messages that users received, and returns the number of messages whose senders
+// got the notice that they are saved.
 func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
 	stream, err := t.JS.Stream(ctx, "USERS")
 	if err != nil {
