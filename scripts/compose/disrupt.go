@@ -16,8 +16,8 @@ func (s *stack) replaceUnderLoad(ctx context.Context, services []string, rounds 
 	return s.underLoad(ctx, slices.Repeat(services, rounds), "replaced", s.replace)
 }
 
-// replace stops a service and starts it in a new container. It is an error if the old
-// container had to be killed or ended with an error.
+// replace stops a service and starts it in a new container. It returns an error if the old
+// container was killed or ended with an error.
 func (s *stack) replace(ctx context.Context, name string) (string, error) {
 	startedAt := time.Now()
 	if _, err := s.compose(ctx, "stop", name); err != nil {
@@ -57,9 +57,9 @@ func (s *stack) kill(ctx context.Context, name string) (string, error) {
 	})
 }
 
-// underLoad disrupts one service after another during traffic, and compares the responses
-// with the statistics and the deliveries. Calls of every function must succeed before the
-// first disruption and after each.
+// underLoad disrupts one service after another during traffic. Calls of every function must
+// succeed before the first disruption and after each. At the end underLoad compares the responses
+// with the statistics and the deliveries.
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(context.Context, string) (string, error)) error {
 	kills := verb == "killed"
 	before, err := s.client.Statistics(ctx)

@@ -11,10 +11,10 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// checkGateway checks what the traffic does not cover: a WebSocket, and that the gateway
-// blocks internal paths. Each name has its own user, so that keys do not repeat.
-func checkGateway(ctx context.Context, c *api.Client, name string) error {
-	return errors.Join(checkSocket(ctx, c, "bob-"+name), checkBlocked(ctx, c.BaseURL))
+// checkGateway checks what the traffic does not cover: a WebSocket, and that the gateway blocks
+// internal paths. The messages of each profile have another user, so that keys do not repeat.
+func checkGateway(ctx context.Context, c *api.Client, profile string) error {
+	return errors.Join(checkSocket(ctx, c, "bob-"+profile), checkBlocked(ctx, c.BaseURL))
 }
 
 // checkSocket sends a message from a user to itself over a WebSocket.

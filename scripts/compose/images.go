@@ -14,8 +14,7 @@ import (
 	"strings"
 )
 
-// image lists the contents of an image. Programs and paths are copied from this machine to the same
-// paths in the image.
+// image lists the contents of an image. Programs and paths of this machine have the same paths in the image.
 type image struct {
 	programs []string                // copied with the libraries that they are linked to
 	paths    []string                // further files and folders
@@ -41,7 +40,7 @@ func baseImages(repository string) (map[string]string, error) {
 	return names, nil
 }
 
-// makeImages makes the images that are otherwise pulled from a registry, from programs of this machine.
+// makeImages makes images of programs of this machine, in place of those in a registry.
 func (s *stack) makeImages(ctx context.Context) error {
 	names, err := baseImages(s.repository)
 	if err != nil {
@@ -93,8 +92,8 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	return err
 }
 
-// filesOfPrograms returns the programs and their libraries, each once and without those that are in paths: an image must
-// not have a file twice.
+// filesOfPrograms returns the programs and their libraries that are not in paths, each once: an image must not have a
+// file twice.
 func (i image) filesOfPrograms(ctx context.Context) (files []string, err error) {
 	for _, program := range i.programs {
 		path, err := exec.LookPath(program)
@@ -124,8 +123,7 @@ func linkedTo(ctx context.Context, program string) (libraries []string, err erro
 	return libraries, nil
 }
 
-// goImage describes an image with the Go of this machine. Builds in it use the module and build
-// caches of this machine.
+// goImage describes an image with the Go of this machine. Its builds use the caches of this machine.
 func goImage(ctx context.Context) (image, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	root := strings.TrimSpace(string(out))
@@ -176,7 +174,7 @@ func natsImage(ctx context.Context) (image, error) {
 	}, nil
 }
 
-// startPostgres replaces the entry point of the official image, as far as compose.yaml needs it.
+// startPostgres does what compose.yaml needs of the entry point of the official image.
 const startPostgres = `#!/bin/sh
 set -eu
 data=${PGDATA:-/var/lib/postgresql/data}

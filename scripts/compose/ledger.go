@@ -13,8 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// ledger extends load.Ledger by webhooks, subscribe messages and the submissions, which
-// are repeated at the end.
+// ledger extends load.Ledger by webhooks, subscribe messages, and the submissions to repeat at the end.
 type ledger struct {
 	*load.Ledger
 
@@ -61,42 +60,42 @@ func (l *ledger) subscribed(data string) {
 	l.subscribe[data] = true
 }
 
-// numbers compares statistics: how many tasks were live before and are live now, and how many
-// have succeeded, failed or been held since. A live task is neither final nor held.
-type numbers struct{ earlier, live, succeeded, failed, held int64 }
+// change compares two statistics: how many tasks were live before and are live now, and how many
+// more have succeeded, failed or are held. A live task is neither final nor held.
+type change struct{ wereLive, live, succeeded, failed, held int64 }
 
-func since(before, now api.TaskStatistics) numbers {
-	return numbers{
-		earlier:   living(before),
-		live:      living(now),
+func changeOf(before, now api.TaskStatistics) change {
+	return change{
+		wereLive:  liveTasks(before),
+		live:      liveTasks(now),
 		succeeded: now.SucceededTasks - before.SucceededTasks,
 		failed:    now.FailedTasks - before.FailedTasks,
 		held:      now.HeldTasks - before.HeldTasks,
 	}
 }
 
-func living(s api.TaskStatistics) int64 {
+func liveTasks(s api.TaskStatistics) int64 {
 	return s.ScheduledTasks + s.PendingNewTasks + s.PendingRetryTasks + s.ProcessingTasks - s.HeldTasks
 }
 
-// checkDone returns an error until everything is done. A subscribe message whose sender was killed
-// is held when its lease ends, because it is unknown whether WeChat delivered it. The lease may end
-// during the next traffic: so as many messages may become held as were live before it.
+// checkDone returns an error until everything is done. If a kill hits the send of a subscribe message, it
+// is unknown whether WeChat delivered the message, which is held when its lease ends. The lease may end
+// during the next traffic. So as many messages may become held as were live before the traffic.
 func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tasks, subscribe := since(before.TaskStatistics, now.TaskStatistics), since(before.Subscribe, now.Subscribe)
+	tasks, subscribe := changeOf(before.TaskStatistics, now.TaskStatistics), changeOf(before.Subscribe, now.Subscribe)
 	if tasks.live+subscribe.live > 0 && !kills || tasks.live > 0 {
 		return fmt.Errorf("%d tasks and %d subscribe messages are not final", tasks.live, subscribe.live)
 	}
-	if tasks.failed+subscribe.failed > 0 || tasks.held > 0 || subscribe.held > subscribe.earlier && !kills {
+	if tasks.failed+subscribe.failed > 0 || tasks.held > 0 || subscribe.held > subscribe.wereLive && !kills {
 		return fmt.Errorf("%d tasks and %d subscribe messages have failed, %d and %d are held", tasks.failed, subscribe.failed, tasks.held, subscribe.held)
 	}
 	ids := l.TaskIDs()
 	if tasks.succeeded != int64(len(ids)) {
 		return fmt.Errorf("%d of %d tasks have succeeded", tasks.succeeded, len(ids))
 	}
-	if subscribe.succeeded+subscribe.held+subscribe.live != int64(len(l.subscribe))+subscribe.earlier {
+	if subscribe.succeeded+subscribe.held+subscribe.live != int64(len(l.subscribe))+subscribe.wereLive {
 		return fmt.Errorf("%d of %d subscribe messages have succeeded, %d are held", subscribe.succeeded, len(l.subscribe), subscribe.held)
 	}
 	if _, _, reported := l.Tasks(); reported < len(ids) {
@@ -130,7 +129,7 @@ func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 	return nil
 }
 
-// checkOnce returns an error for all that was claimed, reported, received or delivered twice.
+// checkOnce returns an error for everything that was claimed, reported, received or delivered twice.
 // delivered counts the deliveries of WeChat by data.
 func (l *ledger) checkOnce(delivered map[string]int, kills bool) error {
 	wrong := []error{l.CheckTasksDone(), l.CheckReceivedOnce()}

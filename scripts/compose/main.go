@@ -3,16 +3,16 @@
 //
 //	make compose-test
 //
-// starts the stack, checks the gateway and Prometheus, replaces and then kills every service under
-// load, changes to the profile compact with the same volumes, repeats the checks there,
-// and removes everything.
+// starts the stack, checks the gateway and Prometheus, replaces and then kills every service
+// under load, changes to the profile compact with the same volumes, repeats the checks, and
+// removes everything.
 //
 //	make rolling
 //
-// only replaces every service, twice, under load.
+// only replaces every service under load, twice.
 //
-// The image of Sendonce is built with deploy/Dockerfile. The other images of
-// compose.yaml are made from programs of this machine, under the same names.
+// deploy/Dockerfile builds the image of Sendonce. The other images of compose.yaml are made
+// of programs of this machine, under the same names.
 package main
 
 import (

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// checkMonitoring starts Prometheus with the profile monitoring, and checks that it scrapes every function and has
-// evaluated every alert rule without an error. Then it stops Prometheus.
+// checkMonitoring starts Prometheus with the profile monitoring, checks that it scrapes every function and has
+// evaluated every alert rule without an error, and stops it.
 func (s *stack) checkMonitoring(ctx context.Context) error {
 	if err := s.choose(ctx, "split,monitoring"); err != nil {
 		return err
@@ -29,8 +29,8 @@ func (s *stack) checkMonitoring(ctx context.Context) error {
 	return s.choose(ctx, "split")
 }
 
-// askPrometheus reads the data of a GET of Prometheus' API.
-func (s *stack) askPrometheus(ctx context.Context, path string, data any) error {
+// queryPrometheus reads the data of a GET of Prometheus' API.
+func (s *stack) queryPrometheus(ctx context.Context, path string, data any) error {
 	out, err := s.compose(ctx, "exec", "-T", "prometheus", "wget", "-q", "-O", "-", "http://127.0.0.1:9090/api/v1/"+path)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (s *stack) checkTargets(ctx context.Context) error {
 	var found struct {
 		ActiveTargets []struct{ Health, ScrapeURL, LastError string }
 	}
-	if err := s.askPrometheus(ctx, "targets?state=active", &found); err != nil {
+	if err := s.queryPrometheus(ctx, "targets?state=active", &found); err != nil {
 		return err
 	}
 	for _, t := range found.ActiveTargets {
@@ -65,7 +65,7 @@ func (s *stack) checkRules(ctx context.Context) error {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	if err := s.askPrometheus(ctx, "rules", &found); err != nil {
+	if err := s.queryPrometheus(ctx, "rules", &found); err != nil {
 		return err
 	}
 	var names []string

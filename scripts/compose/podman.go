@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum covers
-// its go.sum, which fixes all its dependencies.
+// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum fixes its
+// go.sum, and so all its dependencies.
 const (
 	cliModule  = "github.com/docker/compose/v2"
 	cliVersion = "v2.40.3"
@@ -31,8 +31,8 @@ func cliPath() (string, error) {
 	return filepath.Join(cache, "sendonce", "docker-compose-"+cliVersion), err
 }
 
-// buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is
-// there. This takes some minutes.
+// buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is there.
+// The build takes some minutes.
 func (s *stack) buildCLI(ctx context.Context) error {
 	path, err := cliPath()
 	if err != nil {
@@ -67,9 +67,9 @@ func (s *stack) buildCLI(ctx context.Context) error {
 	return os.Rename(path+".new", path)
 }
 
-// configurePodman gives podman its own store, so that other containers and images of this
-// machine are not touched. It needs no systemd, and uses vfs, the storage driver that
-// works everywhere.
+// configurePodman gives podman its own store, so that it does not touch other containers and
+// images of this machine. The configuration needs no systemd; the storage driver vfs works
+// everywhere.
 func (s *stack) configurePodman() error {
 	conf := fmt.Sprintf("[containers]\ncgroups = \"enabled\"\ndefault_ulimits = []\n"+
 		"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\ntmp_dir = %q\n"+
@@ -104,8 +104,8 @@ func (s *stack) startPodman() error {
 	return nil
 }
 
-// checkHealth runs the health check of each container that is not healthy. Podman itself
-// needs timers of systemd for that.
+// checkHealth runs the health check of each container that is not healthy. Podman itself would
+// need timers of systemd.
 func (s *stack) checkHealth(ctx context.Context) {
 	filters := url.QueryEscape(`{"health": ["starting", "unhealthy"]}`)
 	for ctx.Err() == nil {

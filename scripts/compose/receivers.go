@@ -14,16 +14,16 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// receivers are the servers that the functions call: a fake WeChat, and a receiver of
-// webhooks, which records them in the ledger of the current traffic.
+// receivers are the servers that the functions call: a fake WeChat, and a receiver that records
+// webhooks in the ledger of the current traffic.
 type receivers struct {
 	wechat  *sandbox.WeChat
 	number  int // of the current traffic
 	current atomic.Pointer[traffic]
 }
 
-// startReceivers starts servers that run until the end of this process. The network of the
-// containers must exist already.
+// startReceivers starts servers that run until the end of this process. The network outgoing must
+// exist already.
 func startReceivers(ctx context.Context) (*receivers, error) {
 	wechat, err := sandbox.StartWeChat(ctx, sandbox.WeChatOptions{})
 	if err != nil {

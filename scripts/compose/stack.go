@@ -67,15 +67,15 @@ func (s *stack) path(parts ...string) string {
 
 func (s *stack) composeDir() string { return s.path("deploy") }
 
-// outgoing is the network of the services that call webhooks and WeChat. It is fixed, so that
-// the address of this machine in it is known in advance.
+// outgoing is the network of the services that call webhooks and WeChat. The subnet is fixed, so
+// that this machine's address in it is known in advance.
 const (
 	outgoing        = "10.77.1.0/24"
 	receiverAddress = "10.77.1.1:9000"
 )
 
-// copyCompose copies deploy/monitoring, and deploy/compose without the secrets of a developer's own stack, and with a fixed
-// subnet for the network outgoing. It also copies a developer's .env, which choose replaces.
+// copyCompose copies deploy/monitoring, and deploy/compose without the secrets of a developer's own stack and with a
+// fixed subnet for the network outgoing. choose replaces a developer's .env.
 func (s *stack) copyCompose() error {
 	for folder, to := range map[string]string{"compose": s.composeDir(), "monitoring": s.path("monitoring")} {
 		if err := os.CopyFS(to, os.DirFS(filepath.Join(s.repository, "deploy", folder))); err != nil {
@@ -98,8 +98,7 @@ func (s *stack) choose(ctx context.Context, profiles string) error {
 	if err != nil {
 		return err
 	}
-	// An operator would set these, too: two-phase acknowledgement, the network that webhooks may call,
-	// and WeChat, here a fake one.
+	// As an operator would: two-phase acknowledgement, the network of the webhooks, and WeChat, here a fake one.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
 		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
@@ -117,7 +116,7 @@ func (s *stack) choose(ctx context.Context, profiles string) error {
 	return err
 }
 
-// functions returns the names of the services that have a profile, without Prometheus: those that serve calls.
+// functions returns the names of the services that serve calls: those with a profile, without Prometheus.
 func (s *stack) functions() []string {
 	var names []string
 	for name, service := range s.services {
@@ -156,9 +155,9 @@ func (s *stack) up(ctx context.Context) error {
 // ourImage is podman's name of the image that compose.yaml calls sendonce:local.
 const ourImage = "docker.io/library/sendonce:local"
 
-// writeComposeCommand writes the program `compose`, which the script deploy/compose/up runs instead of
-// docker compose. There is no BuildKit: `compose build` runs podman, with the Go caches of this machine
-// instead of empty ones. All other commands run the Docker Compose CLI.
+// writeComposeCommand writes the program `compose`, which deploy/compose/up runs in place of docker
+// compose. Without BuildKit `compose build` runs podman, with the Go caches of this machine. All other
+// commands run the Docker Compose CLI.
 func (s *stack) writeComposeCommand(ctx context.Context) error {
 	caches, err := s.output(ctx, "go", "env", "GOMODCACHE", "GOCACHE")
 	if err != nil {
@@ -197,8 +196,7 @@ func (s *stack) inspectImage(ctx context.Context) error {
 	return nil
 }
 
-// compact replaces the containers of the functions by one for all. The volumes and the
-// image stay.
+// compact replaces the containers of the functions by one for all, with the same volumes and image.
 func (s *stack) compact(ctx context.Context) error {
 	if _, err := s.compose(ctx, "down"); err != nil {
 		return err
@@ -210,7 +208,7 @@ func (s *stack) compact(ctx context.Context) error {
 	return err
 }
 
-// down removes containers and volumes, also those of profiles that are not in use. It is an error if some are left.
+// down removes containers and volumes, also those of unused profiles. It returns an error if some are left.
 func (s *stack) down(ctx context.Context) error {
 	if _, err := s.compose(ctx, "--profile", "*", "down", "-v"); err != nil {
 		return err
@@ -223,7 +221,7 @@ func (s *stack) down(ctx context.Context) error {
 	return errors.Join(err, err2)
 }
 
-// remove removes everything that is left in our own store of podman, and the folder.
+// remove removes what is left in our own store of podman, and the folder.
 func (s *stack) remove() error {
 	s.stopPodman()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// maxTries is how often one call is made at most. The pauses between the tries add up to
-// 20 s, twice the time that the gateway waits for a function.
+// maxTries is how often one call is tried. The pauses between the tries add up to 20 s, twice
+// the time that the gateway waits for a function.
 const maxTries = 10
 
 // tally counts the calls of one function.
@@ -103,7 +103,7 @@ func (l *traffic) sums() (all sums) {
 	return all
 }
 
-// waitForCalls waits until two more calls of each function have ended, without a failed one.
+// waitForCalls waits until two more calls of each function have ended. It returns an error if a call failed.
 func (l *traffic) waitForCalls(ctx context.Context) error {
 	before := map[string]int64{}
 	for name, t := range l.tallies {
@@ -122,8 +122,8 @@ func (l *traffic) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// around makes calls while do runs. Then it stops submitting and waits until done returns
-// no error, which means that everything that was submitted is done.
+// around makes calls while do runs. Then it stops submitting, and waits until done returns no error:
+// everything that was submitted is done.
 func (l *traffic) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	submitting, working := load.New(ctx), load.New(ctx)
@@ -158,8 +158,7 @@ func (l *traffic) around(ctx context.Context, do func(context.Context) error, do
 	return nil
 }
 
-// start makes calls at intervals until g is stopped. do gets 0, 1, 2 … and records failures
-// itself, so g does not see them.
+// start calls do at intervals with n = 0, 1, 2 … until g is stopped. do itself records failures.
 func start(g *load.Generator, kind string, interval time.Duration, do func(ctx context.Context, n int)) {
 	n := -1
 	g.Start(kind, interval, func(ctx context.Context) error {
@@ -190,8 +189,8 @@ func (l *traffic) submit(g *load.Generator, who int) {
 	})
 }
 
-// leaseSeconds is longer than the restart of a killed service takes, and short enough to wait
-// until the tasks of a lost claim can be claimed again.
+// leaseSeconds is longer than the restart of a killed service, and short enough to wait until the
+// tasks of a lost claim can be claimed again.
 const leaseSeconds = 20
 
 // claim claims tasks and reports them, one at a time or all at once.
@@ -231,7 +230,7 @@ func (l *traffic) claim(g *load.Generator, who int) {
 	})
 }
 
-// repeatable reports whether a claim that failed with err may succeed when it is repeated.
+// repeatable reports whether a claim that failed with err may succeed later.
 func repeatable(err error) bool {
 	var refused *api.Error
 	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
@@ -259,7 +258,7 @@ func (l *traffic) reportTogether(ctx context.Context, app string, reports []api.
 // receiver returns the user to whom messages are sent.
 func (l *traffic) receiver() string { return fmt.Sprint("bob-", l.number) }
 
-// sendMessages submits messages; every second one requests the response "accepted", before it is saved.
+// sendMessages submits messages. Every second one requests the acknowledgement "accepted", all others "saved".
 func (l *traffic) sendMessages(g *load.Generator, who int) {
 	start(g, "messages", 50*time.Millisecond, func(ctx context.Context, n int) {
 		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", l.number, who), N: n + 1}
