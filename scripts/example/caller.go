@@ -14,22 +14,22 @@ import (
 type callerAdmin struct{ url, user, password string }
 
 // receiver creates a caller that may only confirm messages to one subject, and returns its
-// token. If the caller exists from an earlier demo, it gets a new token.
-func (o callerAdmin) receiver(ctx context.Context, name, subject string) (string, error) {
+// token. A caller of an earlier demo gets a new token.
+func (a callerAdmin) receiver(ctx context.Context, name, subject string) (string, error) {
 	var caller api.CallerResponse
-	status, err := o.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)
+	status, err := a.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)
 	if status == http.StatusConflict {
-		if caller, err = o.find(ctx, name); err == nil {
-			_, err = o.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", caller.ID), nil, &caller)
+		if caller, err = a.find(ctx, name); err == nil {
+			_, err = a.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", caller.ID), nil, &caller)
 		}
 	}
 	return caller.Token, err
 }
 
-func (o callerAdmin) find(ctx context.Context, name string) (api.CallerResponse, error) {
+func (a callerAdmin) find(ctx context.Context, name string) (api.CallerResponse, error) {
 	for query := "?limit=200"; ; {
 		var page api.Page[api.CallerResponse]
-		if _, err := o.call(ctx, http.MethodGet, query, nil, &page); err != nil {
+		if _, err := a.call(ctx, http.MethodGet, query, nil, &page); err != nil {
 			return api.CallerResponse{}, err
 		}
 		for _, c := range page.Items {
@@ -45,18 +45,18 @@ func (o callerAdmin) find(ctx context.Context, name string) (api.CallerResponse,
 }
 
 // call makes one call and decodes the data of its response.
-func (o callerAdmin) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
+func (a callerAdmin) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
 	var raw []byte
 	if body != nil {
 		if raw, err = json.Marshal(body); err != nil {
 			return 0, err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, o.url+"/api/v1/admin/callers"+path, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, method, a.url+"/api/v1/admin/callers"+path, bytes.NewReader(raw))
 	if err != nil {
 		return 0, err
 	}
-	req.SetBasicAuth(o.user, o.password)
+	req.SetBasicAuth(a.user, a.password)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

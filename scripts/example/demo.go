@@ -37,8 +37,7 @@ const (
 
 var errNoRun = errors.New("start make run first, in another terminal")
 
-// demo runs both services until ctx ends, each with its own database on the Postgres of
-// the `make run` with this home.
+// demo runs both services until ctx ends, each with its own database, on the `make run` with this home.
 func demo(ctx context.Context, home string, out io.Writer) error {
 	run, err := readRun(ctx, home)
 	if err != nil {
@@ -98,7 +97,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	return running.Wait()
 }
 
-// createPointsConsumer creates the consumer as the operator, since the receiver may not.
+// createPointsConsumer creates the consumer as the operator: the receiver may not.
 func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	nc, err := nats.Connect(operatorURL)
 	if err != nil {
@@ -124,7 +123,7 @@ func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	}
 }
 
-// readRun returns the settings that `make run` writes into its home, once its server is ready.
+// readRun returns the settings of the `make run` with this home, whose server must be ready.
 func readRun(ctx context.Context, home string) (map[string]string, error) {
 	file := filepath.Join(home, "run.env")
 	text, err := os.ReadFile(file)
@@ -194,7 +193,7 @@ func openDatabase(ctx context.Context, databaseURL, name string) (*pgxpool.Pool,
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// walkthrough pays orders and prints the progress of each, with calls that any client can make.
+// walkthrough pays orders and prints the progress of each.
 type walkthrough struct {
 	shop, points string        // URLs
 	pointsDB     *pgxpool.Pool // of the points service

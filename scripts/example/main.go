@@ -1,13 +1,13 @@
-// Command example has two services that share only Sendonce: an order service, which sends
-// a message for each paid order, and a points service, which gives points for each order
-// once. Both services and Sendonce may be killed at any time.
+// Command example has two services that share only Sendonce. The order service sends a message
+// for each paid order; the points service gives points for each order once. Both services and
+// Sendonce may be killed at any time.
 //
 //	go run ./scripts/example order
 //	go run ./scripts/example points
 //
-// With demo it runs both with the Postgres and NATS of a running `make run`, pays a
-// few orders and prints the progress of each. With booking it sends one confirmation of
-// a booking through the fake WeChat of `make run`, and ends.
+// demo runs both with the Postgres and NATS of a running `make run`, pays a few orders and prints
+// the progress of each. booking sends one confirmation of a booking through the fake WeChat of
+// `make run`.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 // backend has the connections and settings of a service.
 type backend struct {
 	sendonceURL, user, password string
-	natsURL, natsDomain         string        // with a domain, an operator must have created the consumer
+	natsURL, natsDomain         string        // with a domain, an operator must create the consumer
 	db                          *pgxpool.Pool // used by this service only
 	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger
@@ -112,8 +112,8 @@ func listen(ctx context.Context, port string) (net.Listener, error) {
 }
 
 // serve handles calls and runs background, until ctx ends.
-func (p backend) serve(ctx context.Context, h http.Handler, background func(context.Context)) error {
-	p.log.Info("listening", "address", p.listener.Addr().String())
+func (b backend) serve(ctx context.Context, h http.Handler, background func(context.Context)) error {
+	b.log.Info("listening", "address", b.listener.Addr().String())
 
 	ctx, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -123,13 +123,13 @@ func (p backend) serve(ctx context.Context, h http.Handler, background func(cont
 
 	server := &http.Server{Handler: h, ReadTimeout: callTimeout, WriteTimeout: callTimeout}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(p.listener) }()
+	go func() { failed <- server.Serve(b.listener) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
-	return server.Shutdown(limit)
+	return server.Shutdown(drain)
 }

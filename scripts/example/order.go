@@ -48,11 +48,11 @@ type paid struct {
 	Points int64  `json:"points"`
 }
 
-func runOrder(ctx context.Context, p backend) error {
-	if _, err := p.db.Exec(ctx, outbox.DDL+ordersDDL); err != nil {
+func runOrder(ctx context.Context, b backend) error {
+	if _, err := b.db.Exec(ctx, outbox.DDL+ordersDDL); err != nil {
 		return fmt.Errorf("create the tables: %w", err)
 	}
-	forwarder := outbox.NewForwarder(p.db, api.NewClient(p.sendonceURL, p.user, p.password), p.log)
+	forwarder := outbox.NewForwarder(b.db, api.NewClient(b.sendonceURL, b.user, b.password), b.log)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
 		var o order
@@ -61,22 +61,22 @@ func runOrder(ctx context.Context, p backend) error {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		message, err := p.storeOrder(r.Context(), o)
+		message, err := b.storeOrder(r.Context(), o)
 		if err != nil {
-			p.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
+			b.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
 			http.Error(w, "it is unknown whether the order was stored; repeat the call", http.StatusInternalServerError)
 			return
 		}
 		forwarder.Wake()
 		fmt.Fprintln(w, strings.TrimSpace("stored "+o.ID+" "+message))
 	})
-	return p.serve(ctx, mux, forwarder.Run)
+	return b.serve(ctx, mux, forwarder.Run)
 }
 
 // storeOrder stores the order and its message in one transaction, and returns the id of the
-// message. For an order that exists already it changes nothing and returns "".
-func (p backend) storeOrder(ctx context.Context, o order) (message string, err error) {
-	err = pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+// message. If the order exists already, storeOrder changes nothing and returns "".
+func (b backend) storeOrder(ctx context.Context, o order) (message string, err error) {
+	err = pgx.BeginFunc(ctx, b.db, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", o.ID, o.User, o.Amount)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err

@@ -26,32 +26,32 @@ const (
 	pause        = time.Second
 )
 
-func runPoints(ctx context.Context, p backend) error {
-	if p.natsURL == "" {
+func runPoints(ctx context.Context, b backend) error {
+	if b.natsURL == "" {
 		return errors.New("NATS_URL is not set; `make run` prints it")
 	}
-	if _, err := p.db.Exec(ctx, inbox.DDL+pointsDDL); err != nil {
+	if _, err := b.db.Exec(ctx, inbox.DDL+pointsDDL); err != nil {
 		return fmt.Errorf("create the tables: %w", err)
 	}
-	nc, err := nats.Connect(p.natsURL, nats.Name(consumerName), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(b.natsURL, nats.Name(consumerName), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
-	if p.natsDomain != "" {
-		js, err = jetstream.NewWithDomain(nc, p.natsDomain)
+	if b.natsDomain != "" {
+		js, err = jetstream.NewWithDomain(nc, b.natsDomain)
 	}
 	if err != nil {
 		return err
 	}
-	confirmer := &inbox.Confirmer{BaseURL: p.sendonceURL, User: p.user, Password: p.password, Consumer: consumerName}
-	c := pointsConsumer{backend: p, js: js, receiver: &inbox.Receiver{
-		DB: p.db, Consumer: consumerName, Effect: credit, Confirm: confirmer.Confirm, Log: p.log,
+	confirmer := &inbox.Confirmer{BaseURL: b.sendonceURL, User: b.user, Password: b.password, Consumer: consumerName}
+	c := pointsConsumer{backend: b, js: js, receiver: &inbox.Receiver{
+		DB: b.db, Consumer: consumerName, Effect: credit, Confirm: confirmer.Confirm, Log: b.log,
 	}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /points/{user}", c.showPoints)
-	return p.serve(ctx, mux, c.run)
+	return b.serve(ctx, mux, c.run)
 }
 
 // credit is the effect of a message: it adds the points of the order.
@@ -87,27 +87,26 @@ func (c pointsConsumer) run(ctx context.Context) {
 	}
 }
 
-// createConsumer creates the consumer of the service. Its filter is the only subject
-// that the service may read.
+// createConsumer creates the consumer of the service, which may read only the subject of its filter.
 func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-		MaxAckPending: 25, // so that the unacknowledged messages are smaller than max_pending of the server
-		// After these, Sendonce sends the message again, and after the last send lists it as
-		// stuck: so a message that always fails does not delay others.
+		MaxAckPending: 25, // 25 unacknowledged messages fit into max_pending of the server
+		// A message that always fails must not delay others: after 10 deliveries Sendonce sends it
+		// again, and after the last send lists it as stuck.
 		MaxDeliver: 10,
 	})
 }
 
 func (c pointsConsumer) consume(ctx context.Context) error {
-	getConsumer := createConsumer
-	if c.natsDomain != "" {
-		getConsumer = func(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-			return js.Consumer(ctx, "MESSAGES", consumerName)
-		}
+	var consumer jetstream.Consumer
+	var err error
+	if c.natsDomain == "" {
+		consumer, err = createConsumer(ctx, c.js)
+	} else {
+		consumer, err = c.js.Consumer(ctx, "MESSAGES", consumerName)
 	}
-	consumer, err := getConsumer(ctx, c.js)
 	if err != nil {
 		return err
 	}
