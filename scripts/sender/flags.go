@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"os"
 	"strconv"
@@ -134,8 +135,8 @@ func usage() string {
 	return usageText + text.String()
 }
 
-// parse returns a sender with the settings of the flags and the environment, which logs to
-// out. The error lists everything that is wrong, or is flag.ErrHelp.
+// parse returns a sender with the settings of the flags and the environment. The sender logs to out.
+// The error lists everything that is wrong, or is flag.ErrHelp.
 func parse(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
 	var o options
 	f := newFlags(&o)
@@ -163,7 +164,7 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	}
 	gateway, err := o.newGateway()
 	bad = append(bad, err)
-	o.config.Gateway, o.config.Client, o.config.Log = gateway, api.NewClient(o.url, o.user, o.password), newTerminal(out, &o)
+	o.config.Gateway, o.config.Client, o.config.Log = gateway, api.NewClient(o.url, o.user, o.password), slog.New(terminal{out, &o})
 	worker, err := sender.New(o.config)
 	if err := errors.Join(append(bad, err)...); err != nil {
 		return nil, err
@@ -172,8 +173,8 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	return worker, nil
 }
 
-// newGateway returns the gateway of -gateway. With an error it returns one that does nothing, so
-// that sender.New can check the other settings.
+// newGateway returns the gateway of -gateway. If its settings are wrong, it returns an error and a
+// gateway that does nothing, with which sender.New can check the other settings.
 func (o *options) newGateway() (sender.Gateway, error) {
 	var gateway sender.Gateway
 	var err error
@@ -193,7 +194,7 @@ func (o *options) newGateway() (sender.Gateway, error) {
 	return gateway, nil
 }
 
-// read parses the arguments. It continues after an error, so that all errors are reported.
+// read parses the arguments. It continues after an error, so that it returns all errors.
 func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	for len(args) > 0 {
 		err := f.Parse(args)
@@ -211,7 +212,7 @@ func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	return bad, false
 }
 
-// readEnv sets the flags that are not among the arguments from the environment.
+// readEnv sets the flags that are not in the arguments from the environment.
 func readEnv(f *flag.FlagSet, env func(string) (string, bool)) (bad []error) {
 	isSet := map[string]bool{}
 	f.Visit(func(set *flag.Flag) { isSet[set.Name] = true })

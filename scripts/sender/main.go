@@ -1,7 +1,6 @@
-// Command sender is a sender app: it claims messages from a Sendonce service and passes
-// them to a gateway, which prints them, calls a provider over HTTP, or fails on demand. It
-// may be killed at any time: from its journal the next process reads which sends were
-// started.
+// Command sender claims messages from a Sendonce service and passes them to a gateway, which
+// prints them, calls a provider over HTTP, or fails on demand. It may be killed at any time:
+// the next process reads from the journal which sends were started.
 package main
 
 import (

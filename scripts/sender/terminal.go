@@ -9,23 +9,18 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sender"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // terminal is a log handler that writes a sentence for each record: what the sender does,
 // or how to fix a failure.
 type terminal struct {
-	out io.Writer
+	out io.Writer // os.Stderr, or another that several goroutines may write to
 	o   *options
-	mu  *sync.Mutex
-}
-
-func newTerminal(out io.Writer, o *options) *slog.Logger {
-	return slog.New(terminal{out: out, o: o, mu: &sync.Mutex{}})
 }
 
 // Enabled returns true: each send is logged at the level debug.
@@ -74,22 +69,8 @@ func (t terminal) Handle(_ context.Context, r slog.Record) error {
 			line += " (" + strings.Join(rest, ", ") + ")"
 		}
 	}
-	return t.print(line)
-}
-
-func (t terminal) print(line string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, err := fmt.Fprintln(t.out, "sender: "+strings.Map(oneLine, line))
-	return err
-}
-
-// oneLine replaces control characters, which would move the cursor of the terminal.
-func oneLine(r rune) rune {
-	if r < ' ' || r == 0x7f {
-		return ' '
-	}
-	return r
+	_, writeErr := fmt.Fprintln(t.out, "sender: "+text.Printable(line, ' '))
+	return writeErr
 }
 
 // explain returns a text that says what is wrong and how to fix it.
