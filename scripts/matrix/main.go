@@ -1,7 +1,6 @@
-// Command matrix is `make postgres-matrix`: it runs the tests that need a
-// database on each supported major version of Postgres, one version at a time,
-// and prints a table. The servers come from npm and are kept in
-// .sendonce/postgres-versions.
+// Command matrix is `make postgres-matrix`: it runs the tests that need a database on each
+// supported major version of Postgres, one version at a time. The servers come from npm and
+// are kept in .sendonce/postgres-versions.
 package main
 
 import (
@@ -10,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// versions of the npm package, one for each major version of Postgres.
-// docs/platform.md lists them, too.
+// versions of the npm package, one for each major version of Postgres. docs/platform.md lists
+// them, too.
 var versions = []string{"14.23.0-beta.17", "15.18.0-beta.17", "16.14.0-beta.17", "17.10.0-beta.17", "18.4.0-beta.17"}
 
 func main() {
@@ -27,48 +27,44 @@ func main() {
 	majors := flag.String("majors", "14,15,16,17,18", "the major `versions` to test, separated by commas")
 	packages := flag.String("packages", "./migrations ./shared/store/... ./shared/inbox ./shared/outbox ./functions/...", "the `packages` to test, separated by spaces")
 	run := flag.String("run", "", "only the tests that match this `pattern`, as go test -run")
-	timeout := flag.Duration("timeout", 15*time.Minute, "the `time` that the tests of one package may take")
-	cache := flag.String("cache", ".sendonce/postgres-versions", "the `directory` that keeps the servers")
 	flag.Parse()
-	ok, err := matrix(ctx, strings.Split(*majors, ","), strings.Fields(*packages), *run, *timeout, *cache)
-	if err != nil {
+	if err := matrix(ctx, strings.Split(*majors, ","), strings.Fields(*packages), *run); err != nil {
 		fmt.Fprintln(os.Stderr, "matrix:", err)
-	}
-	if err != nil || !ok {
 		os.Exit(1)
 	}
 }
 
-// matrix tests the packages on each major version and prints the results.
-// ok is false if a test failed.
-func matrix(ctx context.Context, majors, packages []string, pattern string, timeout time.Duration, cache string) (ok bool, err error) {
-	var table []row
+// matrix tests the packages on each major version. The error lists the versions on which a test failed.
+func matrix(ctx context.Context, majors, packages []string, pattern string) error {
+	var failed []error
 	for _, major := range majors {
 		i := slices.IndexFunc(versions, func(v string) bool { return strings.HasPrefix(v, major+".") })
 		if i < 0 {
-			return false, fmt.Errorf("there is no server %s: -majors accepts the first numbers of %s", major, strings.Join(versions, ", "))
+			return fmt.Errorf("there is no server %s: -majors accepts the first numbers of %s", major, strings.Join(versions, ", "))
 		}
-		bin, err := install(ctx, versions[i], cache)
+		bin, err := install(ctx, versions[i], ".sendonce/postgres-versions")
 		if err != nil {
-			return false, fmt.Errorf("install Postgres %s: %w", versions[i], err)
+			return fmt.Errorf("install Postgres %s: %w", versions[i], err)
 		}
-		for _, pkg := range packages {
-			r, err := test(ctx, bin, pkg, pattern, timeout, os.Stdout)
-			if ctx.Err() != nil {
-				return false, errors.New("interrupted")
-			}
-			if err != nil {
-				return false, err
-			}
-			fmt.Println(r)
-			table = append(table, r)
+		fmt.Println("--- Postgres", versions[i])
+		err = test(ctx, bin, packages, pattern)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("Postgres %s: go test: %w", versions[i], err))
 		}
 	}
-	fmt.Println("\n" + header)
-	ok = true
-	for _, r := range table {
-		fmt.Println(r)
-		ok = ok && r.ok
-	}
-	return ok, nil
+	return errors.Join(failed...)
+}
+
+// test runs the tests of packages on the server in bin.
+func test(ctx context.Context, bin string, packages []string, pattern string) error {
+	args := append([]string{"test", "-tags=slow", "-count=1", "-vet=off", "-parallel=8", "-timeout=15m", "-run", pattern}, packages...)
+	run := exec.CommandContext(ctx, "go", args...)
+	run.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
+	run.Stdout, run.Stderr = os.Stdout, os.Stderr
+	// The terminal sends Ctrl-C to go test, too, which then ends its servers.
+	run.Cancel, run.WaitDelay = func() error { return nil }, time.Minute
+	return run.Run()
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,26 +26,6 @@ func TestUnpackCreatesListedLinks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "library", string(text))
 	require.NoFileExists(t, filepath.Join(dir, "p.tgz"))
-}
-
-func TestCountPrintsFailedTests(t *testing.T) {
-	t.Parallel()
-	r, out := row{postgres: "14.23", pkg: "./..."}, bytes.Buffer{}
-	require.NoError(t, r.count(strings.NewReader(`{"Action":"start","Package":"p"}
-{"Action":"output","Package":"p","Test":"TestGood","Output":"fine\n"}
-{"Action":"pass","Package":"p","Test":"TestGood/sub"}
-{"Action":"pass","Package":"p","Test":"TestGood"}
-{"Action":"output","Package":"q","Test":"TestBad","Output":"fine in another package\n"}
-{"Action":"output","Package":"p","Test":"TestBad/sub","Output":"broken\n"}
-{"Action":"fail","Package":"p","Test":"TestBad/sub"}
-{"Action":"fail","Package":"p","Test":"TestBad"}
-{"Action":"skip","Package":"p","Test":"TestSkipped"}
-{"Action":"output","Package":"q","Output":"ok\n"}
-{"Action":"output","Package":"p","Output":"FAIL\n"}
-{"Action":"fail","Package":"p"}
-`), &out))
-	require.Equal(t, []int{1, 1, 1}, []int{r.passed, r.failed, r.skipped})
-	require.Equal(t, "--- Postgres 14.23, p TestBad\nbroken\n--- Postgres 14.23, p \nFAIL\n", out.String())
 }
 
 func TestDocsListEveryVersion(t *testing.T) {
