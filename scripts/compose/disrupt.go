@@ -66,7 +66,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	if err != nil {
 		return err
 	}
-	l := s.receivers.newTraffic(s.client)
+	t := s.receivers.newTraffic(s.client)
 	restarts := map[string]int{}
 	for name := range s.services {
 		if name == "migrate" { // it has ended
@@ -81,16 +81,16 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	disruptAll := func(ctx context.Context) error {
 		for _, name := range services {
 			startedAt := time.Now()
-			counted := l.sums()
+			counted := t.sums()
 			detail, err := disrupt(ctx, name)
 			recovery := time.Since(startedAt)
 			if err == nil {
-				err = l.waitForCalls(ctx)
+				err = t.waitForCalls(ctx)
 			}
 			if err != nil {
 				return fmt.Errorf("%s was %s: %w", name, verb, err)
 			}
-			now := l.sums()
+			now := t.sums()
 			log.Printf("     %s %-9s %sback after %5d ms: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat",
 				verb, name, detail, recovery.Milliseconds(), now.refused-counted.refused, now.broken-counted.broken, now.repeated-counted.repeated)
 			if kills {
@@ -104,18 +104,18 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 		}
 		return nil
 	}
-	err = l.around(ctx, disruptAll, func(ctx context.Context) error {
+	err = t.around(ctx, disruptAll, func(ctx context.Context) error {
 		now, err := s.client.Statistics(ctx)
 		if err == nil {
-			err = l.checkDone(before, now, kills)
+			err = t.checkDone(before, now, kills)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	log.Printf("     %s", strings.Join(l.summary(), "\n              "))
-	return errors.Join(l.resubmit(ctx, s.client), l.checkOnce(s.receivers.delivered(), kills), l.failed(), s.checkViolations(ctx))
+	log.Printf("     %s", strings.Join(t.summary(), "\n              "))
+	return errors.Join(t.resubmit(ctx, s.client), t.checkOnce(s.receivers.delivered(), kills), t.failed(), s.checkViolations(ctx))
 }
 
 // checkRestarts returns an error if a service has ended, or has another number of restarts than expected.

@@ -40,16 +40,16 @@ type traffic struct {
 var called = []string{"submit", "claim", "report", "subscribe", "messages", "stream", "webhooks", "admin"}
 
 func newTraffic(client *api.Client, number int) *traffic {
-	l := &traffic{number: number, tallies: map[string]*tally{}, ledger: newLedger()}
+	t := &traffic{number: number, tallies: map[string]*tally{}, ledger: newLedger()}
 	counted := *client
 	httpClient := *client.HTTP
 	httpClient.Transport = countingTransport{httpClient.Transport}
 	counted.HTTP, counted.Tries = &httpClient, maxTries
-	l.client = &counted
+	t.client = &counted
 	for _, name := range called {
-		l.tallies[name] = &tally{}
+		t.tallies[name] = &tally{}
 	}
-	return l
+	return t
 }
 
 // countingTransport counts the failed tries of a call.
@@ -79,42 +79,42 @@ func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // call makes one call of a function and counts it.
-func (l *traffic) call(ctx context.Context, function string, do func(context.Context) error) {
-	a := &attempts{tally: l.tallies[function]}
+func (t *traffic) call(ctx context.Context, function string, do func(context.Context) error) {
+	a := &attempts{tally: t.tallies[function]}
 	err := do(context.WithValue(ctx, attemptsKey{}, a))
 	a.tally.calls.Add(1)
 	if err == nil && a.failed.Load() > 0 {
 		a.tally.repeated.Add(1)
 	}
 	if err != nil && ctx.Err() == nil {
-		l.fail(fmt.Errorf("%s: %w (%s)", function, err, time.Now().Format(time.TimeOnly)))
+		t.fail(fmt.Errorf("%s: %w (%s)", function, err, time.Now().Format(time.TimeOnly)))
 	}
 }
 
 // sums are the counters of all functions together.
 type sums struct{ refused, broken, repeated int64 }
 
-func (l *traffic) sums() (all sums) {
-	for _, t := range l.tallies {
-		all.refused += t.refused.Load()
-		all.broken += t.broken.Load()
-		all.repeated += t.repeated.Load()
+func (t *traffic) sums() (all sums) {
+	for _, n := range t.tallies {
+		all.refused += n.refused.Load()
+		all.broken += n.broken.Load()
+		all.repeated += n.repeated.Load()
 	}
 	return all
 }
 
 // waitForCalls waits until two more calls of each function have ended. It returns an error if a call failed.
-func (l *traffic) waitForCalls(ctx context.Context) error {
+func (t *traffic) waitForCalls(ctx context.Context) error {
 	before := map[string]int64{}
-	for name, t := range l.tallies {
-		before[name] = t.calls.Load()
+	for name, n := range t.tallies {
+		before[name] = n.calls.Load()
 	}
 	return retryUntil(ctx, waitTimeout, func(context.Context) error {
-		if err := l.failed(); err != nil {
+		if err := t.failed(); err != nil {
 			return err
 		}
-		for name, t := range l.tallies {
-			if name != "stream" && t.calls.Load() < before[name]+2 { // the only call of stream does not end
+		for name, n := range t.tallies {
+			if name != "stream" && n.calls.Load() < before[name]+2 { // the only call of stream does not end
 				return fmt.Errorf("no call of %s succeeds", name)
 			}
 		}
@@ -124,7 +124,7 @@ func (l *traffic) waitForCalls(ctx context.Context) error {
 
 // around makes calls while do runs. Then it stops submitting, and waits until done returns no error:
 // everything that was submitted is done.
-func (l *traffic) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
+func (t *traffic) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	submitting, working := load.New(ctx), load.New(ctx)
 	var receiving sync.WaitGroup
@@ -135,16 +135,16 @@ func (l *traffic) around(ctx context.Context, do func(context.Context) error, do
 		receiving.Wait()
 	}()
 	for who := range 3 {
-		l.submit(submitting, who)
-		l.claim(working, who)
+		t.submit(submitting, who)
+		t.claim(working, who)
 	}
 	for who := range 2 {
-		l.sendMessages(submitting, who)
+		t.sendMessages(submitting, who)
 	}
-	l.subscribe(submitting)
-	l.query(working)
-	receiving.Go(func() { l.receive(ctx) })
-	if err := l.waitForCalls(ctx); err != nil {
+	t.subscribe(submitting)
+	t.query(working)
+	receiving.Go(func() { t.receive(ctx) })
+	if err := t.waitForCalls(ctx); err != nil {
 		return err
 	}
 	if err := do(ctx); err != nil {
@@ -169,21 +169,21 @@ func start(g *load.Generator, kind string, interval time.Duration, do func(ctx c
 }
 
 // submit submits tasks, every tenth with a send time, and every tenth twice.
-func (l *traffic) submit(g *load.Generator, who int) {
+func (t *traffic) submit(g *load.Generator, who int) {
 	start(g, "submit", 20*time.Millisecond, func(ctx context.Context, n int) {
-		key := fmt.Sprintf("task-%d-%d-%d", l.number, who, n)
+		key := fmt.Sprintf("task-%d-%d-%d", t.number, who, n)
 		r := api.SendRequest{PhoneNumber: "13800138000", Content: key, IdempotencyKey: key, OnUnknown: "resend"}
 		if n%10 == 1 {
 			soon := time.Now().Add(time.Second).Truncate(time.Second)
 			r.SendAt = &soon
 		}
 		for range 1 + n%10/9 {
-			l.call(ctx, "submit", func(ctx context.Context) error {
-				sent, err := l.client.Send(ctx, r)
+			t.call(ctx, "submit", func(ctx context.Context) error {
+				sent, err := t.client.Send(ctx, r)
 				if err != nil {
 					return err
 				}
-				return l.submitted(r, sent.TaskID)
+				return t.submitted(r, sent.TaskID)
 			})
 		}
 	})
@@ -194,14 +194,14 @@ func (l *traffic) submit(g *load.Generator, who int) {
 const leaseSeconds = 20
 
 // claim claims tasks and reports them, one at a time or all at once.
-func (l *traffic) claim(g *load.Generator, who int) {
+func (t *traffic) claim(g *load.Generator, who int) {
 	app := fmt.Sprint("phone-", who)
 	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
 		var tasks []api.ClaimedTask
-		l.call(ctx, "claim", func(ctx context.Context) (err error) {
+		t.call(ctx, "claim", func(ctx context.Context) (err error) {
 			// The client does not repeat a claim whose response was lost, but a sender may.
 			for range maxTries {
-				tasks, err = l.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
+				tasks, err = t.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
 				if !repeatable(err) || ctx.Err() != nil {
 					return err
 				}
@@ -210,19 +210,19 @@ func (l *traffic) claim(g *load.Generator, who int) {
 			return err
 		})
 		var reports []api.ReportRequest
-		for _, t := range tasks {
-			l.Claimed(t.TaskID, t.ClaimID.String())
-			reports = append(reports, api.ReportRequest{TaskID: t.TaskID, AppID: app, ClaimID: t.ClaimID, Status: new(2)})
+		for _, task := range tasks {
+			t.Claimed(task.TaskID, task.ClaimID.String())
+			reports = append(reports, api.ReportRequest{TaskID: task.TaskID, AppID: app, ClaimID: task.ClaimID, Status: new(2)})
 		}
 		if n%2 == 0 {
-			l.reportTogether(ctx, app, reports)
+			t.reportTogether(ctx, app, reports)
 			return
 		}
 		for _, r := range reports {
-			l.call(ctx, "report", func(ctx context.Context) error {
-				_, err := l.client.Report(ctx, r)
+			t.call(ctx, "report", func(ctx context.Context) error {
+				_, err := t.client.Report(ctx, r)
 				if err == nil {
-					l.Reported(r.TaskID)
+					t.Reported(r.TaskID)
 				}
 				return err
 			})
@@ -236,41 +236,41 @@ func repeatable(err error) bool {
 	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
 }
 
-func (l *traffic) reportTogether(ctx context.Context, app string, reports []api.ReportRequest) {
+func (t *traffic) reportTogether(ctx context.Context, app string, reports []api.ReportRequest) {
 	if len(reports) == 0 {
 		return
 	}
 	for i := range reports {
 		reports[i].AppID = "" // ReportBatch has it once for all reports
 	}
-	l.call(ctx, "report", func(ctx context.Context) error {
-		results, err := l.client.ReportBatch(ctx, app, reports)
+	t.call(ctx, "report", func(ctx context.Context) error {
+		results, err := t.client.ReportBatch(ctx, app, reports)
 		for i, r := range results {
 			if r.Err != nil {
 				return fmt.Errorf("%s: %w", reports[i].TaskID, r.Err)
 			}
-			l.Reported(reports[i].TaskID)
+			t.Reported(reports[i].TaskID)
 		}
 		return err
 	})
 }
 
 // receiver returns the user to whom messages are sent.
-func (l *traffic) receiver() string { return fmt.Sprint("bob-", l.number) }
+func (t *traffic) receiver() string { return fmt.Sprint("bob-", t.number) }
 
 // sendMessages submits messages. Every second one requests the acknowledgement "accepted", all others "saved".
-func (l *traffic) sendMessages(g *load.Generator, who int) {
+func (t *traffic) sendMessages(g *load.Generator, who int) {
 	start(g, "messages", 50*time.Millisecond, func(ctx context.Context, n int) {
-		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", l.number, who), N: n + 1}
-		l.call(ctx, "messages", func(ctx context.Context) error {
+		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", t.number, who), N: n + 1}
+		t.call(ctx, "messages", func(ctx context.Context) error {
 			data, err := json.Marshal(m)
 			if err != nil {
 				return err
 			}
-			ack, err := l.client.SubmitMessage(ctx, api.MessageRequest{From: m.Sender, ClientMsgID: strconv.Itoa(m.N), To: "user:" + l.receiver(),
+			ack, err := t.client.SubmitMessage(ctx, api.MessageRequest{From: m.Sender, ClientMsgID: strconv.Itoa(m.N), To: "user:" + t.receiver(),
 				Data: data, Ack: []string{"saved", "accepted"}[n%2]})
 			if err == nil {
-				l.Sent(m, load.Sent{ID: ack.ServerMsgID, Ack: ack.Ack})
+				t.Sent(m, load.Sent{ID: ack.ServerMsgID, Ack: ack.Ack})
 			}
 			return err
 		})
@@ -278,9 +278,9 @@ func (l *traffic) sendMessages(g *load.Generator, who int) {
 }
 
 // receive reads the messages from the stream of the receiver.
-func (l *traffic) receive(ctx context.Context) {
-	l.call(ctx, "stream", func(ctx context.Context) error {
-		for event, err := range l.client.Stream(ctx, l.receiver(), api.StreamRequest{After: new(int64(0))}) {
+func (t *traffic) receive(ctx context.Context) {
+	t.call(ctx, "stream", func(ctx context.Context) error {
+		for event, err := range t.client.Stream(ctx, t.receiver(), api.StreamRequest{After: new(int64(0))}) {
 			if err != nil {
 				return err
 			}
@@ -293,23 +293,23 @@ func (l *traffic) receive(ctx context.Context) {
 			if err := json.Unmarshal([]byte(event.Data), &message); err != nil {
 				return err
 			}
-			l.Received(message.Data)
+			t.Received(message.Data)
 		}
 		return nil
 	})
 }
 
 // subscribe submits subscribe messages.
-func (l *traffic) subscribe(g *load.Generator) {
+func (t *traffic) subscribe(g *load.Generator) {
 	start(g, "subscribe", 100*time.Millisecond, func(ctx context.Context, n int) {
-		data := fmt.Sprintf(`{"thing1":{"value":"booking %d-%d"}}`, l.number, n)
-		l.call(ctx, "subscribe", func(ctx context.Context) error {
-			_, err := l.client.Subscribe(ctx, api.SubscribeRequest{
-				TemplateID: "tmpl-1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(uint64(l.number*1_000_000 + n)),
+		data := fmt.Sprintf(`{"thing1":{"value":"booking %d-%d"}}`, t.number, n)
+		t.call(ctx, "subscribe", func(ctx context.Context) error {
+			_, err := t.client.Subscribe(ctx, api.SubscribeRequest{
+				TemplateID: "tmpl-1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(uint64(t.number*1_000_000 + n)),
 				ReceiverUserID: "9", ReceiverOpenID: "oABC123", MessageData: json.RawMessage(data),
 			})
 			if err == nil {
-				l.subscribed(data)
+				t.subscribed(data)
 			}
 			return err
 		})
@@ -317,25 +317,25 @@ func (l *traffic) subscribe(g *load.Generator) {
 }
 
 // query reads statistics and lists.
-func (l *traffic) query(g *load.Generator) {
+func (t *traffic) query(g *load.Generator) {
 	start(g, "query", 100*time.Millisecond, func(ctx context.Context, _ int) {
-		l.call(ctx, "admin", func(ctx context.Context) error {
-			_, err := l.client.Statistics(ctx)
+		t.call(ctx, "admin", func(ctx context.Context) error {
+			_, err := t.client.Statistics(ctx)
 			return err
 		})
-		l.call(ctx, "webhooks", func(ctx context.Context) error {
-			_, err := l.client.Endpoints(ctx, api.EndpointsRequest{})
+		t.call(ctx, "webhooks", func(ctx context.Context) error {
+			_, err := t.client.Endpoints(ctx, api.EndpointsRequest{})
 			return err
 		})
 	})
 }
 
 // summary returns a line for each function.
-func (l *traffic) summary() (lines []string) {
-	for name, t := range l.tallies {
-		if t.calls.Load() > 0 {
+func (t *traffic) summary() (lines []string) {
+	for name, n := range t.tallies {
+		if n.calls.Load() > 0 {
 			lines = append(lines, fmt.Sprintf("%-9s %6d calls: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat", name,
-				t.calls.Load(), t.refused.Load(), t.broken.Load(), t.repeated.Load()))
+				n.calls.Load(), n.refused.Load(), n.broken.Load(), n.repeated.Load()))
 		}
 	}
 	slices.Sort(lines)
