@@ -199,7 +199,7 @@ func (t *traffic) claim(g *load.Generator, who int) {
 	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
 		var tasks []api.ClaimedTask
 		t.call(ctx, "claim", func(ctx context.Context) (err error) {
-			// The client does not repeat a claim whose response was lost, but a sender may.
+			// The client does not repeat a claim without a response, but a sender may.
 			for range maxTries {
 				tasks, err = t.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
 				if !repeatable(err) || ctx.Err() != nil {

@@ -226,7 +226,7 @@ func TestEveryContractPathIsRouted(t *testing.T) {
 	h := newTestRun(t)
 	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false"))
 	for path := range contract.Paths {
-		// No path accepts PATCH: the function of the path returns 405, others return 404.
+		// No path accepts PATCH: its function returns 405, another function 404.
 		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")
 		status, response := h.call(t, http.MethodPatch, filled, "")
 		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), response)

@@ -68,8 +68,8 @@ func TestConnectionLimitKeepsCompleteCalls(t *testing.T) {
 	}
 }
 
-// The proxy reads once more after it has sent the whole body. An error of this read would cut off the
-// response, and net/http closes a body as soon as it sends the header of the response.
+// The proxy reads once more after it has sent the whole body, when net/http may have closed the body. An
+// error of this read would cut off the response.
 func TestBodyIsAtItsEndAfterResponse(t *testing.T) {
 	t.Parallel()
 	again := make(chan error, 1)
@@ -89,7 +89,7 @@ func TestBodyIsAtItsEndAfterResponse(t *testing.T) {
 	require.Equal(t, io.EOF, <-again)
 }
 
-// A WebSocket whose client does not read is closed after a time, and counts as a connection until then.
+// If the client of a WebSocket does not read, the server closes it after a time. Until then it counts as a connection.
 func TestHijackedConnectionIsBounded(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()

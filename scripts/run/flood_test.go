@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// flood starts n concurrent calls with a body of 1 MiB whose last byte is not sent. They
-// stay open until end is called.
+// flood makes n concurrent calls and sends all but the last byte of their body of 1 MiB. The calls stay
+// open until end is called.
 func flood(ctx context.Context, t *testing.T, address string, n int) (end func()) {
 	t.Helper()
 	target, err := url.Parse(address)
@@ -77,8 +77,8 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "the sink must still work")
 }
 
-// floodNATS opens 1200 connections that never log in, and opens each again when it is closed, until
-// end is called. full is closed once the server has rejected a connection.
+// floodNATS keeps opening 1200 connections, which never log in, until end is called. full is closed
+// once the server has rejected a connection.
 func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -11,7 +11,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
 )
 
 const startTimeout = 30 * time.Second

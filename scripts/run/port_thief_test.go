@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// portThief is another program on the host that listens on a port as soon as it is free,
-// and reads the passwords that are sent there.
+// portThief is another program that listens on a port as soon as it is free, and reads the
+// passwords that are sent to it.
 type portThief struct {
 	listens atomic.Bool
 	stolen  atomic.Pointer[string] // the first call with a password

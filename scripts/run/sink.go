@@ -160,7 +160,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	origin, err := k.verify(r.Header, body)
 	verified := err == nil
 	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
-		// Another endpoint with this port, whose secret is not known here.
+		// An endpoint of the user with this port: the sink does not have its secret.
 		origin, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
 	}
 	if err != nil {

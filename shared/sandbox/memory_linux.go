@@ -4,7 +4,7 @@ import "syscall"
 
 const (
 	tmpfs      = 0x01021994 // the type of a file system in memory
-	memoryRoom = 4 << 30    // bytes that must be free, ten times what is needed
+	memoryRoom = 4 << 30    // bytes that must be free; tests need a tenth
 )
 
 // memoryDir returns a directory in memory, or "" if it has too little space: in a container it often has only 64 MB.

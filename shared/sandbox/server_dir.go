@@ -20,10 +20,10 @@ import (
 //	dir/lock       locked by the process that owns the server; contains its pid
 //	dir/data       the data directory
 //	dir/socket     the directory of the socket
-//	dir/moved-to   names the directory with data and socket, if the user that runs
-//	               Postgres may not enter dir
+//	dir/moved-to   has the path of another directory with data and socket, if the
+//	               user that runs Postgres may not enter dir
 type serverDir struct {
-	root      string // contains data: dir, or what moved-to names
+	root      string // contains data: dir, or the directory in moved-to
 	socket    string
 	lock      *os.File
 	temporary bool
@@ -111,8 +111,7 @@ func (p *serverDir) chooseDirs(dir string) error {
 	return p.makePrivate(p.socket)
 }
 
-// movedTo contains the directories that replace those that the user of Postgres may not enter.
-const movedTo = "/var/lib/sendonce"
+const movedTo = "/var/lib/sendonce" // contains the directories that replace dir
 
 // moveData finds or makes the directory that replaces dir. Its name is stored only in dir: after dir
 // is removed, the next start begins without data.

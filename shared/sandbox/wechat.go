@@ -43,9 +43,9 @@ type WeChatOptions struct {
 	AppID     string        // "" = WeChatAppID
 	Secret    string        // "" = WeChatSecret
 	TokenLife time.Duration // of a new access token; 0 = 2 hours
-	OpenIDs   []string      // those that exist; none = all
-	Templates []string      // those that exist; none = all
-	Pages     []string      // those that exist, without a query; none = all
+	OpenIDs   []string      // existing ones; none = all exist
+	Templates []string      // existing ones; none = all exist
+	Pages     []string      // existing ones, without a query; none = all exist
 	OneTime   bool          // each message needs a Grant of its own
 	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
 	Keep      int           // newest calls in the ledger; 0 = all
