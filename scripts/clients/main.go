@@ -1,5 +1,5 @@
-// This program is a submitter, a sender app and a receiver of webhooks. It uses only the client that oapi-codegen
-// generates from openapi.yaml (see run.sh), which proves that the contract is sufficient.
+// This program is a submitter, a sender app and a receiver of webhooks. It proves that openapi.yaml is sufficient: it
+// uses only the client that oapi-codegen generates (see run.sh).
 package main
 
 import (
@@ -98,9 +98,9 @@ func send(ctx context.Context, client *sendonce.ClientWithResponses, task string
 	if claimed.JSON200 == nil {
 		return fmt.Errorf("claim: %s", claimed.Body)
 	}
-	for _, one := range claimed.JSON200.Data {
-		var claim sendonce.GivenID = one.ClaimId
-		report := sendonce.ReportRequest{TaskId: one.TaskId.String(), AppId: new(queue), ClaimId: &claim, Status: new(sendonce.ReportRequestStatus(2))}
+	for _, t := range claimed.JSON200.Data {
+		var claim sendonce.GivenID = t.ClaimId
+		report := sendonce.ReportRequest{TaskId: t.TaskId.String(), AppId: new(queue), ClaimId: &claim, Status: new(sendonce.ReportRequestStatus(2))}
 		reported, err := client.ReportWithResponse(ctx, nil, report)
 		if err != nil {
 			return err
@@ -108,7 +108,7 @@ func send(ctx context.Context, client *sendonce.ClientWithResponses, task string
 		if reported.JSON200 == nil {
 			return fmt.Errorf("report: %s", reported.Body)
 		}
-		fmt.Println("reported", one.TaskId.String() == task, reported.JSON200.Data.State)
+		fmt.Println("reported", t.TaskId.String() == task, reported.JSON200.Data.State)
 	}
 	return nil
 }

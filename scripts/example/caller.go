@@ -65,10 +65,7 @@ func (a callerAdmin) call(ctx context.Context, method, path string, body, data a
 		return 0, err
 	}
 	defer res.Body.Close()
-	response := struct {
-		Message string `json:"message"`
-		Data    any    `json:"data"`
-	}{Data: data}
+	response := api.Envelope{Data: data}
 	if err := json.NewDecoder(res.Body).Decode(&response); err != nil {
 		return res.StatusCode, fmt.Errorf("%s callers returned %s: %w", method, res.Status, err)
 	}
