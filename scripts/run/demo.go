@@ -5,35 +5,25 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-const demoApp = "demo-sender"
-
-// demoSender claims SMS tasks, prints their messages and reports them as sent.
-type demoSender struct {
-	client  *api.Client
-	out     io.Writer
-	journal string // path of the sender's journal
-}
-
-// run works until ctx is done. It prints an error that ends it earlier.
-func (d demoSender) run(ctx context.Context) {
-	if err := d.runSender(ctx); err != nil {
-		fmt.Fprintf(d.out, "demo sender: %v\n", err)
-	}
-}
-
-func (d demoSender) runSender(ctx context.Context) error {
-	s, err := sender.New(sender.Config{
-		Client: d.client, AppID: demoApp, Gateway: sender.NewConsole(d.out), Journal: d.journal,
+// runDemoSender claims SMS tasks, prints their messages and reports them as sent, until ctx is done. It prints
+// an error that ends it earlier.
+func runDemoSender(ctx context.Context, s settings, out io.Writer) {
+	worker, err := sender.New(sender.Config{
+		Client: api.NewClient(s.url(), s.username, s.password), AppID: "demo-sender", Gateway: sender.NewConsole(out),
+		Journal:     filepath.Join(s.home, "demo-sender.journal"),
 		Concurrency: 1, // prints messages in order
-		Log:         slog.New(slog.NewTextHandler(d.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Log:         slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = worker.Run(ctx)
 	}
-	return s.Run(ctx)
+	if err != nil {
+		fmt.Fprintf(out, "demo sender: %v\n", err)
+	}
 }

@@ -10,21 +10,28 @@ import (
 )
 
 // processEnv returns the environment of the server and the trigger, and the variables that
-// only migrate gets in addition. The first run generates the secrets that are not set.
+// only migrate gets in addition. The first run generates the secrets that are not set. migrate
+// creates the caller with which the trigger calls the API; its only role is trigger.
 func (s settings) processEnv(databaseURL, natsURL string) (env, owner []string, err error) {
-	env = s.serverEnv(databaseURL, natsURL)
-	if !s.hasSecret(encryptionKeys) {
-		file, err := secretFile(s.home, "encryption_keys", newEncryptionKey)
-		if err != nil {
-			return nil, nil, err
-		}
-		env = append(env, encryptionKeys+"_FILE="+file)
+	env, err = s.withSecret(s.serverEnv(databaseURL, natsURL), "SENDONCE_ENCRYPTION_KEYS", "encryption_keys", newEncryptionKey)
+	if err != nil {
+		return nil, nil, err
 	}
 	if env, owner, err = s.logins(env, databaseURL); err != nil {
 		return nil, nil, err
 	}
-	env, err = s.withTriggerCaller(env)
+	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
+	env, err = s.withSecret(env, "SENDONCE_TRIGGER_PASSWORD", "trigger_password", rand.Text)
 	return env, owner, err
+}
+
+// withSecret returns env with the file of a secret, unless the secret is set.
+func (s settings) withSecret(env []string, setting, name string, generate func() string) ([]string, error) {
+	if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
+		return env, nil
+	}
+	file, err := secretFile(s.home, name, generate)
+	return append(env, setting+"_FILE="+file), err
 }
 
 // logins returns the environment of the server, and the variables that only migrate gets in addition. The
@@ -34,16 +41,10 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil
 	}
-	for _, name := range []string{"hot", "read", "admin", "retention"} {
-		setting := "SENDONCE_" + strings.ToUpper(name) + "_PASSWORD"
-		if s.hasSecret(setting) {
-			continue
-		}
-		file, err := secretFile(s.home, name+"_password", rand.Text)
-		if err != nil {
+	for _, role := range []string{"hot", "read", "admin", "retention"} {
+		if env, err = s.withSecret(env, "SENDONCE_"+strings.ToUpper(role)+"_PASSWORD", role+"_password", rand.Text); err != nil {
 			return nil, nil, err
 		}
-		env = append(env, setting+"_FILE="+file)
 	}
 	u, err := url.Parse(ownerURL)
 	if err != nil {
@@ -52,18 +53,6 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	u.User = nil
 	env = slices.DeleteFunc(env, func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") })
 	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
-}
-
-// withTriggerCaller returns env with the user name and the password of the trigger, which the first run
-// generates. migrate creates this caller of the API, with the only role trigger.
-func (s settings) withTriggerCaller(env []string) ([]string, error) {
-	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
-	const password = "SENDONCE_TRIGGER_PASSWORD"
-	if s.hasSecret(password) {
-		return env, nil
-	}
-	file, err := secretFile(s.home, "trigger_password", rand.Text)
-	return append(env, password+"_FILE="+file), err
 }
 
 // withoutBasicAuthPassword returns env without the password of the built-in admin of the API.

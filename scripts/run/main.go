@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -88,13 +87,13 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
-	defer func() { err = errors.Join(err, nats.server.Stop()) }()
+	defer func() { err = errors.Join(err, nats.stop()) }()
 
-	s, wechat, err := startWeChat(ctx, s, out)
+	s, stopWeChat, err := startWeChat(ctx, s, out)
 	if err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
-	defer func() { err = errors.Join(err, wechat.Stop()) }()
+	defer func() { err = errors.Join(err, stopWeChat()) }()
 
 	env, owner, err := s.processEnv(database, nats.url)
 	if err != nil {
@@ -113,10 +112,6 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	go boundLogs(running, s.home, out)
 	go showWarnings(running, log.Name(), out)
 	printStep(out, "serve", "logs in "+log.Name())
-	natsEnv, err := nats.runEnv()
-	if err != nil {
-		return err
-	}
 	server, err := startServer(s, binary, env, nats, port, log, out)
 	if err != nil {
 		return err
@@ -129,7 +124,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = runUntilEnd(ctx, s, children, s.runEnv(database, natsEnv), netrc, sink, log, out)
+	err = runUntilEnd(ctx, s, children, s.runEnv(database, nats.runEnv()), netrc, sink, log, out)
 	if hasEnded(server) {
 		port.refuse()
 	}
@@ -223,8 +218,7 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 	defer background.Wait()
 	defer stop()
 	if s.demoSender {
-		sender := demoSender{api.NewClient(s.url(), s.username, s.password), out, filepath.Join(s.home, "demo-sender.journal")}
-		background.Go(func() { sender.run(ctx) })
+		background.Go(func() { runDemoSender(ctx, s, out) })
 	}
 	ended := make(chan string, len(children))
 	for name, child := range children {

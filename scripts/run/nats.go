@@ -25,19 +25,23 @@ const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.
 type broker struct {
-	url    string            // without credentials, unless it is that of NATS_URL
-	files  map[string]string // the path of the password by user; nil = the URL has the password
-	server interface{ Stop() error }
+	url       string            // without credentials, unless it is that of NATS_URL
+	passwords map[string]string // by user; nil = the URL has the password
+	files     map[string]string // the path of the password by user
+	stop      func() error
 }
+
+// keepRunning is the stop function of a server that this run did not start.
+func keepRunning() error { return nil }
 
 // startNATS returns the server of NATS_URL, or starts a server with the users of a deployment. Later
 // runs use the same random passwords.
 func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if natsURL := s.all["NATS_URL"]; natsURL != "" {
 		printStep(out, "nats", "at NATS_URL")
-		return broker{url: natsURL, server: externalServer{}}, nil
+		return broker{url: natsURL, stop: keepRunning}, nil
 	}
-	b := broker{files: map[string]string{}}
+	b := broker{passwords: map[string]string{}, files: map[string]string{}}
 	subjects := strings.FieldsFunc(s.all["NATS_SUBJECTS"], func(c rune) bool { return c == ',' || c == ' ' })
 	for _, subject := range subjects {
 		if err := bus.CheckSubject(subject); err != nil {
@@ -45,8 +49,11 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		}
 	}
 	users := bus.Users(cmp.Or(s.all["TWO_PHASE_STREAM"], bus.StreamAccepted), subjects...)
-	passwords := map[string]string{}
-	for _, name := range append(names(users), examplePoints) {
+	names := []string{examplePoints}
+	for _, u := range users {
+		names = append(names, u.Name)
+	}
+	for _, name := range names {
 		file, err := secretFile(s.home, "nats_"+name, rand.Text)
 		if err != nil {
 			return broker{}, err
@@ -55,7 +62,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		if err != nil {
 			return broker{}, err
 		}
-		b.files[name], passwords[name] = file, strings.TrimSpace(string(password))
+		b.files[name], b.passwords[name] = file, strings.TrimSpace(string(password))
 	}
 	listener, err := listenOnSavedPort(ctx, s.home, "nats", out)
 	if err != nil {
@@ -65,22 +72,14 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		return broker{}, err
 	}
 	server, err := natsserver.Start(ctx, natsserver.Options{
-		Dir: filepath.Join(s.home, "nats"), Port: portOf(listener), Config: natsLimits + bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
+		Dir: filepath.Join(s.home, "nats"), Port: portOf(listener), Config: natsLimits + bus.PasswordConfig(b.passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
 	})
 	if err != nil {
 		return broker{}, err
 	}
-	b.url, b.server = server.URL(), server
+	b.url, b.stop = server.URL(), server.Stop
 	printStep(out, "nats", b.url+", users and passwords in "+filepath.Join(s.home, "secrets"))
 	return b, nil
-}
-
-func names(users []bus.User) []string {
-	all := make([]string, len(users))
-	for i, u := range users {
-		all[i] = u.Name
-	}
-	return all
 }
 
 // login returns env with the credentials of a user.
@@ -97,35 +96,14 @@ func (b broker) login(user string, env []string) []string {
 
 // runEnv returns the lines of run.env about NATS: the URL of the operator, and the URL and
 // the JetStream domain of the receiver of `make example`.
-func (b broker) runEnv() (string, error) {
+func (b broker) runEnv() string {
 	if b.files == nil {
-		return "NATS_URL=" + b.url + "\n", nil
+		return "NATS_URL=" + b.url + "\n"
 	}
-	operator, err := b.urlOf(bus.UserOperator)
-	if err != nil {
-		return "", err
-	}
-	points, err := b.urlOf(examplePoints)
-	if err != nil {
-		return "", err
-	}
-	return "NATS_URL=" + operator + "\nNATS_POINTS_URL=" + points + "\nNATS_DOMAIN=" + bus.Domain + "\n", nil
+	return "NATS_URL=" + b.urlOf(bus.UserOperator) + "\nNATS_POINTS_URL=" + b.urlOf(examplePoints) + "\nNATS_DOMAIN=" + bus.Domain + "\n"
 }
 
-func (b broker) urlOf(user string) (string, error) {
-	password, err := os.ReadFile(b.files[user])
-	if err != nil {
-		return "", err
-	}
-	u, err := url.Parse(b.url)
-	if err != nil {
-		return "", err
-	}
-	u.User = url.UserPassword(user, strings.TrimSpace(string(password)))
-	return u.String(), nil
+// urlOf returns the URL with the credentials of a user.
+func (b broker) urlOf(user string) string {
+	return strings.Replace(b.url, "://", "://"+url.UserPassword(user, b.passwords[user]).String()+"@", 1)
 }
-
-// externalServer is a server that this run did not start.
-type externalServer struct{}
-
-func (externalServer) Stop() error { return nil }

@@ -257,9 +257,9 @@ func idOf(t *testing.T, response string) string {
 
 func TestNoFakeWeChatIfAppIsConfigured(t *testing.T) {
 	t.Parallel()
-	s, wechat, err := startWeChat(t.Context(), settings{all: map[string]string{"WECHAT_APP_ID": "wx1"}}, io.Discard)
+	s, stop, err := startWeChat(t.Context(), settings{all: map[string]string{"WECHAT_APP_ID": "wx1"}}, io.Discard)
 	require.NoError(t, err)
-	require.NoError(t, wechat.Stop())
+	require.NoError(t, stop())
 	require.Equal(t, map[string]string{"WECHAT_APP_ID": "wx1"}, s.all)
 	require.Empty(t, s.wechatURL)
 }

@@ -15,8 +15,6 @@ import (
 	"github.com/sendonce/sendonce/shared/command"
 )
 
-const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
-
 func newEncryptionKey() string {
 	key := make([]byte, 32)
 	rand.Read(key) // never fails

@@ -113,9 +113,6 @@ func (s settings) callsSink() bool {
 	return s.all[outgoingSetting] == "" || err == nil && networks.Contains(netip.MustParseAddr(loopback))
 }
 
-// hasSecret reports whether a secret is set, or a file that contains it.
-func (s settings) hasSecret(name string) bool { return s.all[name] != "" || s.all[name+"_FILE"] != "" }
-
 // runEnv returns the text of run.env, with the settings of programs that use the run.
 func (s settings) runEnv(databaseURL, nats string) string {
 	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +

@@ -21,10 +21,10 @@ const (
 
 // startWeChat starts a fake WeChat that prints messages instead of sending them, and
 // returns settings that use it. If WECHAT_APP_ID is set it starts nothing.
-func startWeChat(ctx context.Context, s settings, out io.Writer) (settings, interface{ Stop() error }, error) {
+func startWeChat(ctx context.Context, s settings, out io.Writer) (_ settings, stop func() error, err error) {
 	if s.all["WECHAT_APP_ID"] != "" {
 		printStep(out, "wechat", "the app of WECHAT_APP_ID")
-		return s, externalServer{}, nil
+		return s, keepRunning, nil
 	}
 	secret := rand.Text()
 	netrc, err := writeSecret(s.home, "wechat_netrc", netrcOf("ledger", secret))
@@ -45,5 +45,5 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (settings, inte
 	printStep(out, "wechat", fmt.Sprintf("curl --netrc-file '%s' %s/ledger", netrc, wechat.URL()))
 	s.wechatURL, s.wechatSecret, s.all = wechat.URL(), secret, maps.Clone(s.all)
 	s.all["WECHAT_BASE_URL"], s.all["WECHAT_APP_ID"], s.all["WECHAT_APP_SECRET"] = s.wechatURL, o.AppID, secret
-	return s, wechat, nil
+	return s, wechat.Stop, nil
 }
