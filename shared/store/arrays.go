@@ -9,8 +9,8 @@ import (
 )
 
 // arrayCodec encodes array parameters, such as the columns of a BulkStatement, five times as fast as pgx, which looks up
-// the encoding of each element and allocates memory for most of them. Other Go types, the text format and scanning
-// are left to pgx.
+// the encoding of each element and allocates memory for most of them. pgx encodes other Go types and the text format,
+// and scans.
 type arrayCodec struct {
 	pgtype.ArrayCodec
 	plan func(value any) pgtype.EncodePlan // returns nil for a Go type that is left to pgx

@@ -10,35 +10,33 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Operator is who makes a manual change, and why.
+// Operator makes a manual change.
 type Operator struct {
 	CallerID  int64
 	Name      string
 	RequestID string
-	Reason    string // in the operator's own words; "" = not said
+	Reason    string // of the change, in the operator's own words; "" = none
 }
 
 // StoredName returns the name, cut to fit a column of type varchar(50).
 func (o Operator) StoredName() string { return task.Cut(Storable(o.Name), 50) }
 
-const logActionSQL = `
+const insertActionSQL = `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after)
 values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb)`
 
 // QueueAudit adds an audit entry to the transaction of its change. It is the only writer of
 // operator_actions. before and after are JSON or "".
 func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after string) {
-	batch.Queue(logActionSQL, o.CallerID, o.StoredName(), o.RequestID, action, subject,
-		Storable(o.Reason), before, after)
+	batch.Queue(insertActionSQL, o.CallerID, o.StoredName(), o.RequestID, action, subject, Storable(o.Reason), before, after)
 }
 
-// revealedSQL finds the subjects whose reveal to the same caller was recorded within the last hour.
+// revealedSQL finds the subjects whose reveal to the caller was recorded within the last hour.
 const revealedSQL = `
 select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
 
-// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is its JSON. An
-// entry that would repeat one of the last hour is not added, so that reveals cannot fill the disk; concurrent calls may
-// each add one.
+// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is the JSON of the
+// entries. An entry that would repeat one of the last hour is not added, so that reveals cannot fill the disk.
 func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
 	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table
 	if err != nil {
@@ -58,8 +56,8 @@ func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after strin
 	return db.Hot.SendBatch(ctx, &batch).Close()
 }
 
-// AuditEntry is a manual change: the row before and after it as JSON, "" where there is no
-// row. If both are equal, nothing changed and no entry is kept.
+// AuditEntry is a manual change of a row. Before and After are JSON, or "" if there was no row. If
+// both are equal, no entry is stored.
 type AuditEntry struct{ Action, Subject, Before, After string }
 
 // Audited commits a manual change together with its audit entry.
@@ -67,8 +65,7 @@ func (db *DB) Audited(ctx context.Context, by Operator, change func(tx pgx.Tx) (
 	return runAudited(ctx, db.Hot, by, change)
 }
 
-// AuditedAsAdmin is Audited with the role that may change callers, templates and other settings. Only
-// the function admin uses it.
+// AuditedAsAdmin is Audited with the role that may change callers, templates and other settings.
 func (db *DB) AuditedAsAdmin(ctx context.Context, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
 	return runAudited(ctx, db.admin, by, change)
 }

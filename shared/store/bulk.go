@@ -9,15 +9,14 @@ import (
 )
 
 // BulkStatement is a statement over many rows. Its parameters are one array for each column, so its
-// text and its plan are the same for any number of rows. The columns are declared once: their order in
-// the text and in the parameters is that of Columns. The text is built at the first use.
+// text and its plan are the same for any number of rows.
 type BulkStatement[R any] struct {
 	// Text is the statement. It reads its rows from "unnest(@arrays) as t (@columns)". @set
 	// stands for "name = t.name" for each column except the first.
 	Text    string
 	Columns func() []BulkColumn[R]
 
-	once    sync.Once
+	once    sync.Once // sets the fields below at the first use
 	sql     string
 	columns []BulkColumn[R]
 }
@@ -28,7 +27,7 @@ type BulkColumn[R any] struct {
 	array         func(rows []R) any
 }
 
-// Array is the column with this name and type ("retry_count smallint") and its value in a row.
+// Array returns a column with this name and type, such as "retry_count smallint". value returns its value in a row.
 func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
 	name, sqlType, _ := strings.Cut(column, " ")
 	return BulkColumn[R]{name, sqlType, func(rows []R) any { return Column(rows, value) }}

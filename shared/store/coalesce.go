@@ -22,25 +22,26 @@ const (
 // one. A flush starts at once or when another one ends, never on a timer. A call returns only
 // after its own commit. Goroutines exist only while there is work.
 //
-// Callers share it fairly. Rows wait in a queue for each caller, and each queue has an equal
-// share of a flush. One more flusher is reserved for callers with no row in a flush under
-// way. It takes few rows, so a single row never waits for a large flush of others. A flush
-// that fails is divided by caller before it is divided by row.
+// Callers share a Coalescer fairly. Each caller has its own queue of rows and an equal share of a
+// flush. One more flusher is reserved for callers with no row in a flush under way. It takes few
+// rows, so a single row never waits for a large flush of others. A flush that fails is divided by
+// caller before it is divided by row.
 type Coalescer[In, Out any] struct {
-	// flush commits all rows or none, and returns their results in order. An error means that
-	// none is known to be committed. alone means that rows is one row that failed in a larger
-	// batch; it has already waited for locks.
+	// flush commits all rows or none, and returns their results in order. After an error it may be
+	// unknown whether they are committed. alone means that rows is one row that failed in a larger
+	// batch, so it has already waited for locks.
 	flush  func(ctx context.Context, rows []In, alone bool) ([]Out, error)
 	caller func(In) int64
 
 	mu       sync.Mutex
 	waiting  callerQueues[*entry[In, Out]]
-	underWay map[int64]int // flushes with rows of a caller; no entry for 0
+	underWay map[int64]int // by caller: flushes with rows of it; no entry for 0
 	running  int           // flushers, without the reserved one
 	reserved bool          // the reserved flusher is running
 	singles  *fairLimiter  // one slot for each flush that runs row by row
 }
 
+// entry is a row with its result. done is that of the row's call.
 type entry[In, Out any] struct {
 	in     In
 	caller int64
@@ -53,9 +54,8 @@ func NewCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Con
 	return &Coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newFairLimiter(flushers+1, flushers)}
 }
 
-// Do commits the rows, all of one caller, and returns when each is committed or refused, with
-// a result or error for each in order. It does not stop when the call is cancelled: queued
-// rows are committed.
+// Do commits the rows, all of one caller, and returns a result or error for each, in order. It has
+// no context, because queued rows are committed even if their call is cancelled.
 func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	var done sync.WaitGroup
 	entries := make([]entry[In, Out], len(rows))
@@ -75,8 +75,8 @@ func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	return outs, errs
 }
 
-// enqueue refuses rows if the caller would then have more rows waiting than there are free
-// slots left: a single caller can fill at most half of the queue.
+// enqueue returns false if the caller would then have more rows waiting than the queue has room
+// left: so a single caller can fill at most half of the queue.
 func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true
@@ -117,8 +117,8 @@ func (c *Coalescer[In, Out]) run(reserved bool, batch []*entry[In, Out]) {
 	}
 }
 
-// next takes the next batch, in which the rows of each caller are together. nil ends the
-// flusher. mu must be held.
+// next takes the next batch of a flusher, in which the rows of each caller are together. If there
+// is none, it returns nil and counts the flusher as ended. mu must be held.
 func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
 	if reserved {
 		batch = c.waiting.take(reservedRows, c.isIdle)
@@ -133,16 +133,16 @@ func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
 }
 
 // shouldFlush reports whether to start a flush of the waiting rows beside others under way. One more
-// flush costs Postgres as much as about 20 more rows, so few rows wait for the next flusher that ends.
-// They do not wait while the reserved flusher is busy: a caller without a flush would then wait for
-// others. mu must be held.
+// flush costs Postgres as much as about 20 more rows, so few rows wait for the next flusher that ends,
+// unless the reserved flusher is busy: a caller without a flush would then wait for others. mu must
+// be held.
 func (c *Coalescer[In, Out]) shouldFlush(others int) bool {
 	return c.waiting.total >= concurrentRows || c.waiting.total > 0 && (others == 0 || c.reserved)
 }
 
 func anyCaller(int64) bool { return true }
 
-// count adds n flushes to each caller of a batch. mu must be held.
+// count adds n to underWay for each caller of a batch. mu must be held.
 func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	for i, e := range batch {
 		if i > 0 && batch[i-1].caller == e.caller {
@@ -154,10 +154,10 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	}
 }
 
-// commit flushes a batch and releases its calls. When some row is at fault, the batch is run
-// again in two parts with half of the callers each. A part with one caller is run row by row,
-// in a goroutine of its own so that others need not wait. Only the rows at fault fail. Any
-// other error fails the whole batch at once.
+// commit flushes a batch and releases its calls. If a row is at fault, the batch is run again in
+// two parts with half of the callers each. A part with one caller is run row by row, in a
+// goroutine of its own so that others need not wait. Then only the rows at fault fail. Any other
+// error fails the whole batch at once.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)
@@ -177,8 +177,7 @@ func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	}
 }
 
-// splitByCaller divides a batch between two of its callers. It returns nil when there is only
-// one.
+// splitByCaller divides a batch between two of its callers. It returns nil if there is only one.
 func splitByCaller[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
 	var starts []int // index of each caller's first row, without the first caller
 	for i := 1; i < len(batch); i++ {

@@ -67,11 +67,11 @@ func (f *flushes) next(t *testing.T) map[int64]int {
 	t.Helper()
 	select {
 	case rows := <-f.started:
-		of := map[int64]int{}
+		byCaller := map[int64]int{}
 		for _, r := range rows {
-			of[r.caller]++
+			byCaller[r.caller]++
 		}
-		return of
+		return byCaller
 	case <-time.After(5 * time.Second):
 		require.Fail(t, "no flush started")
 		return nil
@@ -107,8 +107,8 @@ func TestRowDoesNotWaitForLargeFlushOfAnotherCaller(t *testing.T) {
 	require.Empty(t, f.started, "all flushers are busy")
 	require.NoError(t, f.endUntil(t, first))
 	require.NoError(t, f.endUntil(t, second))
-	for of := f.next(t); of[third] == 0; of = f.next(t) {
-		require.LessOrEqual(t, of[greedy], flushRows)
+	for byCaller := f.next(t); byCaller[third] == 0; byCaller = f.next(t) {
+		require.LessOrEqual(t, byCaller[greedy], flushRows)
 	}
 }
 
@@ -129,15 +129,15 @@ func TestFewRowsWaitForTheFlushUnderWay(t *testing.T) {
 	require.NoError(t, f.endUntil(t, last))
 }
 
-func TestEachFlushTakesAnEqualPartOfEveryCaller(t *testing.T) {
+func TestTakeSharesEquallyAmongCallers(t *testing.T) {
 	t.Parallel()
 	var q callerQueues[int64]
 	take := func(limit int) map[int64]int {
-		of := map[int64]int{}
+		byCaller := map[int64]int{}
 		for _, caller := range q.take(limit, anyCaller) {
-			of[caller]++
+			byCaller[caller]++
 		}
-		return of
+		return byCaller
 	}
 	q.push(greedy, slices.Repeat([]int64{greedy}, 700)...)
 	q.push(modest, modest)
@@ -200,12 +200,12 @@ func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 	require.NoError(t, slots.acquire(t.Context(), modest))
 	served := make(chan string, 10)
 	wait := func(caller int64, n int) {
-		before := slots.Count()
+		before := slots.waitingCalls()
 		go func() {
 			require.NoError(t, slots.acquire(t.Context(), caller))
 			served <- fmt.Sprint(caller, n)
 		}()
-		require.Eventually(t, func() bool { return slots.Count() > before }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return slots.waitingCalls() > before }, time.Minute, 10*time.Millisecond)
 	}
 	for n := range 3 {
 		wait(greedy, n)
@@ -221,7 +221,7 @@ func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 	soon, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() { left <- slots.acquire(soon, third) }()
-	require.Eventually(t, func() bool { return slots.Count() == 3 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return slots.waitingCalls() == 3 }, time.Minute, 10*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-left, context.Canceled)
 	slots.release(greedy)
@@ -232,11 +232,4 @@ func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 	slots.release(modest)
 	require.Empty(t, slots.byCaller)
 	require.Zero(t, slots.inUse)
-}
-
-// Count returns the number of waiting calls.
-func (l *fairLimiter) Count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.waiting.total
 }

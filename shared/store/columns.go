@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Column returns one array parameter of a statement: a field of every row.
+// Column returns a field of every row, as an array parameter of a statement.
 func Column[R, V any](rows []R, field func(R) V) []V {
 	values := make([]V, len(rows))
 	for i, row := range rows {
@@ -18,7 +18,7 @@ func Column[R, V any](rows []R, field func(R) V) []V {
 	return values
 }
 
-// CollectSet reads rows of one column into set.
+// CollectSet reads rows of one column into set. It is for QueuedQuery.Query.
 func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var k K
@@ -26,7 +26,7 @@ func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	}
 }
 
-// CollectTimes reads rows of an id and a time.
+// CollectTimes reads rows of an id and a time into times.
 func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var id task.ID
@@ -41,16 +41,17 @@ func OrNull[V comparable](v V) *V {
 	if v == zero {
 		return nil
 	}
-	kept := v // &v would make Go allocate v even if the result is nil
-	return &kept
+	copied := v // &v would make Go allocate v even if the result is nil
+	return &copied
 }
 
+// TimeOrNull is OrNull for a time. A zero time in any location is null.
 func TimeOrNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	kept := t
-	return &kept
+	copied := t
+	return &copied
 }
 
 func OrZero(t *time.Time) time.Time {

@@ -1,17 +1,17 @@
-// Package store opens the database and has what the packages below it share. These have the
-// SQL of all functions, one package for each subject. Functions parse requests and write
-// responses, the domain (shared/task, shared/message) decides, and the store writes.
+// Package store opens the database and has what its subpackages share. Each subpackage has the
+// SQL of one subject. Functions parse requests and write responses, the domain (shared/task,
+// shared/message) decides, and the store writes.
 //
 // # Tables
 //
-// A task is written once as a body (tasks), is one narrow row while it is not final
-// (task_live), and ends as one result row (task_done). There is one row to lock, and its
-// primary key makes two live states of a task impossible. Messages are stored the same way.
+// The body of a task (tasks) is written once. Its state is one narrow row of task_live while the
+// task is not final, and one row of task_done afterwards. So there is one row to lock, and a task
+// cannot have two live states. Messages are stored the same way.
 //
 // The only foreign keys are callers.made_by, callers.account_id and
 // webhook_endpoints.registered_caller: callers and endpoints are few and rarely created. Other
-// references have none, because a foreign key would lock, and so write to, the referenced row
-// each time (measured on Postgres 15), or because that row may be missing:
+// references have no foreign key, because it would lock, and so write to, the referenced row each
+// time (measured on Postgres 15), or because the referenced row may be missing:
 //
 //	task_live, task_done -> tasks, and those of messages
 //	    with a foreign key 500 results take 20 ms instead of 4, with 30 % more WAL
@@ -20,58 +20,58 @@
 //	logs, task events, receipts, accepted_messages -> tasks, messages
 //	    the same cost as the first; and logs are kept longer than their tasks
 //	webhook_deliveries -> webhook_endpoints, operator_actions -> callers
-//	    deliveries stay readable when their endpoint is deleted; caller 0 has no row
+//	    deliveries stay readable when their endpoint is deleted; the built-in admin, 0, has no row
 //	webhook_deliveries -> webhook_events
 //	    older deliveries have no row in it
 //
 // # Transactions
 //
-// Leases, send times and expiries are the database's now(), never a process's clock.
+// Leases, send times and expiries are compared with the database's now(), never with a process's clock.
 //
-// Rows are updated and deleted by id, never by a ctid that was read earlier: a statement that
-// waited for a lock would miss the newer version of the row.
+// Rows are updated and deleted by id, never by ctid: after waiting for a lock, a statement would
+// miss the newer version of the row.
 //
 // Calls of tasks.Submit, tasks.Report and messages.Submit share transactions (Coalescer). When
-// the response to a COMMIT is lost, the call is repeated and finds out what happened: ids are
-// made before the commit, so a repeated submission finds its own primary key, a claim its own
-// claim_id and a report its row in report_logs.
+// the response to a COMMIT is lost, the call is repeated and finds out whether it was committed:
+// ids are made before the commit, so a repeated submission finds its own primary key, a claim its
+// own claim_id and a report its row in report_logs.
 //
 // Callers get connections in turn (fairLimiter), and one caller has at most half of a pool.
-// WithCaller names the caller of a context. Work for several callers, such as flushes, events
-// and shared caches, is not limited.
+// WithCaller names the caller of a context. Flushes, events, shared caches and other work for
+// several callers are not limited.
 //
 // # Events
 //
-// A change is published by a row of event_outbox in the same commit: one row for each caller
-// and kind of change in a transaction. If no endpoint and no callback URL receives the kind, no
-// row is written. The id of the row is assigned while the task is locked, so ids order the
-// events of one task.
+// A transaction that changes tasks also writes their events: one row of event_outbox for each
+// caller and kind of change. If no endpoint and no callback URL receives the kind, no row is
+// written. The id of the row is assigned while the task is locked, so ids order the events of one
+// task.
 //
-// dead_letters has the events that a function will never accept, for an operator, and the
-// number of panics of events that may become such.
+// dead_letters has the events that a function will never accept, for an operator. It also counts
+// the panics of events that may become dead letters.
 //
 // # Stream pauses
 //
 // Messages and events that wait for the broker are grouped by stream (message_live.stream,
 // event_outbox.stream). A stream that is full, has no leader or does not reply gets a row in
 // stream_pauses. Until the pause ends, relays read one row per caller of that stream and update
-// none. A pause lasts 2 s, and each further one twice as long, up to a minute. After it, a few
-// messages or one row of events are tried. If the stream accepts them, the pause is removed and
-// the rest follows in order. Names of streams that do not belong to Sendonce are not known. Their
+// none. A pause lasts 2 s, and each further one twice as long, up to a minute. After the pause, a
+// few messages or one row of events are tried. If the stream accepts them, the pause is removed and
+// the rest follows in order. The names of streams that do not belong to Sendonce are unknown: their
 // subjects are divided into 64 groups by a hash of the first token, and the streams of one group
 // are paused together.
 //
 // If a stream refuses a single message or event, for example because of a limit of its subject,
-// the next_at of its row becomes later, and others overtake it. While the broker is unavailable,
-// no stream is paused and no waiting row is updated: the error is kept in stream_pauses, in one
-// row per stream with failures 0.
+// the next_at of that row becomes later, and other rows overtake it. While the broker is
+// unavailable, no stream is paused and no waiting row is updated: stream_pauses keeps the error, in
+// one row per stream with failures 0.
 //
 // # Roles
 //
-// Roles lists the database users. Hot has settings that make plans use the indexes, even if
-// statements were prepared while the tables were empty; so have Admin and Retention. Read, for
-// lists and statistics, is read-only. Migrations make these settings with ALTER ROLE, and no SET
-// is sent when connecting, so they also apply behind PgBouncer.
+// Roles lists the database users. The settings of Hot, Admin and Retention make plans use the
+// indexes, even if statements were prepared while the tables were empty. Read, for lists and
+// statistics, is read-only. Migrations make these settings with ALTER ROLE, so they also apply
+// behind PgBouncer, where a SET on connecting would not.
 //
 // # Indexes of the original SMS tables
 //

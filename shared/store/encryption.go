@@ -16,8 +16,8 @@ const (
 	encryptedPrefix    = "enc2." // check constraints refuse other values
 )
 
-// ErrDecrypt means that a stored secret cannot be decrypted: its key is not among
-// the configured ones, or the row was changed by a writer without the key.
+// ErrDecrypt means that a stored secret cannot be decrypted: its key is not configured, or a writer
+// without the key changed the row.
 var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 
 // Keys encrypt what must be stored and read back: signing secrets of webhooks and
@@ -26,10 +26,10 @@ var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 //
 // An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
 // GCM with a random nonce (NIST SP 800-38D). The key id is the beginning of the
-// key's SHA-256. The argument row is additional authenticated data: for a stored value,
-// the table and id of its row, and after a space other data, such as its caller. So a
-// value that is copied to another row, or to a row of another caller with the same
-// id, is refused.
+// key's SHA-256. The argument row is additional authenticated data: the table and id
+// of the value's row, and after a space other data, such as its caller. So Decrypt
+// refuses a value that was copied to another row, or to a row of another caller with
+// the same id.
 type Keys struct {
 	ids  []string // newest first
 	aead map[string]cipher.AEAD

@@ -31,7 +31,7 @@ func keysOf(t *testing.T, texts ...string) store.Keys {
 	return k
 }
 
-func TestKeysEncryptAndDecryptTheSecretOfARow(t *testing.T) {
+func TestKeysDecryptOnlyTheRowThatTheyEncrypted(t *testing.T) {
 	t.Parallel()
 	k := keysOf(t, keyText(1))
 	a, err := k.Encrypt("row/1", "whsec_x")
@@ -71,16 +71,13 @@ func TestAnOlderKeyStillDecryptsAndTheFirstEncrypts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// stored returns every secret as it is stored.
-func stored(t *testing.T, db *storetest.DB) (all []string) {
+// refreshToken stores a provider token.
+func refreshToken(t *testing.T, db *storetest.DB, token string) {
 	t.Helper()
-	rows, err := db.Hot.Query(t.Context(), `
-		select secret from webhook_endpoints union all select old_secret from webhook_endpoints where old_secret is not null
-		union all select token from provider_tokens`)
+	_, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
+		return subscribe.ProviderToken{Value: token, Left: time.Hour}, nil
+	})
 	require.NoError(t, err)
-	all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	return all
 }
 
 func TestStoredSecretsAreEncrypted(t *testing.T) {
@@ -93,11 +90,11 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 		_, err = db.Webhooks.RotateSigningSecret(t.Context(), 7, secret, store.Operator{Name: "shop"})
 		require.NoError(t, err)
 	}
-	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
-		return subscribe.ProviderToken{Value: "token-in-clear", Left: time.Hour}, nil
-	})
+	refreshToken(t, db, "token-in-clear")
+	stored, err := store.QueryRows(t.Context(), db.Hot, pgx.RowTo[string], `
+		select secret from webhook_endpoints union all select old_secret from webhook_endpoints where old_secret is not null
+		union all select token from provider_tokens`)
 	require.NoError(t, err)
-	stored := stored(t, db)
 	require.Len(t, stored, 5)
 	for _, text := range stored {
 		require.Regexp(t, `^enc2\.[0-9a-f]{8}\.[A-Za-z0-9+/]+$`, text)
@@ -112,10 +109,7 @@ func TestPlainSecretsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
-	_, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
-		return subscribe.ProviderToken{Value: "token", Left: time.Hour}, nil
-	})
-	require.NoError(t, err)
+	refreshToken(t, db, "token")
 	for _, sql := range []string{
 		`update webhook_endpoints set secret = 'whsec_mine'`, `update webhook_endpoints set old_secret = 'whsec_mine'`,
 		`insert into webhook_endpoints (id, caller_id, secret) values (gen_random_uuid(), 0, 'whsec_mine')`,
@@ -176,10 +170,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	before.MustAddEndpoint(t, 8, "https://other.example")
 	before.MustAddEndpoint(t, 9, "https://copied.example")
 	before.Exec(t, `update webhook_endpoints set secret = (select secret from webhook_endpoints where caller_id = 7) where caller_id = 9`)
-	_, err = before.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
-		return subscribe.ProviderToken{Value: "token", Left: time.Hour}, nil
-	})
-	require.NoError(t, err)
+	refreshToken(t, before, "token")
 
 	both := withKeys(keyText(2), keyText(1))
 	done, err := both.Maintenance.Reencrypt(t.Context())

@@ -44,41 +44,29 @@ func KeyInFlight() error {
 	}
 }
 
-func NotFound(what string) error {
-	return task.Refuse(task.CodeNotFound, "no such "+what)
-}
+func NotFound(noun string) error { return task.Refuse(task.CodeNotFound, "no such "+noun) }
 
 // IsRowError reports whether a failed batch may succeed without some of its rows: the cause is
 // invalid data, a lock that one row waits for, or a deadlock.
 func IsRowError(err error) bool {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return false
-	}
-	switch pg.Code[:2] {
-	case "40":
-		return true
-	default:
-		return IsPoison(err) || pg.Code == CodeLockTimeout
-	}
+	code := SQLState(err)
+	return strings.HasPrefix(code, "40") || code == CodeLockTimeout || IsPoison(err)
 }
 
-// IsPoison reports whether err means that the database will never accept the row, whatever its
-// present state: a statement would change one row twice (21), or the data is invalid (22),
-// violates a constraint (23), or exceeds a limit of Postgres (54), such as the length of a key
-// in an index.
+// IsPoison reports whether err means that the database will never accept the row: a statement
+// would change one row twice (21), or the data is invalid (22), violates a constraint (23), or
+// exceeds a limit of Postgres (54), such as the length of a key in an index.
 func IsPoison(err error) bool {
 	code := SQLState(err)
 	return len(code) == 5 && slices.Contains([]string{"21", "22", "23", "54"}, code[:2])
 }
 
-// connectionLostError wraps the error of a transaction whose connection broke. The transaction may have been
-// committed.
+// connectionLostError is the error of a transaction that may have been committed before its connection broke.
 type connectionLostError struct{ error }
 
 func (l connectionLostError) Unwrap() error { return l.error }
 
-// WrapConnectionLost wraps err in connectionLostError if conn is broken and the transaction may have been committed.
+// WrapConnectionLost makes err a connectionLostError if conn is broken and the transaction may have been committed.
 func WrapConnectionLost(conn *pgx.Conn, err error) error {
 	if err != nil && conn.IsClosed() && !rejectedByPooler(err) {
 		return connectionLostError{err}
@@ -90,37 +78,35 @@ func WrapConnectionLost(conn *pgx.Conn, err error) error {
 // server connection for the transaction. Nothing was executed. PgBouncer uses one code for
 // all its errors, so the message is compared.
 func rejectedByPooler(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeProtocolViolation &&
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == codeProtocolViolation &&
 		(strings.Contains(pg.Message, "query_wait_timeout") || strings.Contains(pg.Message, "server_login_retry"))
 }
 
-func isConnectionLost(err error) bool {
-	var lost connectionLostError
-	return errors.As(err, &lost)
+func isConnectionLost(err error) bool { return isType[connectionLostError](err) }
+
+// neverConnected reports whether err means that no connection could be made.
+func neverConnected(err error) bool { return isType[*pgconn.ConnectError](err) }
+
+// isType reports whether err is or wraps an error of type E.
+func isType[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // MayHaveCommitted reports whether a transaction may be committed although its commit returned
 // err: the request may have reached the server, and the server did not report that it failed.
 func MayHaveCommitted(err error) bool {
-	var pg *pgconn.PgError
-	var own *task.Error
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.SeverityUnlocalized != "ERROR" && !rejectedByPooler(err) // FATAL and PANIC end the connection, possibly after the commit
 	}
-	return !errors.As(err, &own) && !neverConnected(err) && !pgconn.SafeToRetry(err)
-}
-
-// neverConnected reports whether err means that no connection could be made.
-func neverConnected(err error) bool {
-	var connect *pgconn.ConnectError
-	return errors.As(err, &connect)
+	return !isType[*task.Error](err) && !neverConnected(err) && !pgconn.SafeToRetry(err)
 }
 
 // missingPartition reports whether a log table has no partition for the month of a row.
 func missingPartition(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeCheckViolation && pg.ConstraintName == "" && strings.HasSuffix(pg.TableName, "_logs")
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == codeCheckViolation && pg.ConstraintName == "" && strings.HasSuffix(pg.TableName, "_logs")
 }
 
 func SQLState(err error) string {
@@ -132,19 +118,15 @@ func SQLState(err error) string {
 
 // Violates reports whether err is the violation of this unique constraint.
 func Violates(err error, constraint string) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
 }
 
 // Wrap adds the failed operation to a database error. A transient error becomes server_busy and
 // keeps its cause for the log. nil and errors of type task.Error are returned unchanged.
 func Wrap(operation string, err error) error {
-	if err == nil {
-		return nil
-	}
-	_, own := errors.AsType[*task.Error](err)
 	switch {
-	case own:
+	case err == nil || isType[*task.Error](err):
 		return err
 	case isTransient(err):
 		return fmt.Errorf("%s: %w (%w)", operation, Busy(), err)
@@ -156,8 +138,7 @@ func Wrap(operation string, err error) error {
 // isTransient reports whether the same call may succeed later. That includes problems that an
 // administrator must fix in the database: a password, the settings of a role, a missing migration.
 func isTransient(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && !neverConnected(err) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && !neverConnected(err) {
 		switch pg.Code[:2] {
 		case "08", "53", "57", "40": // connection, resources, operator, rollback
 			return true
@@ -165,8 +146,7 @@ func isTransient(err error) bool {
 			return slices.Contains([]string{CodeLockTimeout, codeReadOnly, codeUndefinedTable, codeUndefinedFunction}, pg.Code)
 		}
 	}
-	var own *task.Error
-	var network *net.OpError
-	return errors.As(err, &own) && own.Code == task.CodeServerBusy || isConnectionLost(err) || neverConnected(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
+	return task.CodeOf(err) == task.CodeServerBusy || isConnectionLost(err) || neverConnected(err) ||
+		pgconn.Timeout(err) || pgconn.SafeToRetry(err) || isType[*net.OpError](err) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }

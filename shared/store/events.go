@@ -39,20 +39,19 @@ func (m EventMode) Pick(plain, withEvents string) string {
 	return plain
 }
 
-// HasEndpoint is the condition that the caller of a row of changed has an endpoint for its
-// kind of event, as in receiversSQL of package webhooks. Events that neither an endpoint nor a callback URL
-// receives are not written, since they would only fill the stream. The statement is part of
-// the last round trip before the commit, so an endpoint that was created while the transaction
-// waited for a lock receives the event.
+// HasEndpoint is the condition that a row of the table changed has an endpoint of its caller_id
+// for its kind. receiversSQL of package webhooks has the same condition. Events that neither an
+// endpoint nor a callback URL receives are not written, since they would only fill the stream. The
+// statement is part of the last round trip before the commit, so an endpoint that was created while
+// the transaction waited for a lock receives the event.
 const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or changed.kind = any(e.events)))`
 
-// Notifier counts the event rows that a transaction writes, and calls OnEvents and
-// OnFailed after its commit.
+// Notifier calls Config.OnEvents and Config.OnFailed after the commit of a transaction.
 type Notifier struct {
 	db     *DB
-	rows   int64
-	failed bool // some task failed in a way that counts for alerts
+	rows   int64 // of event_outbox that the transaction writes
+	failed bool  // some task failed in a way that counts for alerts
 }
 
 // NewNotifier returns the notifier of one transaction.
@@ -94,12 +93,11 @@ func (n *Notifier) Notify(err error) error {
 	return err
 }
 
-// Kinds of events that are not of tasks: an endpoint was disabled, an accepted message was
-// saved or rejected, an alert was raised or cleared.
+// Kinds of events that are not of tasks.
 const (
-	KindWebhookDisabled = "webhook.disabled"
-	KindMessageSaved    = "message.saved"
-	KindMessageRejected = "message.rejected"
+	KindWebhookDisabled = "webhook.disabled" // an endpoint was disabled
+	KindMessageSaved    = "message.saved"    // an accepted message
+	KindMessageRejected = "message.rejected" // an accepted message
 	KindAlertRaised     = "alert.raised"
 	KindAlertCleared    = "alert.cleared"
 )

@@ -6,8 +6,14 @@ func limiterOf(pool *pgxpool.Pool) *fairLimiter {
 	return pool.Config().ConnConfig.Tracer.(connectionLimiter).fairLimiter
 }
 
-// WaitingForConnections is how many calls wait for a connection of the pool.
-func WaitingForConnections(pool *pgxpool.Pool) int { return limiterOf(pool).Count() }
+func (l *fairLimiter) waitingCalls() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting.total
+}
 
-// CallersWithConnections is how many callers have a connection of the pool.
+// WaitingForConnections returns how many calls wait for a connection of the pool.
+func WaitingForConnections(pool *pgxpool.Pool) int { return limiterOf(pool).waitingCalls() }
+
+// CallersWithConnections returns how many callers have a connection of the pool.
 func CallersWithConnections(pool *pgxpool.Pool) int { return len(limiterOf(pool).byCaller) }

@@ -12,10 +12,11 @@ import (
 // connectionWaitLimit is how long a call waits for a connection before it fails as overloaded.
 const connectionWaitLimit = 10 * time.Second
 
-// fairLimiter shares slots among callers. A caller has at most share of them at once. Of the
-// callers that wait, the one served longest ago is next.
+// fairLimiter shares slots among callers. Of the callers that wait, the one served longest ago is
+// next.
 type fairLimiter struct {
-	slots, share int
+	slots int
+	share int // the most slots of one caller
 
 	mu       sync.Mutex
 	inUse    int
@@ -83,14 +84,13 @@ func (l *fairLimiter) grant(caller int64) {
 	l.byCaller[caller]++
 }
 
-// Context keys: the caller of a call, and the caller whose slot an Acquire uses.
 type (
-	callerKey           struct{}
-	connectionCallerKey struct{}
+	callerKey     struct{} // of the caller whose work has the context
+	slotCallerKey struct{} // of the caller whose slot an Acquire uses
 )
 
-// WithCaller marks work with ctx as that of one caller (0 is the built-in admin). Such work gets
-// at most the caller's share of the connections. Other work is not limited.
+// WithCaller marks work with ctx as that of one caller (0 is the built-in admin), which limits it
+// to the caller's share of the connections. Other work is not limited.
 func WithCaller(ctx context.Context, id int64) context.Context {
 	return context.WithValue(ctx, callerKey{}, id)
 }
@@ -120,17 +120,20 @@ func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Poo
 	if !ok {
 		return ctx
 	}
-	soon, cancel := context.WithTimeout(ctx, connectionWaitLimit)
+	limited, cancel := context.WithTimeout(ctx, connectionWaitLimit)
 	defer cancel()
-	if err := c.acquire(soon, caller); err != nil {
-		return soon
+	if err := c.acquire(limited, caller); err != nil {
+		return limited
 	}
-	return context.WithValue(ctx, connectionCallerKey{}, caller)
+	return context.WithValue(ctx, slotCallerKey{}, caller)
 }
 
-// TraceAcquireEnd records on the connection the caller whose slot it uses.
+// customDataCaller is the key of a connection's custom data for the caller whose slot it uses.
+const customDataCaller = "caller"
+
+// TraceAcquireEnd records the slot on the connection, or frees it if there is no connection.
 func (c connectionLimiter) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
-	caller, ok := ctx.Value(connectionCallerKey{}).(int64)
+	caller, ok := ctx.Value(slotCallerKey{}).(int64)
 	switch {
 	case !ok:
 	case data.Conn == nil:
@@ -148,9 +151,7 @@ func (c connectionLimiter) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceRelea
 	}
 }
 
-const customDataCaller = "caller"
-
-// noQueryTracer implements the methods of the tracer interface that are not needed.
+// noQueryTracer has the methods that pgx.QueryTracer demands of a tracer, and that do nothing here.
 type noQueryTracer struct{}
 
 func (noQueryTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

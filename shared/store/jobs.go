@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// A begun_at far in the future was written before a clock was set back, or by another
-	// primary.
+	// beginJobSQL ignores a begun_at far in the future: it was written before a clock was set back, or
+	// by another primary.
 	beginJobSQL = `
 with begun as (
     update upkeep set begun_at = now()
@@ -23,8 +23,8 @@ select begun.place::text, begun.what is not null from upkeep left join begun usi
 	endJobSQL = `update upkeep set place = $2::text::jsonb, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
 )
 
-// BeginJob reports whether a job is due, and returns the position at which its last run stopped.
-// If due is true, no other instance starts the job within interval.
+// BeginJob reports whether a job is due. If it is, no other instance starts the job within interval,
+// and position is where its last run stopped.
 func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) (position *string, due bool, err error) {
 	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, job, interval.Seconds()).Scan(&position, &due)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -33,7 +33,7 @@ func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) 
 	return position, due, err
 }
 
-// ErrNoJob returns the error of a job that has no row in upkeep, so that it would never run.
+// ErrNoJob returns the error of a job that has no row in upkeep.
 func ErrNoJob(job string) error {
 	return fmt.Errorf("the table upkeep has no row %q, so this job never runs: run migrate", job)
 }

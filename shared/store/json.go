@@ -19,8 +19,8 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
-// ValidTime reports whether a time that was read from JSON lies between the years 1 and 9999, as the bounds of columns
-// demand. Go reads others, but does not write them as JSON.
+// ValidTime reports whether a time is between the years 1 and 9999, like those of columns. Go reads other times from
+// JSON, but does not write them.
 func ValidTime(at time.Time) bool {
 	year := at.UTC().Year()
 	return 1 <= year && year <= 9999
@@ -52,10 +52,13 @@ func (l *List[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// maxLoggedRequest is how many bytes of a request a log row keeps.
+const maxLoggedRequest = 8 << 10
+
 // LogJSON returns a request body as it is stored in the logs: the body itself if the type jsonb
 // accepts it, so that Postgres can read its values, else its text as a JSON string.
 func LogJSON(request []byte) string {
-	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
+	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !jsonbMayReject(request) {
 		return string(request)
 	}
 	return MustJSON(task.Cut(Storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
@@ -66,10 +69,10 @@ func Storable(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }
 
-// beyondJSONB reports whether valid JSON may contain what the type jsonb rejects: NUL,
-// unpaired surrogates, numbers with an exponent, deep nesting. False positives are allowed: a
-// body that is stored as a string loses nothing.
-func beyondJSONB(text []byte) bool {
+// jsonbMayReject reports whether valid JSON has something that the type jsonb may reject: NUL,
+// surrogates, numbers with an exponent, deep nesting. False positives are allowed: a body that is
+// stored as a string loses nothing.
+func jsonbMayReject(text []byte) bool {
 	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
 		return true
 	}
@@ -93,6 +96,3 @@ func beyondJSONB(text []byte) bool {
 	}
 	return false
 }
-
-// maxLoggedRequest bounds what a log row keeps of a request, in bytes.
-const maxLoggedRequest = 8 << 10

@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// ErrRoleSettings is returned by Ping when the hot role, or one of its sessions, has settings that
-// make commits less durable, hide the tables or refuse all writes.
+// ErrRoleSettings means that the hot role, or one of its sessions, has settings that make commits
+// less durable, hide the tables or refuse all writes.
 var ErrRoleSettings = errors.New("the database role has settings that migrate did not make")
 
-// roleSettingsSQL lists changed settings of this session and of the role's future sessions.
-// Settings of the server or the database are the operator's choice. A role may change its own,
-// and behind a pooler that does not reset them a session keeps the settings of its last user.
+// roleSettingsSQL lists changed settings of this session and of the role's future sessions. A role
+// may change its own settings, and behind a pooler that does not reset them a session keeps those
+// of its last user. Settings of the server or the database are the operator's choice.
 const roleSettingsSQL = `
 select coalesce(string_agg(distinct name, ', '), '')
 from (
@@ -24,9 +24,8 @@ from (
 ) changed
 where name in ('synchronous_commit', 'default_transaction_read_only') or name = 'search_path' and setting <> 'public, pg_temp'`
 
-// Ping checks that the database is available. If the hot role or the session of the Ping has settings
-// that it must not have, Ping closes the pool's connections and returns ErrRoleSettings. New
-// connections work as soon as migrate has restored the role.
+// Ping checks that the database is available. If it returns ErrRoleSettings, it has closed the
+// pool's connections: new ones work as soon as migrate has restored the role.
 func (db *DB) Ping(ctx context.Context) error {
 	if !db.hotHasRole {
 		return db.Hot.Ping(ctx)

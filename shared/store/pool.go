@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,23 +19,19 @@ import (
 // statements that a connection rarely runs, where preparing costs more than it saves, and for
 // lists, whose best plan depends on their filters.
 //
-// Such statements must cast their parameters, compare equal types, and pass null instead of calling
-// nullif: on a new connection the server has no catalog cache, and choosing among all operators of
-// a name takes 0.4 ms.
+// An unprepared statement must cast its parameters, compare equal types, and pass null instead of
+// calling nullif: on a new connection the server has no catalog cache, and choosing among all
+// operators of a name takes 0.4 ms.
 const Unprepared = pgx.QueryExecModeExec
 
-// Roles are the database users of each kind of work. A password replaces that of the URL; ""
-// keeps it. If Hot is empty, then hot, admin and retention work uses the URL's user. If Read
-// is empty, reads use the URL's user.
+// Roles are the database users of each kind of work. An empty password keeps that of the URL. If
+// Hot is empty, hot, admin and retention work uses the URL's user. If Read is empty, reads use it.
 type Roles struct {
 	Hot, HotPassword             string // everything else
 	Read, ReadPassword           string // lists and statistics
 	Admin, AdminPassword         string // changes of callers, templates and other settings
 	Retention, RetentionPassword string // archiving and deleting old rows
 }
-
-// rareConns limits the connections of pools that are rarely used.
-const rareConns = 2
 
 // pools holds one connection pool for each role.
 type pools struct {
@@ -58,7 +55,7 @@ func openPools(cfg Config) (p pools, err error) {
 	read, rare := hot.Copy(), hot.Copy()
 	disablePreparedStatements(read)
 	acceptReadOnlyPrimary(read)
-	rare.MaxConns = min(rare.MaxConns, rareConns)
+	rare.MaxConns = min(rare.MaxConns, 2)
 	r := cfg.Roles
 	p.Hot = open(hot, r.Hot, r.HotPassword, "sendonce")
 	p.Read = open(read, r.Read, r.ReadPassword, "sendonce-read")
@@ -100,11 +97,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	}
 	pc.AfterConnect = registerTypes
 	pc.ConnConfig.ConnectTimeout = 3 * time.Second // to one host
-	pc.MinConns = 0
-	pc.MaxConns = int32(cfg.MaxConns)
-	if cfg.MaxConns == 0 {
-		pc.MaxConns = 8
-	}
+	pc.MinConns, pc.MaxConns = 0, int32(cmp.Or(cfg.MaxConns, 8))
 	pc.MaxConnIdleTime = 30 * time.Second
 	pc.PingTimeout = time.Second // of an idle connection, whose host may be gone
 	return pc, nil
@@ -112,10 +105,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 
 func openPool(pc *pgxpool.Config, role, password, application string) (*pgxpool.Pool, error) {
 	if role != "" {
-		pc.ConnConfig.User = role
-	}
-	if role != "" && password != "" {
-		pc.ConnConfig.Password = password
+		pc.ConnConfig.User, pc.ConnConfig.Password = role, cmp.Or(password, pc.ConnConfig.Password)
 	}
 	pc.ConnConfig.RuntimeParams["application_name"] = application
 	pc.ConnConfig.Tracer = newConnectionLimiter(int(pc.MaxConns))
@@ -142,22 +132,22 @@ func acceptReadOnlyPrimary(pc *pgxpool.Config) {
 	}
 }
 
-// registerTypes maps our Go types to Postgres types. Unprepared statements need it, since pgx
-// does not query the server for the types of their parameters.
+// registerTypes maps our Go types to Postgres types, since pgx does not query the server for the
+// types of the parameters of Unprepared statements.
 func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	m := conn.TypeMap()
-	for _, one := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
-		m.RegisterDefaultPgType(one, "uuid")
+	for _, id := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
+		m.RegisterDefaultPgType(id, "uuid")
 	}
-	for _, many := range []any{[]task.ID(nil), []task.Hash(nil), []*task.Hash(nil), []*task.ID(nil)} {
-		m.RegisterDefaultPgType(many, "_uuid")
+	for _, ids := range []any{[]task.ID(nil), []task.Hash(nil), []*task.Hash(nil), []*task.ID(nil)} {
+		m.RegisterDefaultPgType(ids, "_uuid")
 	}
 	registerArrays(m)
 	return nil
 }
 
-// withoutPassword describes an error in a URL without quoting any part of it: in a malformed
-// URL any part may be the password.
+// withoutPassword describes the error without quoting any part of the URL: in a malformed URL any
+// part may be the password.
 func withoutPassword(err error) error {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {

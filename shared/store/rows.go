@@ -15,43 +15,43 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// maxPageBytes limits a page: the total size of its rows as the database sends them. A page
-// has at least one row, however large.
+// maxPageBytes limits the total size of a page's rows, as the database sends them. A page has at
+// least one row, however large.
 const maxPageBytes = 1 << 20
 
-// meterKey is the context key of WithMeter.
 type meterKey struct{}
 
-// WithMeter returns a context with which reads of pages call meter with the size of each row,
-// in bytes, before the row is kept in memory. An error of meter ends the read.
+// WithMeter makes reads of pages with ctx call meter with the size of each row, before the row is
+// kept in memory. An error of meter ends the read.
 func WithMeter(ctx context.Context, meter func(bytes int) error) context.Context {
 	return context.WithValue(ctx, meterKey{}, meter)
 }
 
-// readPage calls scan for each row until limit or maxPageBytes is reached or no row is left; more
-// reports whether there are more. The rows after the page are discarded as they arrive, so
-// they use no memory.
-func readPage(ctx context.Context, rows pgx.Rows, limit int, scan func() error) (more bool, err error) {
+// CollectPage scans rows until limit or maxPageBytes is reached or no row is left. more reports
+// whether there are more rows. They are discarded as they arrive, so they use no memory.
+func CollectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.RowToFunc[T]) (page []T, more bool, err error) {
 	defer rows.Close()
 	meter, _ := ctx.Value(meterKey{}).(func(bytes int) error)
-	for n, total := 0, 0; rows.Next(); n++ {
+	for total := 0; rows.Next(); {
 		size := rowSize(rows)
-		if n == limit || n > 0 && total+size > maxPageBytes {
+		if len(page) == limit || len(page) > 0 && total+size > maxPageBytes {
 			more = true
 			break
 		}
 		total += size
 		if meter != nil {
 			if err := meter(size); err != nil {
-				return false, err
+				return nil, false, err
 			}
 		}
-		if err := scan(); err != nil {
-			return false, err
+		row, err := scan(rows)
+		if err != nil {
+			return nil, false, err
 		}
+		page = append(page, row)
 	}
 	rows.Close()
-	return more, rows.Err()
+	return page, more, rows.Err()
 }
 
 func rowSize(rows pgx.Rows) (bytes int) {
@@ -61,40 +61,30 @@ func rowSize(rows pgx.Rows) (bytes int) {
 	return bytes
 }
 
-// CollectPage reads a page of rows (see readPage), each with scan.
-func CollectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.RowToFunc[T]) (page []T, more bool, err error) {
-	more, err = readPage(ctx, rows, limit, func() error {
-		row, err := scan(rows)
-		page = append(page, row)
-		return err
-	})
-	return page, more, err
-}
-
 // RowByName returns a function that reads the rows of one query into values of T: each column
 // into the field of its name, such as retry_count into RetryCount, and null as the zero value.
 // Every column must have a field and every field a column.
 func RowByName[T any]() pgx.RowToFunc[T] {
 	var row T
 	var targets []any
-	return func(from pgx.CollectableRow) (T, error) {
+	return func(result pgx.CollectableRow) (T, error) {
 		if targets == nil {
 			var err error
-			if targets, err = fieldsByName(reflect.ValueOf(&row).Elem(), from.FieldDescriptions()); err != nil {
+			if targets, err = fieldsByName(reflect.ValueOf(&row).Elem(), result.FieldDescriptions()); err != nil {
 				return row, err
 			}
 		}
-		err := from.Scan(targets...)
+		err := result.Scan(targets...)
 		return row, err
 	}
 }
 
-// fieldIndexes has for each type that RowByName reads the index of each field by its name, in
-// lower case and without underscores.
+// fieldIndexes has, by type that RowByName reads, the index of each field by its name in lower case.
 var fieldIndexes sync.Map
 
+// fieldsByName returns for each column a pointer to the field of row that it is scanned into.
 func fieldsByName(row reflect.Value, columns []pgconn.FieldDescription) ([]any, error) {
-	known, ok := fieldIndexes.Load(row.Type())
+	cached, ok := fieldIndexes.Load(row.Type())
 	if !ok {
 		indexes := map[string][]int{}
 		for _, f := range reflect.VisibleFields(row.Type()) {
@@ -102,9 +92,9 @@ func fieldsByName(row reflect.Value, columns []pgconn.FieldDescription) ([]any, 
 				indexes[strings.ToLower(f.Name)] = f.Index
 			}
 		}
-		known, _ = fieldIndexes.LoadOrStore(row.Type(), indexes)
+		cached, _ = fieldIndexes.LoadOrStore(row.Type(), indexes)
 	}
-	indexes := known.(map[string][]int)
+	indexes := cached.(map[string][]int)
 	if len(columns) != len(indexes) {
 		return nil, fmt.Errorf("%d columns for the %d fields of %s", len(columns), len(indexes), row.Type())
 	}
@@ -128,7 +118,7 @@ func fieldsByName(row reflect.Value, columns []pgconn.FieldDescription) ([]any, 
 	return targets, nil
 }
 
-// These read null as the zero value.
+// Scan targets that read null as the zero value.
 type (
 	zeroText string
 	zeroInt  int64
@@ -150,9 +140,14 @@ func (z *zeroTime) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// Querier is a pool or a transaction.
+// Querier is a pool, a connection or a transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Execer is a pool, a connection or a transaction.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 // QueryRows reads all rows that sql returns.
@@ -182,8 +177,8 @@ func Each(rows pgx.Rows, targets []any, each func()) error {
 	return err
 }
 
-// QueryOne reads the one row that sql returns. Without a row, the error is task.CodeNotFound and names what.
-func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...any) (T, error) {
+// QueryOne reads the one row that sql returns. Without a row, the error is NotFound(noun).
+func QueryOne[T any](ctx context.Context, q Querier, noun, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		var none T
@@ -191,19 +186,19 @@ func QueryOne[T any](ctx context.Context, q Querier, what, sql string, args ...a
 	}
 	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return row, NotFound(what)
+		return row, NotFound(noun)
 	}
 	return row, err
 }
 
-// QueryPage reads a page of at most limit rows (see readPage). The last parameter of sql is its limit:
-// QueryPage passes limit + 1, to find out whether there are more rows. The statement is planned for the
-// values of its parameters, since most of them are optional filters.
+// QueryPage is CollectPage for the rows that sql returns. The last parameter of sql is its limit:
+// QueryPage passes limit + 1, to find out whether there are more rows. The statement is Unprepared,
+// since most of its parameters are optional filters.
 func QueryPage[T any](ctx context.Context, q Querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
 	return QueryPageBy(ctx, q, limit, pgx.RowToStructByPos[T], sql, slices.Concat([]any{Unprepared}, args, []any{limit + 1})...)
 }
 
-// QueryPageBy is CollectPage for the rows that sql returns. A limit that sql needs must be in args.
+// QueryPageBy is CollectPage for the rows that sql returns. If sql has a limit, args must have limit + 1.
 func QueryPageBy[T any](ctx context.Context, q Querier, limit int, scan pgx.RowToFunc[T], sql string, args ...any) (page []T, more bool, err error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -217,9 +212,4 @@ func (db *DB) QueryTime(ctx context.Context, sql string) (time.Time, error) {
 	var at *time.Time
 	err := db.Hot.QueryRow(ctx, sql).Scan(&at)
 	return OrZero(at), err
-}
-
-// Execer is a pool or a transaction.
-type Execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

@@ -1,8 +1,6 @@
 package store
 
-import (
-	"github.com/jackc/pgx/v5/pgxpool"
-)
+import "github.com/jackc/pgx/v5/pgxpool"
 
 // Config says where the database is and as whom the functions log in.
 type Config struct {
@@ -16,8 +14,7 @@ type Config struct {
 	OnFailed func()    // called after a commit of failures that count for alerts; nil = no call
 }
 
-// DB is the connection to the database that the stores of all subjects share. It makes no
-// network call before its first use.
+// DB has the connection pools that the stores of all subjects share.
 type DB struct {
 	pools
 	EventMode  EventMode
@@ -27,7 +24,7 @@ type DB struct {
 	hotHasRole bool // Hot logs in as the role that migrate configures
 }
 
-// Open prepares the pools without connecting. The first call that needs a connection opens it.
+// Open prepares the pools. The first call that needs a connection opens it.
 func Open(cfg Config) (*DB, error) {
 	pools, err := openPools(cfg)
 	if err != nil {
@@ -45,10 +42,10 @@ func orNoop(call func()) func() {
 	return call
 }
 
-// Close closes the pools when the statements under way have ended.
+// Close waits for the statements under way and closes the pools.
 func (db *DB) Close() { db.close() }
 
-// Stats returns the statistics of each connection pool, by its name.
+// Stats returns the statistics of the pools by name.
 func (db *DB) Stats() map[string]*pgxpool.Stat {
 	stats := map[string]*pgxpool.Stat{}
 	for name, pool := range db.byName() {

@@ -15,10 +15,10 @@ type Relayed struct {
 	Rows              int         // due rows in the batch
 	More              bool        // more may be due now
 	BrokerUnavailable bool        // the broker itself was unavailable: the next call would fail too
-	Full              bool        // a stream was paused: if it is full, it must be trimmed
+	Full              bool        // a stream was paused, perhaps because it is full: it may need trimming
 	Again             []time.Time // new due times of delayed rows, by the database's clock
 
-	Streams []StreamChange // streams that were paused or resumed
+	Streams []StreamChange
 }
 
 // StreamChange reports that a stream was paused or resumed.
@@ -30,21 +30,20 @@ type StreamChange struct {
 // ProbeMessages is how many messages of a stream are tried when its pause ends.
 const ProbeMessages = 16
 
-// JoinStreamPauses joins the pause of a stream s, by one lookup in the primary key. Without a
-// row the stream is not paused.
+// JoinStreamPauses joins the pause p of the stream s.stream, by one lookup in the primary key.
+// Without a row the stream is not paused.
 const JoinStreamPauses = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
 
-// StreamIsOpen is the condition that a stream s, joined by JoinStreamPauses, may be tried now.
+// StreamIsOpen is the condition that a stream with the pause p of JoinStreamPauses may be tried now.
 const StreamIsOpen = `(p.until is null or p.until <= now())`
 
-// streamState is the state of a stream before a batch, and the results of what the batch
-// published to it.
+// streamState is the state of a stream before a batch, and the results of the batch.
 type streamState struct {
 	paused   bool // stream_pauses has a row for it
 	failures int  // consecutive failures before the batch
 
 	rows     int           // in the batch
-	byCaller map[int64]int // rows
+	byCaller map[int64]int // rows in the batch
 	more     bool          // a caller filled its share of the batch and may have more rows
 	accepted bool          // a publication was accepted
 	failed   msg.Scope     // the widest scope of a failure
@@ -54,8 +53,8 @@ type streamState struct {
 // StreamStates are the streams of one batch, by name.
 type StreamStates map[string]*streamState
 
-// AddRow counts a row of the batch. room is how many rows of its caller and stream fit in the
-// batch; failures is nil for a stream that is not paused.
+// AddRow counts a row of the batch. room is the most rows of its caller and stream in the batch.
+// failures is nil if the stream is not paused.
 func (s StreamStates) AddRow(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
@@ -82,8 +81,8 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 }
 
 const (
-	// pauseStreamsSQL pauses streams and returns the ends of the pauses. While the broker is
-	// unavailable (failures 0), the row of a stream is written again only if the reason changes.
+	// pauseStreamsSQL pauses streams and returns the ends of the pauses. A row with failures 0, for
+	// a broker that is unavailable, is written again only if the reason changes.
 	pauseStreamsSQL = `
 insert into stream_pauses (stream, failures, reason, until)
 select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
@@ -146,6 +145,6 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	}
 }
 
-// SettleTimeout limits the second half of a relay's transaction, which stores the results of
-// the publications even if the relay's own timeout has passed.
+// SettleTimeout limits the end of a relay's transaction, which stores the results of the
+// publications even if the relay's own timeout has passed.
 const SettleTimeout = 5 * time.Second
