@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,18 +15,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Outbox returns the kind and the subjects of each row, in order.
+// Outbox returns the kind and the ids of each row of event_outbox, in order.
 func (db *DB) Outbox(t *testing.T) (kinds []string, ids [][]task.ID) {
 	t.Helper()
-	found, err := db.Owner(t).Query(t.Context(), `select kind, ids from event_outbox order by id`)
-	require.NoError(t, err)
-	for found.Next() {
-		var kind string
-		var of []task.ID
-		require.NoError(t, found.Scan(&kind, &of))
-		kinds, ids = append(kinds, kind), append(ids, of)
-	}
-	require.NoError(t, found.Err())
+	var kind string
+	var rowIDs []task.ID
+	require.NoError(t, store.QueryEach(t.Context(), db.owner, `select kind, ids from event_outbox order by id`, nil, []any{&kind, &rowIDs}, func() {
+		kinds, ids = append(kinds, kind), append(ids, slices.Clone(rowIDs))
+	}))
 	return kinds, ids
 }
 
@@ -36,10 +33,10 @@ func FromCaller(id int64) func(*tasks.Submission) {
 func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/events" }
 
 // RelayEvents publishes all events with the given outcomes, and returns them.
-func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen []events.Due) {
+func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (published []events.Due) {
 	t.Helper()
 	_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
-		seen = due
+		published = due
 		results := make([]msg.Result, len(due))
 		for i := range results {
 			results[i] = msg.Result{Outcome: outcome(i), Reason: "because", Scope: msg.AllStreams}
@@ -47,7 +44,7 @@ func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen [
 		return results, nil
 	})
 	require.NoError(t, err)
-	return seen
+	return published
 }
 
 func WithEvents(mode store.EventMode) func(*stores.Config) {

@@ -26,7 +26,7 @@ func OpenKeeping(t *testing.T, url string, tasks, logs int) *DB {
 	return OpenAt(t, url, func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} })
 }
 
-// ArchivedRows runs an archive and returns how many rows it removed from each table, without tables of none.
+// ArchivedRows runs an archive and returns how many rows it removed from each table; a table without removed rows is left out.
 func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]int {
 	t.Helper()
 	rows := map[string]int{}

@@ -34,7 +34,7 @@ func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	return m.ID
 }
 
-// Broker is a publisher that records the messages and responds as Respond does.
+// Broker records the messages that are published to it, and responds as Respond does.
 type Broker struct {
 	mu      sync.Mutex
 	Sends   []messages.Due
@@ -64,8 +64,7 @@ func Always(r msg.Result) *Broker {
 	return &Broker{Respond: func(messages.Due) msg.Result { return r }}
 }
 
-// Message is a message to a subject that waits for one confirmation; change
-// edits it.
+// Message is a message to a subject that requires one confirmation; change edits it.
 func Message(key string, change ...func(*messages.Submission)) *messages.Submission {
 	m := &messages.Submission{
 		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},
@@ -93,7 +92,7 @@ func (db *DB) MustMessage(t *testing.T, id task.ID) messages.Detail {
 	return m
 }
 
-// MustSave saves rows and returns the results without their times, which it compares with the rows.
+// MustSave saves messages and returns the results. It compares their SavedAt with the database and sets it to zero.
 func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Submitted {
 	t.Helper()
 	outs, errs := db.Messages.Submit(rows)
@@ -107,7 +106,7 @@ func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Su
 	return outs
 }
 
-// Send returns the MsgID of a send, which name gives as <epoch>.<number>.
+// Send returns the MsgID of a send; name is <epoch>.<number>.
 func Send(m *messages.Submission, name string) string {
 	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Statements returns every SQL constant of the store and its packages, by name. Constants that these
-// consist of are found by name alone, so their names must be unique.
+// Statements returns every constant of the store and its packages whose name ends with SQL. The names of
+// all constants that they consist of must be unique, since packages are ignored.
 func Statements(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := os.Getwd() // of the test: shared/store, or a package in it
@@ -27,14 +28,16 @@ func Statements(t *testing.T) map[string]string {
 	if filepath.Base(root) != "store" {
 		root = filepath.Dir(root)
 	}
-	kernel, err := filepath.Glob(filepath.Join(root, "*.go"))
+	own, err := filepath.Glob(filepath.Join(root, "*.go"))
 	require.NoError(t, err)
 	subjects, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
 	require.NoError(t, err)
-	names := slices.DeleteFunc(append(kernel, subjects...), func(name string) bool { return strings.HasSuffix(name, "_test.go") })
 	exprs := map[string]ast.Expr{}
-	for _, name := range names {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+	for _, path := range append(own, subjects...) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		for _, decl := range file.Decls {
 			if g, ok := decl.(*ast.GenDecl); ok && g.Tok == token.CONST {
@@ -74,21 +77,21 @@ func Statements(t *testing.T) map[string]string {
 	return all
 }
 
-// Plans says which plans a set of statements must have.
+// Plans checks the plans of a set of statements.
 type Plans struct {
 	Burst  string            // SQL that fills the tables before any ANALYZE
-	Cases  map[string]string // the arguments of EXECUTE by name of statement
-	Tables []string          // that must never be read as a whole
-	Index  map[string]string // that a statement must use
+	Cases  map[string]string // by statement: the arguments of EXECUTE
+	Tables []string          // that no plan may read as a whole
+	Index  map[string]string // by statement: an index that its plan must use
 	Sorted []string          // statements that must not sort
 	Bulks  map[string]string // the texts of statements that are not constants
 
-	Kept      []string // statements whose plan a session keeps (store.PlanOnceSQL)
+	Kept      []string // statements with a generic plan (store.PlanOnceSQL)
 	Presorted []string // statements that may sort only rows that are equal in an index (Incremental Sort)
 }
 
-// Require prepares and runs the statements while the tables are empty, fills the tables, and fails
-// the test unless the plans, which no ANALYZE has corrected, use indexes.
+// Require prepares and runs the statements while the tables are empty, fills the tables without
+// ANALYZE, and fails the test unless the plans use indexes.
 func (p Plans) Require(t *testing.T) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
@@ -102,16 +105,16 @@ func (p Plans) Require(t *testing.T) {
 	}
 	_, err := Owner(t, url).Exec(t.Context(), `vacuum analyze`)
 	require.NoError(t, err)
-	mode := func(name string) {
-		plans := "force_custom_plan"
+	setPlanMode := func(name string) {
+		mode := "force_custom_plan"
 		if slices.Contains(p.Kept, name) {
-			plans = "force_generic_plan"
+			mode = "force_generic_plan"
 		}
-		_, err := conn.Exec(t.Context(), `set plan_cache_mode = `+plans)
+		_, err := conn.Exec(t.Context(), `set plan_cache_mode = `+mode)
 		require.NoError(t, err)
 	}
 	for name := range p.Cases {
-		mode(name)
+		setPlanMode(name)
 		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+all[name])
 		require.NoError(t, err, name)
 		for range 10 {
@@ -126,10 +129,8 @@ func (p Plans) Require(t *testing.T) {
 	_, err = Owner(t, url).Exec(t.Context(), noAnalyze+p.Burst)
 	require.NoError(t, err)
 	for name := range p.Cases {
-		mode(name)
-		rows, err := conn.Query(t.Context(), `explain `+execute(name))
-		require.NoError(t, err, name)
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		setPlanMode(name)
+		lines, err := store.QueryRows(t.Context(), conn, pgx.RowTo[string], `explain `+execute(name))
 		require.NoError(t, err, name)
 		plan := strings.Join(lines, "\n")
 		for _, table := range p.Tables {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,8 +26,8 @@ func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
 	return conn
 }
 
-// PlanAs opens a session of the owner with the settings of a role. It plans statements as the role
-// does, also those that the role may not run.
+// PlanAs opens a connection of the owner with the settings of a role. It plans statements as the role
+// does, also statements that the role may not run.
 func PlanAs(t *testing.T, url, role string) *pgx.Conn {
 	t.Helper()
 	conn := Owner(t, url)
@@ -36,10 +37,13 @@ func PlanAs(t *testing.T, url, role string) *pgx.Conn {
 	return conn
 }
 
-// Blocks runs a statement and returns how many blocks it reads or finds in the buffer cache.
-func Blocks(t *testing.T, conn interface {
+// rowQuerier is a connection, a pool or a transaction.
+type rowQuerier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, sql string, args ...any) int {
+}
+
+// Blocks runs a statement and returns how many blocks it reads or finds in the buffer cache.
+func Blocks(t *testing.T, conn rowQuerier, sql string, args ...any) int {
 	t.Helper()
 	var plan []struct {
 		Plan struct {
@@ -68,7 +72,7 @@ func (db *DB) Count(t *testing.T, sql string, args ...any) int {
 	return n
 }
 
-// HoldLock runs a statement in a transaction that stays open until the test ends or release is called.
+// HoldLock runs a statement in a transaction that stays open until release or the end of the test.
 func HoldLock(t *testing.T, url, sql string, args ...any) (release func()) {
 	t.Helper()
 	tx, err := Owner(t, url).Begin(t.Context())
@@ -80,10 +84,16 @@ func HoldLock(t *testing.T, url, sql string, args ...any) (release func()) {
 }
 
 // IsWaiting reports whether a session of the database waits for a lock.
-func IsWaiting(t *testing.T, conn *pgx.Conn) bool {
+func IsWaiting(t *testing.T, conn rowQuerier) bool {
 	var yes bool
 	err := conn.QueryRow(t.Context(), `select exists(select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())`).Scan(&yes)
 	return err == nil && yes
+}
+
+// AwaitLockWait returns when a session of the database waits for a lock.
+func (db *DB) AwaitLockWait(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return IsWaiting(t, db.owner) }, time.Minute, time.Millisecond)
 }
 
 // Explain returns the plan of a query for these parameters. The statement setup runs first, in the
@@ -94,11 +104,7 @@ func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (
 		if _, err := tx.Exec(t.Context(), setup); err != nil {
 			return err
 		}
-		rows, err := tx.Query(t.Context(), "explain "+sql, append([]any{store.Unprepared}, args...)...)
-		if err != nil {
-			return err
-		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		lines, err := store.QueryRows(t.Context(), tx, pgx.RowTo[string], "explain "+sql, append([]any{store.Unprepared}, args...)...)
 		plan = strings.Join(lines, "\n")
 		return err
 	}))

@@ -1,5 +1,4 @@
-// Package storetest opens stores on fresh databases, and has helpers for the tests of several
-// stores.
+// Package storetest opens stores on fresh databases, and has helpers for tests.
 package storetest
 
 import (

@@ -18,17 +18,16 @@ func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Submission) subscribe.Sub
 	return out
 }
 
-// Try claims the only pending subscribe message and reports on it.
+// Try claims the only pending subscribe message and makes the report r on it.
 func (db *DB) Try(t *testing.T, r task.Report) task.Task {
 	t.Helper()
 	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
 	r.TaskID, r.AppID, r.ClaimID = claimed[0].ID, "wechat", claimed[0].ClaimID
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
-	require.NoError(t, errs[0])
-	require.Equal(t, task.Applied, outs[0].Verdict)
-	return outs[0].Task
+	out := db.MustReport(t, r)
+	require.Equal(t, task.Applied, out.Verdict)
+	return out.Task
 }
 
 // Booking is a submission of a subscribe message that confirms a booking.

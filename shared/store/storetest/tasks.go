@@ -19,7 +19,7 @@ func (db *DB) MustClaim(t *testing.T, app string, limit int) []tasks.Claimed {
 
 func (db *DB) MustReport(t *testing.T, r task.Report) tasks.Reported {
 	t.Helper()
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}})
+	outs, errs := db.Tasks.Report([]*tasks.Report{Report(r)})
 	require.NoError(t, errs[0])
 	return outs[0]
 }
@@ -52,6 +52,21 @@ func Submission(change ...func(*tasks.Submission)) *tasks.Submission {
 	return s
 }
 
+func InQueue(queue string) func(*tasks.Submission) {
+	return func(s *tasks.Submission) { s.Queue = queue }
+}
+
+// NoContent makes a submission use the default content of its number.
+func NoContent(s *tasks.Submission) { s.Draft = task.Draft{} }
+
+func FromQueue(queue string) func(*tasks.ClaimRequest) {
+	return func(r *tasks.ClaimRequest) { r.Queue = queue }
+}
+
+// Report is the report r with a request.
+func Report(r task.Report) *tasks.Report { return &tasks.Report{Report: r, Request: []byte(`{}`)} }
+
+// Claim claims up to 10 tasks of the default queue; change edits the request.
 func (db *DB) Claim(t *testing.T, change ...func(*tasks.ClaimRequest)) []tasks.Claimed {
 	t.Helper()
 	req := tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)}
@@ -69,7 +84,7 @@ func (db *DB) ExpireLeases(t *testing.T) {
 	db.Exec(t, `update task_live set due_at = now() - interval '1 second' where state = 2`)
 }
 
-// RetryBusy calls do until it returns no refusal with RetryAfter.
+// RetryBusy calls do until it returns no task.Error with RetryAfter.
 func RetryBusy(do func() error) error {
 	for {
 		err := do()
@@ -80,6 +95,7 @@ func RetryBusy(do func() error) error {
 	}
 }
 
+// Keyed gives a submission an idempotency key of its caller, and a body.
 func Keyed(key, body string) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		hash := task.KeyHash(s.CallerID, "sms", key)

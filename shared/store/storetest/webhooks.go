@@ -36,8 +36,8 @@ func FreshSecret() string { return "whsec_fresh" }
 // ByCaller counts values by caller.
 func ByCaller[T any](all []T, caller func(T) int64) map[int64]int {
 	n := map[int64]int{}
-	for _, one := range all {
-		n[caller(one)]++
+	for _, value := range all {
+		n[caller(value)]++
 	}
 	return n
 }

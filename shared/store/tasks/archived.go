@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,8 +19,8 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 	return store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), archivedSQL, ids)
 }
 
-// reportArchived sets and logs the results of reports on archived tasks. These never change: a report
-// that would change one is stale.
+// reportArchived sets and logs the results of reports on archived tasks. Archived tasks never
+// change: a report that would change one is stale.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {
@@ -68,23 +67,22 @@ func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs 
 	return logs
 }
 
-// decideAnywhere is decide for a task that may be archived: a decision on an archived task
-// succeeds only if the task already has that state.
-func (st *Store) decideAnywhere(ctx context.Context, id task.ID, decision func(t task.Task, now time.Time) (task.Task, error),
-	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
-	t, err := st.decide(ctx, id, decision, extra)
+// decideAnywhere is decide for a task that may be archived: a decision on an archived task succeeds
+// only if it changes nothing.
+func (st *Store) decideAnywhere(ctx context.Context, id task.ID, decide decision, extra extraStatements) (task.Task, error) {
+	t, err := st.decide(ctx, id, decide, extra)
 	if task.CodeOf(err) != task.CodeNotFound {
 		return t, err
 	}
-	found, lookErr := st.archived(ctx, id)
+	archived, archiveErr := st.archived(ctx, id)
 	switch {
-	case lookErr != nil:
-		return t, lookErr
-	case len(found) == 0:
+	case archiveErr != nil:
+		return t, archiveErr
+	case len(archived) == 0:
 		return t, err
 	}
-	before := found[0].Task
-	after, err := decision(before, before.FinishedAt)
+	before := archived[0].Task
+	after, err := decide(before, before.FinishedAt)
 	if err == nil && after != before {
 		err = task.Refuse(task.CodeConflict, "the task is archived and changes no more; submit it anew")
 	}

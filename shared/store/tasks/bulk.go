@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// BulkAction is what a bulk change does with each task.
+// BulkAction is the change that a bulk change makes to each task.
 type BulkAction string
 
 // The actions. The last three resolve held tasks.
@@ -31,12 +31,12 @@ const (
 	MaxBulk = 1_000_000
 
 	bulkLease                 = 30 * time.Second
-	maxRunningBulks           = 20      // bulk changes at once
-	maxRunningBulksPerAccount = 5       // the same of one account (see Caller.Account)
+	maxRunningBulks           = 20      // of all accounts
+	maxRunningBulksPerAccount = 5       // see callers.Caller.Account
 	bulkStartLock             = 7310020 // advisory lock
 )
 
-// BulkFilter says which tasks are changed. To must be set, so that tasks submitted later are not changed.
+// BulkFilter selects the tasks to change. To must be set, so that tasks submitted later are not changed.
 type BulkFilter struct {
 	State    string     `json:"state"`
 	Reason   string     `json:"reason,omitempty"`
@@ -64,7 +64,7 @@ type Bulk struct {
 	Filter     BulkFilter
 	Reason     string
 	Matched    int      // matching tasks when it began; at most this many are changed
-	Place      *task.ID // tasks with an id below it remain; nil = all
+	Place      *task.ID // tasks with an id below Place remain; nil = all
 	Looked     int      // tasks that were examined
 	Changed    int
 	Refused    int // tasks that could no longer be changed
@@ -74,7 +74,7 @@ type Bulk struct {
 	CreatedAt  time.Time
 	FinishedAt *time.Time // nil = it is running
 
-	unreadable bool // the filter is invalid: only an attacker who controls a function can write such a row
+	unreadable bool // the filter is invalid; only an attacker who controls a function can write such a row
 }
 
 const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
@@ -120,8 +120,8 @@ func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	}
 }
 
-// CountMatches counts the tasks that match a filter. The error is task.CodeInvalid if there are more than MaxBulk, or if
-// counting exceeds the statement timeout, and task.CodeServerBusy if Postgres does not respond.
+// CountMatches counts the tasks that match a filter. The error is task.CodeInvalid if more than MaxBulk match or counting
+// exceeds the statement timeout, and task.CodeServerBusy if Postgres does not respond.
 func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
 	f := (&Bulk{Filter: filter}).remaining(MaxBulk)
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -142,7 +142,8 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 	return n, store.Wrap("count tasks", err)
 }
 
-// TokenProof names the token with which a caller began a bulk change; see callers.Caller. The built-in admin has none.
+// TokenProof identifies the token with which a caller began a bulk change; see callers.Caller. It is zero for the
+// built-in admin.
 type TokenProof struct{ Salt, Proof []byte }
 
 // lockStartSQL lets one bulk change start at a time: concurrent starts would not count each other.
@@ -245,8 +246,8 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	return b, err
 }
 
-// leaseBulkSQL leases the bulk change that has waited longest, or stops it if its operator would not be allowed to begin
-// it now. The built-in admin has no row in callers.
+// leaseBulkSQL leases the bulk change that has waited longest, or stops it if its operator could not start it now. The
+// built-in admin has no row in callers.
 const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
@@ -256,7 +257,7 @@ with next as (
     from bulk_changes where finished_at is null and (leased_to is null or leased_to < now())
     order by leased_to nulls first, id limit 1 for update skip locked
 ), judged as (
-    select next.id, case
+    select next.id as bulk_id, case
         when c.id is null then null
         when c.revoked_at is not null then 'its operator was revoked'
         when token_proof(c.id, next.token_salt) is distinct from next.token_proof then 'its operator has another token'
@@ -265,15 +266,14 @@ with next as (
     end as stop
     from next left join callers c on c.id = next.caller_id
 )
-update bulk_changes b set leased_to = now() + $1::interval,
-    finished_at = case when judged.stop is not null then now() end, stop_reason = judged.stop
+update bulk_changes set leased_to = now() + $1::interval, finished_at = case when stop is not null then now() end, stop_reason = stop
 from judged
-where b.id = judged.id
-returning ` + `b.id, b.caller_id, b.caller_name, b.request_id, b.action, b.filter, b.reason, b.matched, b.place, b.looked, b.changed, b.refused, b.last_error, b.stopped_by, b.stop_reason, b.created_at, b.finished_at`
+where id = bulk_id
+returning ` + bulkColumns
 
 // progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or another process has
-// committed this batch. It also ends the lease, so that the other bulk changes come first. The limit of the counters is for
-// rows that only an attacker who controls a function can write.
+// committed this batch. It also ends the lease, so that other bulk changes come first. least prevents an overflow of
+// counters that an attacker who controls a function wrote.
 const progressSQL = `
 update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, changed = least(changed, 2000000000) + $5,
     refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
@@ -287,13 +287,13 @@ const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_
 type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
-	More    bool           // run it again, even after an error, which is then of one bulk change
+	More    bool           // call RunBulk again, even after an error: the error is of one bulk change
 }
 
 // RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. A batch
 // is committed in one transaction with its Place, so it is applied once even if processes die. If a row makes the batch
-// fail, the rows are changed one by one, and that row is counted as refused. If the batch fails in another way, the bulk
-// change waits for the end of its lease, and the next calls run others.
+// fail, the rows are changed one by one, and that row counts as refused. After any other failure, the bulk change waits
+// for the end of its lease, and the next calls run other bulk changes.
 func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
 	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
 	switch {
@@ -325,13 +325,13 @@ type bulkBatch struct {
 	ids   []task.ID
 	place task.ID // Place after the batch
 	last  bool
-	bad   error // why the database refuses the change of the only task
+	bad   bool // the database refuses the change of the only task
 }
 
-// nextBatch returns the batch of a page of tasks. It is the last one if no task follows, or if the tasks that may still be
-// changed are fewer than those of the page.
+// nextBatch returns the batch of a page of tasks. The batch is the last one if no task follows, or if fewer tasks may
+// still be changed than the page has.
 func (b *Bulk) nextBatch(page Page) bulkBatch {
-	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // only an attacker who controls a function can make it negative
+	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // Changed exceeds Matched only in a row that an attacker wrote
 	batch := bulkBatch{bulk: *b, ids: make([]task.ID, 0, n), place: page.Next, last: page.Next.IsZero() || n < len(page.Tasks)}
 	for _, t := range page.Tasks[:n] {
 		batch.ids = append(batch.ids, t.ID)
@@ -351,7 +351,7 @@ func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResu
 		}
 		err := st.runBatch(ctx, &one, total)
 		if store.IsPoison(err) {
-			one.bad = err
+			one.bad = true
 			err = st.runBatch(ctx, &one, total)
 		}
 		if err != nil {
@@ -428,7 +428,7 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 	return result, notifier.Notify(conn.SendBatch(ctx, &sql).Close())
 }
 
-// decideBatch returns the changes, the number of tasks that could not be changed, and the reason for the last of these.
+// decideBatch returns the changes, the number of tasks that are refused, and the reason of the last refusal.
 func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, locked Locked, batch *bulkBatch) (changes []Change, refused int, lastError *string, err error) {
 	for _, id := range batch.ids {
 		before, found, err := locked.Of(id)
@@ -436,7 +436,7 @@ func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 		switch {
 		case err != nil:
 			return nil, 0, nil, err
-		case batch.bad != nil:
+		case batch.bad:
 			err = task.Refuse(task.CodeConflict, "the database refuses the change of task "+id.String())
 		case !found:
 			err = task.Refuse(task.CodeNotFound, "the task was archived meanwhile")

@@ -64,7 +64,7 @@ func TestBulkChangesExactlyWhatMatches(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 23)
-	submitMany(t, db, 3, func(s *tasks.Submission) { s.Queue = "other" })
+	submitMany(t, db, 3, storetest.InQueue("other"))
 	filter := pendingTasks()
 	filter.Queue = task.DefaultQueue
 	b := startBulk(t, db, tasks.BulkCancel, filter)
@@ -102,7 +102,7 @@ func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
 	submitMany(t, db, 6)
 	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
 	db.MustClaim(t, "app", 2)
-	submitMany(t, db, 3, func(s *tasks.Submission) { s.Queue = "later" })
+	submitMany(t, db, 3, storetest.InQueue("later"))
 	runBulks(t, db, 4)
 	b = mustBulk(t, db, b.ID)
 	require.LessOrEqual(t, b.Changed, b.Matched)
@@ -180,7 +180,7 @@ func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := storetest.Open(t)
-			submitMany(t, db, 5, func(s *tasks.Submission) { s.Queue = "promo" })
+			submitMany(t, db, 5, storetest.InQueue("promo"))
 			filter := pendingTasks()
 			filter.Queues, filter.Queue = []string{"default", "promo"}, c.queue
 			b, err := startBulkAs(t, db, "ann", "{default,promo}", filter)
@@ -331,7 +331,7 @@ func TestBulkChangeWithCountersAtTheirLimitDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, hot := storetest.OpenAt(t, url), storetest.ConnectAs(t, url, sandbox.Roles.Hot)
-	submitMany(t, db, 2, func(s *tasks.Submission) { s.Queue = "forged" })
+	submitMany(t, db, 2, storetest.InQueue("forged"))
 	forged := pendingTasks()
 	forged.Queue = "forged"
 	first := startBulk(t, db, tasks.BulkSucceeded, forged) // all tasks are refused: they are not held

@@ -18,7 +18,7 @@ import (
 type ClaimRequest struct {
 	Queue        string
 	AppID        string
-	CallerID     int64 // the caller that claims
+	CallerID     int64
 	Limit        int
 	Lease        time.Duration
 	MarksSending bool   // the app promises to mark each task as sending before it sends
@@ -37,26 +37,26 @@ type Claimed struct {
 	Content    string
 
 	request  int  // index of its request among those of the statement
-	bodiless bool // it has no row in tasks; only an attacker who controls a function can delete that
+	bodiless bool // it has no row in tasks; only an attacker who controls a function can delete that row
 }
 
-// Claim claims up to req.Limit tasks. When it finds fewer, it first processes due tasks, of
-// its own queue and some of each other queue, and tries again, so that due tasks are processed even if
-// only claims run. pending counts, by queue, the tasks that the call made pending and did not claim, so
-// that other pollers can be woken. Claimed tasks are returned even when the
-// second try fails, since their sender must get them. pending is returned with an error too.
+// Claim claims up to req.Limit tasks. If it finds fewer, it processes due tasks, of its own queue and
+// some of each other queue, and tries again, so that due tasks are processed even if only claims run.
+// pending counts, by queue, the tasks that the call made pending and did not claim, so that other
+// pollers can be woken. pending is returned with an error too. If any task was claimed, there is no error.
 //
-// Most polls find nothing. Unless a claim is likely to succeed, a check comes first. It costs
-// a quarter of a claim.
+// Most polls find nothing. Unless a claim is likely to succeed, hasWork comes first: it costs a quarter
+// of a claim.
 //
-// While low-water marks are used, due tasks and those below the marks are left to a scan in the background.
+// While low-water marks are in use, a scan in the background processes due tasks, and finds tasks below
+// the marks.
 func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, pending PendingByQueue, err error) {
 	if len(st.marks.of(req.Queue)) > 0 {
 		claimed, err = st.claimOnce(ctx, req, req.Limit)
 		return claimed, nil, store.Wrap("claim", err)
 	}
 	hasPending, hasDue := true, true
-	if !st.claimDirectly(req) {
+	if !req.WokenUp && !st.nonEmpty.has(req.Queue) {
 		hasPending, hasDue = st.hasWork(ctx, req.Queue)
 	}
 	if hasPending {
@@ -79,11 +79,6 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 	return claimed, swept.Pending, store.Wrap("claim", err)
 }
 
-// claimDirectly reports whether to claim without checking first.
-func (st *Store) claimDirectly(req ClaimRequest) bool {
-	return req.WokenUp || st.nonEmpty.has(req.Queue)
-}
-
 const hasWorkSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
 
 // hasWork reports whether a queue has pending tasks, paused or not, and whether anything is
@@ -103,8 +98,11 @@ func (st *Store) hasWork(ctx context.Context, queue string) (pending, due bool) 
 	return pending || err != nil, next.isPast(next.pause) || next.isPast(next.task)
 }
 
-// recentlyNonEmpty remembers queues whose last claim in this process returned a task. It is
-// only a hint, so it is cleared when it is full.
+// maxNonEmpty limits the queues in recentlyNonEmpty.
+const maxNonEmpty = 1000
+
+// recentlyNonEmpty has the queues whose last claim in this process returned a task. Losing entries only
+// costs time, so it is cleared when it is full.
 type recentlyNonEmpty struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -129,20 +127,15 @@ func (r *recentlyNonEmpty) set(queue string, found bool) {
 	r.names[queue] = true
 }
 
-// maxNonEmpty limits the queues in recentlyNonEmpty.
-const maxNonEmpty = 1000
-
 // promoteRows limits the due tasks that a claim processes.
 const promoteRows = 100
 
-// removeRounds limits how often a claim removes bodiless rows. Each time it removes those that it has claimed, and those
-// among the first removeRows rows of the queue.
 const (
-	removeRounds = 10
-	removeRows   = "1000"
+	removeRounds = 10     // how often a claim removes bodiless rows
+	removeRows   = "1000" // how many rows at the head of the queue it examines each time
 )
 
-// removeBodilessSQL removes the rows $1, and those at the head of the queue $2, that have no body.
+// removeBodilessSQL removes those of the rows $1, and of the head of the queue $2, that have no body.
 const removeBodilessSQL = `
 with head as materialized (
     select unnest($1::uuid[]) as id
@@ -155,21 +148,27 @@ delete from task_live where id = any (array(
 ))`
 
 // claimOnce claims up to limit tasks. It removes rows without a body and claims again, so that they
-// do not make other tasks wait. Tasks are returned even when a later round fails.
+// do not delay other tasks. If any task was claimed, there is no error.
 func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
 	for range removeRounds {
-		var found []Claimed
+		var round []Claimed
 		req.Limit = limit - len(claimed)
-		if found, err = st.claimRound(ctx, req); err != nil {
+		if round, err = st.claimRound(ctx, req); err != nil {
 			break
 		}
-		complete := slices.DeleteFunc(slices.Clone(found), func(c Claimed) bool { return c.bodiless })
-		claimed = append(claimed, complete...)
-		if len(complete) == len(found) {
+		var bodiless []task.ID
+		claimed = slices.Grow(claimed, len(round))
+		for _, c := range round {
+			if c.bodiless {
+				bodiless = append(bodiless, c.ID)
+			} else {
+				claimed = append(claimed, c)
+			}
+		}
+		if len(bodiless) == 0 {
 			break
 		}
-		bodiless := slices.DeleteFunc(found, func(c Claimed) bool { return !c.bodiless })
-		if _, err = st.db.Hot.Exec(ctx, removeBodilessSQL, store.Column(bodiless, func(c Claimed) task.ID { return c.ID }), req.Queue); err != nil {
+		if _, err = st.db.Hot.Exec(ctx, removeBodilessSQL, bodiless, req.Queue); err != nil {
 			break
 		}
 	}
@@ -184,8 +183,8 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 	return st.claimIDs.next(ctx, st.db.Hot)
 }
 
-// claimIDs draws claim ids from the sequence claim_seq in blocks, so that an id is known before its
-// claim. Ids are unique, but not in the order of claims.
+// claimIDs draws claim ids from the sequence claim_seq in blocks, so that the id is known before the
+// claim is sent. Ids are unique, but not in the order of claims.
 type claimIDs struct {
 	mu         sync.Mutex
 	last, free int64
@@ -197,11 +196,11 @@ const (
 	claimBlockSQL = `select nextval('claim_seq')`
 )
 
-func (c *claimIDs) next(ctx context.Context, from *pgxpool.Pool) (int64, error) {
+func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.free == 0 {
-		if err := from.QueryRow(store.WithoutCaller(ctx), claimBlockSQL, store.Unprepared).Scan(&c.last); err != nil {
+		if err := pool.QueryRow(store.WithoutCaller(ctx), claimBlockSQL, store.Unprepared).Scan(&c.last); err != nil {
 			return 0, err
 		}
 		c.last, c.free = c.last-1, claimBlock
@@ -210,8 +209,8 @@ func (c *claimIDs) next(ctx context.Context, from *pgxpool.Pool) (int64, error) 
 	return c.last, nil
 }
 
-// drop discards the rest of the block. It must be called when a connection broke: nextval does
-// not wait for a standby, so a promoted standby may return the block again.
+// drop discards the rest of the block. It must be called after a connection broke: nextval does not
+// wait for a standby, so a promoted standby may return the block again.
 func (c *claimIDs) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,13 +221,13 @@ func (c *claimIDs) drop() {
 type Extension struct {
 	TaskID   task.ID
 	AppID    string
-	CallerID int64 // the claim must be this caller's
+	CallerID int64 // of the claim
 	ClaimID  int64 // 0 = not given; then the app alone identifies the claim
 	Lease    time.Duration
 	Sending  bool // the message is about to be sent
 }
 
-// extendSQL never shortens a lease, and keeps the time of the first mark of sending. It logs the new end of the lease.
+// extendSQL never shortens a lease, keeps the time of the first mark of sending, and logs the new end of the lease.
 const extendSQL = `
 with extended as (
     update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
@@ -250,21 +249,14 @@ type Extended struct {
 	Sending    bool
 }
 
-// Extend extends a lease, counted from the time of the database, and may mark the task as sending. If the
-// claim is not the task's live one, the error is stale_claim. queues are those that the caller
-// may use; empty = all.
+// Extend extends a lease to e.Lease from now, and may mark the task as sending. If the claim is not the
+// task's live one, the error is task.CodeStaleClaim. queues are those that the caller may use; empty = all.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
-	if queues == nil {
-		queues = []string{}
-	}
 	err := st.db.WithPartitions(ctx, func() error {
-		return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, queues, e.CallerID).
+		return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, store.NotNull(queues), e.CallerID).
 			Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
 	})
-	if err == nil {
-		return out, nil
-	}
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return out, store.Wrap("extend", err)
 	}

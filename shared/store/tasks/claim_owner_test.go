@@ -15,10 +15,7 @@ import (
 // claimAs claims the only pending task as a caller.
 func claimAs(t *testing.T, db *storetest.DB, caller int64) tasks.Claimed {
 	t.Helper()
-	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{
-		Queue: task.DefaultQueue, AppID: "app", CallerID: caller, Limit: 1, Lease: time.Minute, Request: []byte(`{}`),
-	})
-	require.NoError(t, err)
+	claimed := db.Claim(t, func(r *tasks.ClaimRequest) { r.CallerID = caller })
 	require.Len(t, claimed, 1)
 	return claimed[0]
 }
@@ -37,7 +34,7 @@ func sweepAll(t *testing.T, db *storetest.DB) {
 
 const claimant, stranger = 5, 6
 
-// The newest claim belongs to its caller even after it ended, whatever the state of its task.
+// The newest claim belongs to its caller even after the claim has ended, whatever the state of its task.
 func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tasks.Submission{
@@ -53,7 +50,10 @@ func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 			c := claimAs(t, db, claimant)
 			sweepAll(t, db)
 			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK))
+			require.Equal(t, task.Stale, reportAs(t, db, claimant, c, task.SentFailed), "a late failure")
 			require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
+			require.Equal(t, task.Succeeded, db.MustTask(t, s.ID).State)
+			require.Empty(t, db.Claim(t))
 			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK), "a repeat is stale for the stranger too")
 			require.Equal(t, task.Already, reportAs(t, db, claimant, c, task.SentOK))
 		})
@@ -94,10 +94,9 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 		return &tasks.Report{Request: []byte(`{"app_id":"app"}`), Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK, Message: "mine"}}
 	}
 	c := claimAs(t, db, claimant)
+	own := task.Report{TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK}
 	for range 3 {
-		outs, errs := db.Tasks.Report([]*tasks.Report{foreign(), foreign(), {Request: []byte(`{}`), Report: task.Report{
-			TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK,
-		}}})
+		outs, errs := db.Tasks.Report([]*tasks.Report{foreign(), foreign(), storetest.Report(own)})
 		for i := range outs {
 			require.NoError(t, errs[i])
 			require.Equal(t, task.Stale, outs[i].Verdict)

@@ -24,12 +24,7 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 	t.Parallel()
 	for _, lowWaterMarks := range []bool{false, true} {
 		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
-		var ids []task.ID
-		for range 5 {
-			s := storetest.Submission(storetest.WithCallback)
-			db.MustSubmit(t, s)
-			ids = append(ids, s.ID)
-		}
+		ids := submitMany(t, db, 5, storetest.WithCallback)
 		if lowWaterMarks {
 			db.Tasks.UseMarks(task.DefaultQueue, tasks.Claimed{ID: ids[0], Priority: task.DefaultPriority})
 		}
@@ -38,8 +33,8 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 		claimed, err := db.Tasks.ClaimTogether(t.Context(), []tasks.ClaimRequest{claimRequest("a", 1, 2), longer, claimRequest("c", 3, 2), claimRequest("d", 4, 2)})
 		require.NoError(t, err)
 		var got [][]task.ID
-		for _, one := range claimed {
-			got = append(got, store.Column(one, func(c tasks.Claimed) task.ID { return c.ID }))
+		for _, request := range claimed {
+			got = append(got, store.Column(request, func(c tasks.Claimed) task.ID { return c.ID }))
 		}
 		require.Equal(t, [][]task.ID{ids[:2], ids[2:4], ids[4:], {}}, got)
 		require.Equal(t, claimed[0][0].ClaimID, claimed[0][1].ClaimID)
@@ -112,9 +107,7 @@ func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
-	for range 20 {
-		db.MustSubmit(t, storetest.Submission())
-	}
+	submitMany(t, db, 20)
 	release := storetest.HoldLock(t, url, `lock table send_logs in exclusive mode`)
 	var all sync.WaitGroup
 	claim := func(app string, caller int64) (claimed []tasks.Claimed, err error) {
@@ -133,8 +126,7 @@ func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
 			require.Len(t, claimed, 1)
 		})
 	}
-	owner := storetest.Owner(t, url)
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, owner) }, time.Minute, 10*time.Millisecond)
+	db.AwaitLockWait(t)
 	release()
 	all.Wait()
 	require.Equal(t, 15, db.Count(t, `select count(distinct task_id) from send_logs`))

@@ -12,20 +12,20 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// sharedLimit is the highest limit of a claim that shares a statement with others. A claim of one task
+// sharedLimit is the highest Limit of a claim that shares a statement with others. A claim of one task
 // costs Postgres ten times as much in a statement of its own as in a statement for 64 claims. A claim of
 // many tasks costs the same either way, and separate statements run in parallel.
 const sharedLimit = 10
 
-// claimQueues has the group commit of claims for each queue: a queue with slow claims does not
-// make the claims of others wait.
+// claimQueues has the group commit of claims of each queue, so that slow claims of one queue do not
+// delay those of others.
 type claimQueues struct {
 	mu     sync.Mutex
 	byName map[string]*store.Coalescer[ClaimRequest, []Claimed]
 }
 
-// maxClaimQueues limits the queues in claimQueues. When it is full it is cleared: claims under way
-// keep their group, and later ones begin a new one.
+// maxClaimQueues limits the queues in claimQueues, which is cleared when it is full: claims under way
+// keep their group, and later claims begin a new one.
 const maxClaimQueues = 1000
 
 func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {
@@ -44,9 +44,8 @@ func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest,
 	return group
 }
 
-// claimRows selects from the head of the index task_live_ready: new tasks first, then retries
-// by retry_count, each by age. Rows that another claim has locked are skipped. Expired tasks
-// and paused queues return nothing.
+// claimRows locks rows from the head of the index task_live_ready, by priority: new tasks first, then
+// retries by retry_count, each by age. It skips rows that another claim has locked, and expired tasks.
 const claimRows = `
 with locked as materialized (
     select id, priority, retry_count from task_live
@@ -57,9 +56,9 @@ with locked as materialized (
 )`
 
 // claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
-// retry_count) in $11..$13, in claim order. It does not scan the dead index entries below the
-// marks. Every condition except the last must be an equality: Postgres does not end a scan where a row
-// comparison, such as (priority, retry_count) <= (1, 2), fails at its second column.
+// retry_count) in $11..$13, in claim order, so that it does not scan the dead index entries below the
+// marks. Every condition on an index column except the last must be an equality: Postgres does not end a
+// scan where a row comparison, such as (priority, retry_count) <= (1, 2), fails at its second column.
 const claimRowsAbove = `
 with locked as materialized (
     select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[]) as bucket (priority, retry_count, low)
@@ -75,8 +74,8 @@ with locked as materialized (
     limit $2
 )`
 
-// claimBodies is the next part of a claim, after its CTE locked. Each request gets the rows from first
-// to last. A row without a body is claimed too; its columns of tasks are null.
+// claimBodies follows the CTE locked. Each request gets the rows from first to last. A row without a body
+// is claimed too; its columns of tasks are null.
 const claimBodies = `
 , requests as materialized (
     select request.*, now() + lease as lease_until
@@ -99,8 +98,8 @@ const claimBodies = `
         sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
 
 // updateForOne ends the CTE updated for a single request. It may have a generic plan, since the rows can
-// only be found by their ids. updateForAll is for any number of requests, and must be planned each time:
-// a plan made for an empty table would scan the whole table.
+// only be found by their ids. updateForAll is for any number of requests, and must be planned each time: a
+// plan made for an empty table would scan the whole table.
 const (
 	updateForOne = `
     from requests by where l.id = any (array(select id from locked))
@@ -131,7 +130,7 @@ const (
 	sharedClaimAboveWithEventsSQL = claimRowsAbove + claimBodies + updateForAll + claimEvents + selectClaimed
 )
 
-// claimRound makes one claim, which may include rows without a body.
+// claimRound makes one claim, which may return rows without a body.
 func (st *Store) claimRound(ctx context.Context, req ClaimRequest) ([]Claimed, error) {
 	if req.Limit <= sharedLimit {
 		claimed, errs := st.claimQueues.of(st, req.Queue).Do([]ClaimRequest{req})
@@ -144,8 +143,8 @@ func (st *Store) claimRound(ctx context.Context, req ClaimRequest) ([]Claimed, e
 	return claimed[0], nil
 }
 
-// claimTogether makes claims of one queue in one statement. When there are too few tasks, the
-// first requests get them.
+// claimTogether makes claims of one queue in one statement. If there are too few tasks, the first
+// requests get them.
 func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Claimed, error) {
 	queue, caller := reqs[0].Queue, reqs[0].CallerID
 	if !slices.ContainsFunc(reqs, func(r ClaimRequest) bool { return r.CallerID != caller }) {
@@ -165,21 +164,20 @@ func byRequest(claimed []Claimed, requests int) [][]Claimed {
 	slices.SortFunc(claimed, func(a, b Claimed) int {
 		return cmp.Or(cmp.Compare(a.request, b.request), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
 	})
-	each := make([][]Claimed, requests)
-	for start := 0; start < len(claimed); {
+	tasks := make([][]Claimed, requests)
+	for start, end := 0, 0; start < len(claimed); start = end {
 		request := claimed[start].request
-		end := start
 		for end < len(claimed) && claimed[end].request == request {
 			end++
 		}
-		each[request], start = claimed[start:end:end], end
+		tasks[request] = claimed[start:end:end]
 	}
-	return each
+	return tasks
 }
 
-// The first statement of a claim locks the id of its first request until the transaction ends. A lookup
-// of a claim whose response was lost takes the same lock, and so waits for a statement that is still
-// running and could commit later.
+// The first statement of a claim locks the id of its first request until the transaction ends.
+// lockOwnClaimsSQL, before the lookup of claims whose response was lost, takes the same lock, and so waits
+// for a statement that is still running and could commit later.
 const (
 	lockClaim           = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
 	beginClaimSQL       = store.PlanOnceSQL + `, ` + lockClaim
@@ -187,23 +185,23 @@ const (
 	lockOwnClaimsSQL    = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
 )
 
-// claimTry is a claim of one request that was sent to Postgres. Each try has an id of its own: after
-// a failover another app's claim may have the previous id.
+// claimTry is a claim of one request that was sent to Postgres. Each try has its own id: after a
+// failover another app's claim may have the id of the previous try.
 type claimTry struct {
 	id      int64
 	request int // index of the request
 }
 
-// ownClaimsSQL finds the tasks of claims that were sent. It is used only after a lost response, so there
-// is no index for it.
+// ownClaimsSQL finds the tasks of claims that were sent. It runs only after a lost response, so it has no
+// index.
 const ownClaimsSQL = `
 select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
 join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
 join tasks body on body.id = l.id`
 
-// runClaims runs the statement for the requests, above the marks of the buckets if there are any, and
-// returns how long it took. If its response is lost, the claims are looked up by their ids, so that a
+// runClaims claims for the requests, above the marks of the buckets if there are any, and returns how
+// long the statement took. If its response is lost, runClaims looks the claims up by their ids, so that a
 // broken connection costs the tasks neither a lease nor a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
@@ -236,7 +234,8 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []p
 	return claimed, took, err
 }
 
-// claimStatement returns the statement and the one that begins its transaction.
+// claimStatement returns the statement of a claim of one or more requests, above marks or not, and the
+// statement that begins its transaction.
 func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	mode := st.db.EventMode
 	switch {
@@ -269,7 +268,7 @@ func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 	}
 }
 
-// queryClaims runs a statement that returns claimed tasks, after begin in the same transaction.
+// queryClaims runs begin and a statement that returns claimed tasks in one transaction.
 func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {

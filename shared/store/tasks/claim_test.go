@@ -39,7 +39,7 @@ func TestDecisionOnBodilessTaskIsNotFound(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestNewTasksComeBeforeRetriesAndPriorityBeforeBoth(t *testing.T) {
+func TestClaimOrdersByPriorityThenRetriesThenAge(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	retried, fresh, urgent := storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Priority = 1 })
@@ -49,22 +49,8 @@ func TestNewTasksComeBeforeRetriesAndPriorityBeforeBoth(t *testing.T) {
 	second := storetest.Submission()
 	db.MustSubmit(t, fresh, second, urgent)
 
-	var order []task.ID
-	for _, c := range db.Claim(t) {
-		order = append(order, c.ID)
-	}
+	order := store.Column(db.Claim(t), func(c tasks.Claimed) task.ID { return c.ID })
 	require.Equal(t, []task.ID{urgent.ID, fresh.ID, second.ID, retried.ID}, order)
-}
-
-func TestAClaimTakesFromItsQueueOnly(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	other := storetest.Submission(func(s *tasks.Submission) { s.Queue = "验证码" })
-	db.MustSubmit(t, other, storetest.Submission())
-	require.Len(t, db.Claim(t), 1)
-	claimed := db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "验证码" })
-	require.Len(t, claimed, 1)
-	require.Equal(t, other.ID, claimed[0].ID)
 }
 
 func TestConcurrentClaimsDoNotOverlap(t *testing.T) {
@@ -78,7 +64,7 @@ func TestConcurrentClaimsDoNotOverlap(t *testing.T) {
 	}
 	instances[0].MustSubmit(t, subs...)
 	var mu sync.Mutex
-	seen := map[task.ID]int{}
+	claims := map[task.ID]int{}
 	var all sync.WaitGroup
 	for n := range 8 {
 		all.Go(func() {
@@ -89,15 +75,15 @@ func TestConcurrentClaimsDoNotOverlap(t *testing.T) {
 				}
 				mu.Lock()
 				for _, c := range claimed {
-					seen[c.ID]++
+					claims[c.ID]++
 				}
 				mu.Unlock()
 			}
 		})
 	}
 	all.Wait()
-	require.Len(t, seen, total)
-	for id, n := range seen {
+	require.Len(t, claims, total)
+	for id, n := range claims {
 		require.Equal(t, 1, n, id)
 	}
 }
@@ -107,16 +93,16 @@ func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
 	db := storetest.Open(t)
 	require.Empty(t, db.Claim(t))
 	require.Zero(t, db.Tasks.LastClaimID(), "no claim id was drawn")
+	require.Empty(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.WokenUp = true }))
+	require.NotZero(t, db.Tasks.LastClaimID(), "a poller that was woken claims without a check")
 	db.MustSubmit(t, storetest.Submission())
 	require.Len(t, db.Claim(t), 1)
-	require.NotZero(t, db.Tasks.LastClaimID())
 	require.True(t, db.Tasks.RecentlyNonEmpty(task.DefaultQueue))
 
 	require.Empty(t, db.Claim(t))
 	require.False(t, db.Tasks.RecentlyNonEmpty(task.DefaultQueue))
 	db.ExpireLeases(t)
 	require.Len(t, db.Claim(t), 1, "the check also finds due tasks")
-	require.Empty(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.WokenUp = true }))
 }
 
 func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
@@ -165,7 +151,7 @@ func TestExtendChangesOnlyTheLiveClaim(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
+func TestExpiredClaimIsResentIfItWasNeverMarked(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }
@@ -184,18 +170,4 @@ func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
 	require.Equal(t, task.Pending, db.MustTask(t, unmarked.ID).State)
 	require.Equal(t, task.Held, db.MustTask(t, marked.ID).State)
 	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise the outcome of every expired lease is unknown")
-}
-
-func TestLikelyClaimSkipsTheCheck(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	claimsDirectly := func(queue string) bool { return db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: queue}) }
-	require.False(t, claimsDirectly("default"))
-	require.True(t, db.Tasks.ClaimDirectly(tasks.ClaimRequest{Queue: "default", WokenUp: true}))
-
-	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = "q" }))
-	for _, want := range []int{1, 0} {
-		require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" }), want)
-		require.Equal(t, want > 0, claimsDirectly("q"))
-	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The columns of a task. Statements that read or write tasks use these lists, and a
-// column is read into the field of its name (store.RowByName). A new column of task.Attempt is a
-// name in AttemptNames and a line in changedOutcome.
+// Statements that read or write tasks use these lists of columns. A column is read into the field of
+// its name (store.RowByName). A new field of task.Attempt needs a name in AttemptNames and a line in
+// changedOutcome.
 
 const (
 	// task_live, task_done and archived_tasks have these columns.
@@ -25,8 +25,8 @@ const (
 	liveBodyNames  = `id, caller_id, queue, priority, max_retries, on_unknown, expires_at` // task_live repeats these
 )
 
-// liveColumns are the columns of task_live l that store.RowByName reads into a task.Task, doneColumns
-// those of task_done d and its body t. Both have the same names in the same order.
+// liveColumns are the columns of a task.Task in task_live l, doneColumns those in task_done d and its
+// body t. Both have the same names in the same order.
 const (
 	liveColumns = outcomeNames + `, l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.caller_id, l.callback,
     l.state, 0 as reason, l.due_at, null::timestamptz as sent_at, null::timestamptz as finished_at,

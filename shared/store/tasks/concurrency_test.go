@@ -102,10 +102,10 @@ func (w *world) report(ctx context.Context, n int, c tasks.Claimed, app string) 
 	case 1:
 		_, _ = db.Tasks.Extend(ctx, tasks.Extension{TaskID: c.ID, AppID: app, ClaimID: c.ClaimID, Lease: 20 * time.Millisecond, Sending: true}, nil)
 	case 2:
-		w.instances[0].Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}})
+		w.instances[0].Tasks.Report([]*tasks.Report{storetest.Report(r)})
 		r.Outcome = task.Outcome(rand.IntN(4))
 	}
-	db.Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}, {Report: r, Request: []byte(`{}`)}})
+	db.Tasks.Report([]*tasks.Report{storetest.Report(r), storetest.Report(r)})
 }
 
 func (w *world) sweep(ctx context.Context) {

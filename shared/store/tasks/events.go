@@ -7,7 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// kindOf is the kind of the event that a task has reached the state s.
+// kindOf returns the kind of the event that a task has reached the state s.
 func kindOf(s task.State) string { return "task." + s.String() }
 
 // publishes reports whether the mode publishes a change.
@@ -16,7 +16,7 @@ func publishes(m store.EventMode, c Change) bool {
 	return changed && (m == store.AllEvents || m == store.FinalEvents && c.After.State.Final())
 }
 
-// insertEvents writes one row for each caller and kind of change in the flush.
+// insertEvents writes one row for each caller, kind and reason, unless no endpoint or callback URL receives the kind.
 var insertEvents = store.BulkStatement[task.Task]{Text: `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)
@@ -34,8 +34,7 @@ group by kind, reason, caller_id`,
 	},
 }
 
-// queueEvents adds the events of the changes to the batch. A change that no endpoint
-// or callback URL receives writes no row.
+// queueEvents adds the events of the changes to the batch.
 func (st *Store) queueEvents(batch *pgx.Batch, changes []Change) *store.Notifier {
 	n := st.db.NewNotifier()
 	var published []task.Task

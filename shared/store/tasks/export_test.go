@@ -37,8 +37,6 @@ func (st *Store) ClaimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Cl
 	return st.claimTogether(ctx, reqs)
 }
 
-func (st *Store) ClaimDirectly(r ClaimRequest) bool { return st.claimDirectly(r) }
-
 // LastClaimID returns the last id that this process drew; 0 = none.
 func (st *Store) LastClaimID() int64 { return st.claimIDs.last }
 

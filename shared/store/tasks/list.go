@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Filter narrows a list of tasks; a zero field does not.
+// Filter selects the tasks of a list. Zero fields select all.
 type Filter struct {
 	State    *task.State
 	Reason   task.Reason // of a failure
@@ -23,7 +23,7 @@ type Filter struct {
 	CallerID *int64
 	From     time.Time // created at or after it
 	To       time.Time // created before it
-	After    task.ID   // the last id of the page before; zero = the first page
+	After    task.ID   // Page.Next of the page before; zero = the first page
 	Limit    int
 }
 
@@ -38,8 +38,8 @@ type Page struct {
 const scanRows = 10_000
 
 // A list is listColumns, a from clause, listTail and listEnd. The from clause has the
-// table c, whose index is scanned in order, and the bodies t of its rows. The lateral
-// subqueries keep the planner from scanning any other table first.
+// table c, whose index is scanned in order, and the bodies t of the rows of c. The lateral
+// subqueries prevent the planner from scanning another table first.
 const listColumns = `select ` + bodyColumns + `, s.* `
 
 const listTail = `
@@ -63,8 +63,8 @@ const listEnd = `order by c.id desc limit $9`
 
 const joinBody = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
 
-// The lists by the index that they scan: the bodies, those of one phone number if the
-// filter has one; the live rows of one state; the failed results.
+// The lists by the index that they scan: bodies, by phone number if the filter has one; live rows of
+// one state; failed results.
 const (
 	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
 		`and ($3::text is null or c.phone_number = $3) ` + listEnd
@@ -72,7 +72,7 @@ const (
 	listFailedSQL = listColumns + `from task_done c ` + joinBody + listTail + `and c.status = 3 ` + listEnd
 )
 
-// These return the lowest id that a page may scan, the edge.
+// The edge of a page is the lowest id that the page may scan.
 const (
 	edgeOfBodiesSQL = `
 select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_number = $3) order by id desc offset $4 limit 1`
@@ -85,9 +85,8 @@ select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_n
 const walkIndexSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
-// List lists tasks that pass a filter, newest first. A page scans at most
-// scanRows tasks of the index that fits the filter best, so a page that is shorter than
-// its limit need not be the last.
+// List returns a page of the tasks that match a filter, newest first. It scans at most scanRows index
+// entries, so a page that is shorter than f.Limit need not be the last.
 func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, walkIndexSQL); err != nil {
@@ -99,17 +98,17 @@ func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	return page, store.Wrap("list tasks", err)
 }
 
-// listSpellings merges the lists of each spelling of a phone number. Its page ends where
-// the first of these lists ends.
+// listSpellings merges the lists of each spelling of a phone number. Its page ends where the first of
+// these lists ends.
 func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f Filter) (page Page, err error) {
 	for _, f.Phone = range st.phones.Spellings(f.Phone) {
-		found, err := listTasks(ctx, tx, f)
+		spelling, err := listTasks(ctx, tx, f)
 		if err != nil {
 			return Page{}, err
 		}
-		page.Tasks = append(page.Tasks, found.Tasks...)
-		if found.Next.Compare(page.Next) > 0 {
-			page.Next = found.Next
+		page.Tasks = append(page.Tasks, spelling.Tasks...)
+		if spelling.Next.Compare(page.Next) > 0 {
+			page.Next = spelling.Next
 		}
 	}
 	page.Tasks = slices.DeleteFunc(page.Tasks, func(d Detail) bool { return d.ID.Compare(page.Next) < 0 })
@@ -136,11 +135,11 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	case !errors.Is(err, pgx.ErrNoRows):
 		return Page{}, err
 	}
-	found, more, err := store.QueryPageBy(ctx, tx, f.Limit, store.RowByName[Detail](), list, f.args(low, high)...)
+	tasks, more, err := store.QueryPageBy(ctx, tx, f.Limit, store.RowByName[Detail](), list, f.args(low, high)...)
 	if more {
-		next = found[len(found)-1].ID
+		next = tasks[len(tasks)-1].ID
 	}
-	return Page{Tasks: found, Next: next}, err
+	return Page{Tasks: tasks, Next: next}, err
 }
 
 // bounds returns the range of ids that the filter allows: from low to before high.
@@ -161,7 +160,7 @@ func (f *Filter) bounds() (low, high task.ID) {
 }
 
 // indexStatements returns the statements that scan the index with the fewest entries: list reads a page, and edge, with
-// edgeArgs, returns the id at which a scan of scanRows entries ends.
+// edgeArgs, returns the edge of the page.
 func (f *Filter) indexStatements(low, high task.ID) (list, edge string, edgeArgs []any) {
 	switch {
 	case f.Phone == "" && (f.Reason != task.NoReason || f.State != nil && *f.State == task.Failed):

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -30,13 +29,11 @@ func ids(page tasks.Page) (ids []task.ID) {
 	return ids
 }
 
-func pointer[T any](v T) *T { return &v }
-
 func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	scheduled := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
-	bulk := storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" })
+	bulk := storetest.Submission(storetest.InQueue("bulk"))
 	phone := storetest.Submission(func(s *tasks.Submission) { s.Phone, s.Source, s.Queue = "+8613900139000", "crm", "phones" })
 	theirs := storetest.Submission(func(s *tasks.Submission) { s.CallerID, s.Queue = 5, "theirs" })
 	rejected, sent, processing := storetest.Submission(), storetest.Submission(), storetest.Submission()
@@ -56,20 +53,20 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 		want   []*tasks.Submission
 	}{
 		"everything":               {tasks.Filter{}, []*tasks.Submission{processing, sent, rejected, theirs, phone, bulk, scheduled}},
-		"scheduled":                {tasks.Filter{State: pointer(task.Scheduled)}, []*tasks.Submission{scheduled}},
-		"pending":                  {tasks.Filter{State: pointer(task.Pending)}, []*tasks.Submission{theirs, phone, bulk}},
-		"pending of a queue":       {tasks.Filter{State: pointer(task.Pending), Queue: "bulk"}, []*tasks.Submission{bulk}},
-		"processing":               {tasks.Filter{State: pointer(task.Processing)}, []*tasks.Submission{processing}},
-		"held":                     {tasks.Filter{State: pointer(task.Held)}, nil},
-		"succeeded":                {tasks.Filter{State: pointer(task.Succeeded)}, []*tasks.Submission{sent}},
-		"failed":                   {tasks.Filter{State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
+		"scheduled":                {tasks.Filter{State: new(task.Scheduled)}, []*tasks.Submission{scheduled}},
+		"pending":                  {tasks.Filter{State: new(task.Pending)}, []*tasks.Submission{theirs, phone, bulk}},
+		"pending of a queue":       {tasks.Filter{State: new(task.Pending), Queue: "bulk"}, []*tasks.Submission{bulk}},
+		"processing":               {tasks.Filter{State: new(task.Processing)}, []*tasks.Submission{processing}},
+		"held":                     {tasks.Filter{State: new(task.Held)}, nil},
+		"succeeded":                {tasks.Filter{State: new(task.Succeeded)}, []*tasks.Submission{sent}},
+		"failed":                   {tasks.Filter{State: new(task.Failed)}, []*tasks.Submission{rejected}},
 		"a reason":                 {tasks.Filter{Reason: task.Rejected}, []*tasks.Submission{rejected}},
 		"another reason":           {tasks.Filter{Reason: task.Expired}, nil},
 		"a phone number":           {tasks.Filter{Phone: "+8613900139000"}, []*tasks.Submission{phone}},
-		"a phone number's failed":  {tasks.Filter{Phone: "13800138000", State: pointer(task.Failed)}, []*tasks.Submission{rejected}},
+		"a phone number's failed":  {tasks.Filter{Phone: "13800138000", State: new(task.Failed)}, []*tasks.Submission{rejected}},
 		"a source":                 {tasks.Filter{Source: "crm"}, []*tasks.Submission{phone}},
-		"a caller":                 {tasks.Filter{CallerID: pointer(int64(5))}, []*tasks.Submission{theirs}},
-		"the caller 0":             {tasks.Filter{CallerID: pointer(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
+		"a caller":                 {tasks.Filter{CallerID: new(int64(5))}, []*tasks.Submission{theirs}},
+		"the caller 0":             {tasks.Filter{CallerID: new(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
 		"from a time":              {tasks.Filter{From: rejected.ID.Time()}, []*tasks.Submission{processing, sent, rejected}},
 		"before a time":            {tasks.Filter{To: phone.ID.Time()}, []*tasks.Submission{bulk, scheduled}},
 		"after the page before":    {tasks.Filter{After: bulk.ID}, []*tasks.Submission{scheduled}},
@@ -97,7 +94,7 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 		db.MustSubmit(t, s)
 		want = append([]task.ID{s.ID}, want...)
 	}
-	for _, f := range []tasks.Filter{{}, {State: pointer(task.Pending)}, {Phone: "13800138000"}} {
+	for _, f := range []tasks.Filter{{}, {State: new(task.Pending)}, {Phone: "13800138000"}} {
 		var got []task.ID
 		f.Limit = 3
 		for more := true; more; more = !f.After.IsZero() {
@@ -112,9 +109,8 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 // fill inserts n tasks of the queue default, oldest first. Tasks with a number divisible
 // by 10 are pending, of the others those divisible by 25 failed, and the rest succeeded.
 // Task 1 has the source rare and the phone number 999.
-func fill(t *testing.T, url string, n int) {
+func fill(t *testing.T, db *storetest.DB, n int) {
 	t.Helper()
-	conn := storetest.Owner(t, url)
 	const id = `(lpad(to_hex(1700000000000 + i), 12, '0') || '70008000000000000001')::uuid`
 	for _, sql := range []string{
 		`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source)
@@ -126,16 +122,14 @@ func fill(t *testing.T, url string, n int) {
 		 select ` + id + `, case when i % 25 = 0 then 3 else 2 end, case when i % 25 = 0 then 1 else 0 end, 0, 1
 		 from generate_series(1, $1::int) i where i % 10 <> 0`,
 	} {
-		_, err := conn.Exec(t.Context(), sql, n)
-		require.NoError(t, err)
+		db.Exec(t, sql, n)
 	}
 }
 
 func TestListsScanOnlyTheirIndex(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	fill(t, url, 50_000)
+	db := storetest.Open(t)
+	fill(t, db, 50_000)
 	check := func(when string) {
 		for _, c := range []struct {
 			filter tasks.Filter
@@ -143,11 +137,11 @@ func TestListsScanOnlyTheirIndex(t *testing.T) {
 		}{
 			{tasks.Filter{}, "tasks_pkey"},
 			{tasks.Filter{Source: "rare", Queue: "default"}, "tasks_pkey"},
-			{tasks.Filter{State: pointer(task.Succeeded)}, "tasks_pkey"},
+			{tasks.Filter{State: new(task.Succeeded)}, "tasks_pkey"},
 			{tasks.Filter{Phone: "999"}, "idx_sms_tasks_phone"},
-			{tasks.Filter{Phone: "13800000005", State: pointer(task.Failed)}, "idx_sms_tasks_phone"},
-			{tasks.Filter{State: pointer(task.Pending)}, "task_live_pkey"},
-			{tasks.Filter{State: pointer(task.Failed), Source: "rare"}, "task_done_failed"},
+			{tasks.Filter{Phone: "13800000005", State: new(task.Failed)}, "idx_sms_tasks_phone"},
+			{tasks.Filter{State: new(task.Pending)}, "task_live_pkey"},
+			{tasks.Filter{State: new(task.Failed), Source: "rare"}, "task_done_failed"},
 			{tasks.Filter{Reason: task.Rejected}, "task_done_failed"},
 		} {
 			low, high := c.filter.Bounds()
@@ -164,16 +158,14 @@ func TestListsScanOnlyTheirIndex(t *testing.T) {
 		}
 	}
 	check("before the first analyze")
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `vacuum analyze`)
-	require.NoError(t, err)
+	db.Exec(t, `vacuum analyze`)
 	check("after analyze")
 }
 
 func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	fill(t, url, 2*tasks.ScanRows+1)
+	db := storetest.Open(t)
+	fill(t, db, 2*tasks.ScanRows+1)
 	f := tasks.Filter{Source: "rare"}
 	for range 2 {
 		page := mustList(t, db, f)
@@ -190,18 +182,15 @@ func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 
 func TestCursorOfLimitedListIsNoForeignTaskID(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	fill(t, url, 2*tasks.ScanRows+1)
-	mine := storetest.Submission(storetest.Keyed("k", "hello"), func(s *tasks.Submission) { s.Queue = "mine" })
+	db := storetest.Open(t)
+	fill(t, db, 2*tasks.ScanRows+1)
+	mine := storetest.Submission(storetest.Keyed("k", "hello"), storetest.InQueue("mine"))
 	db.MustSubmit(t, mine)
 	f := tasks.Filter{Queues: []string{"mine"}, Limit: 10}
-	var found []task.ID
+	var listed []task.ID
 	for range 4 {
 		page := mustList(t, db, f)
-		for _, d := range page.Tasks {
-			found = append(found, d.ID)
-		}
+		listed = append(listed, ids(page)...)
 		if f.After = page.Next; f.After.IsZero() {
 			break
 		}
@@ -209,7 +198,7 @@ func TestCursorOfLimitedListIsNoForeignTaskID(t *testing.T) {
 		require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the cursor must not be the id of a foreign task")
 	}
 	require.True(t, f.After.IsZero(), "the pages end")
-	require.Equal(t, []task.ID{mine.ID}, found)
+	require.Equal(t, []task.ID{mine.ID}, listed)
 }
 
 func TestTimelineMergesAllLogsInOrder(t *testing.T) {

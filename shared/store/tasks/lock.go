@@ -27,8 +27,8 @@ order by d.id
 for update of d`
 
 // tasksExistSQL finds the tasks that are live, or done and have their body, which lockDoneSQL needs.
-// One statement has one snapshot of both tables, so it also finds a task that another transaction
-// is moving between them.
+// It reads both tables in one snapshot, so it also finds a task that another transaction is moving
+// between them.
 const tasksExistSQL = `
 select id from task_live where id = any($1::uuid[])
 union all
@@ -37,11 +37,11 @@ select d.id from task_done d where d.id = any($1::uuid[]) and exists (select fro
 // Locked is the set of tasks that a transaction has locked, and the now() of the transaction.
 type Locked struct {
 	tasks map[task.ID]task.Task
-	exist map[task.ID]bool // tasks that the last round looked for, and that were live or done then
+	exist map[task.ID]bool // tasks that the last round did not lock before it found them live or done
 	Now   time.Time
 }
 
-// Of returns one task. found is false if it is archived, does not exist, or has lost its
+// Of returns one task. found is false if the task is archived, does not exist, or has lost its
 // state. The error is task.CodeServerBusy if the task moved to the other table in every round
 // before it could be locked.
 func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
@@ -63,18 +63,17 @@ const (
 	lockTimeoutAlone = "20ms"
 )
 
-// lockRounds limits how often Lock searches both tables. A round misses a task that moves
-// twice during it.
+// lockRounds limits how often Lock searches both tables. A round misses a task that moves twice
+// during the round.
 const lockRounds = 5
 
-// Lock begins a transaction and locks the tasks, in one round trip when all are live. It
-// searches both tables for the others, and again for those that moved from one table to the other
-// during the search.
+// Lock begins a transaction and locks the tasks, in one round trip if all are live. It searches both
+// tables for the other tasks, and again for tasks that moved between the tables during the search.
 func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
 	locked := Locked{tasks: make(map[task.ID]task.Task, len(ids))}
-	keep := func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
-		for _, t := range found {
+	collect := func(rows pgx.Rows) error {
+		tasks, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+		for _, t := range tasks {
 			locked.tasks[t.ID] = t.Task
 		}
 		return err
@@ -82,7 +81,7 @@ func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (L
 	var batch pgx.Batch
 	batch.Queue("begin")
 	batch.Queue(beginLockSQL, timeout).QueryRow(func(row pgx.Row) error { return row.Scan(&locked.Now, nil) })
-	batch.Queue(lockLiveSQL, ids).Query(keep)
+	batch.Queue(lockLiveSQL, ids).Query(collect)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return locked, err
 	}
@@ -90,8 +89,8 @@ func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (L
 	for round := 0; round < lockRounds && len(missing) > 0; round++ {
 		locked.exist = map[task.ID]bool{}
 		var batch pgx.Batch
-		batch.Queue(lockDoneSQL, missing).Query(keep)
-		batch.Queue(lockLiveSQL, missing).Query(keep)
+		batch.Queue(lockDoneSQL, missing).Query(collect)
+		batch.Queue(lockLiveSQL, missing).Query(collect)
 		batch.Queue(tasksExistSQL, missing).Query(store.CollectSet(locked.exist))
 		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 			return locked, err

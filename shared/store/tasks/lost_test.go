@@ -19,8 +19,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Regressions: lost responses and locked rows.
-
 func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 	t.Parallel()
 	for name, withID := range map[string]bool{"with a claim_id": true, "with the app only": false} {
@@ -38,7 +36,7 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 			fired := proxy.LoseResponse(sandbox.Containing("update task_live"))
 			returned := make(chan tasks.Reported, 1)
 			go func() {
-				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: r, Request: []byte(`{}`)}})
+				outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(r)})
 				if errs[0] == nil {
 					returned <- outs[0]
 				}
@@ -104,7 +102,7 @@ func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	fired := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
 	returned := make(chan tasks.Reported, 1)
 	go func() {
-		outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+		outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK})})
 		if errs[0] == nil {
 			returned <- outs[0]
 		}
@@ -201,7 +199,7 @@ func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	began := time.Now()
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
-	_, errs = db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}, Request: []byte(`{}`)}})
+	_, errs = db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK})})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 	require.Less(t, time.Since(began), 15*time.Second)
 	proxy.Restore()
@@ -216,13 +214,11 @@ func TestErrorsAfterCommitFailOnlyReplays(t *testing.T) {
 	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock": "55P03", "bad data": "22000"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := sandbox.NewDatabase(t)
-			db := storetest.OpenAt(t, url)
+			db := storetest.Open(t)
 			db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "hello")))
-			_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`create function boom() returns trigger language plpgsql as $$ begin
+			db.Exec(t, fmt.Sprintf(`create function boom() returns trigger language plpgsql as $$ begin
 				if new.response_data ->> 'replayed' = 'true' then raise exception 'x' using errcode = '%s'; end if; return new; end $$;
 				create trigger boom before insert on receive_logs for each row execute function boom()`, code))
-			require.NoError(t, err)
 			first := storetest.Submission()
 			outs, errs := db.Tasks.Submit([]*tasks.Submission{first, storetest.Submission(storetest.Keyed("k", "hello"))})
 			require.NoError(t, errs[0], "its task is committed")
@@ -247,15 +243,14 @@ func TestFirstOfEqualKeysInABatchIsAccepted(t *testing.T) {
 
 func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	stuck := make([]*tasks.Submission, 600)
 	keys := make([]task.Hash, len(stuck))
 	for i := range stuck {
 		stuck[i] = storetest.Submission(storetest.Keyed(fmt.Sprint(i), "x"))
 		keys[i] = *stuck[i].Key
 	}
-	tx, err := storetest.Owner(t, url).Begin(t.Context())
+	tx, err := db.Owner(t).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `insert into submission_keys select k, k, k from unnest($1::uuid[]) k`, keys)
 	require.NoError(t, err)
@@ -290,10 +285,9 @@ func TestLockedDefaultContentIsServerBusy(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi')`)
-	require.NoError(t, err)
+	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi')`)
 	storetest.HoldLock(t, url, `select * from default_sms_data for update`)
-	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(func(s *tasks.Submission) { s.Draft = task.Draft{} })})
+	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.NoContent)})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 }
 
@@ -301,17 +295,13 @@ func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
-	subs := make([]*tasks.Submission, 9)
-	for i := range subs {
-		subs[i] = storetest.Submission()
-	}
-	db.MustSubmit(t, subs...)
+	submitMany(t, db, 9)
 	claimed := db.MustClaim(t, "app", 9)
 	locked := store.Column(claimed[:8], func(c tasks.Claimed) task.ID { return c.ID })
 	storetest.HoldLock(t, url, `select from task_live where id = any($1) for update`, locked)
 	reports := make([]*tasks.Report, len(claimed))
 	for i, c := range claimed {
-		reports[i] = &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+		reports[i] = storetest.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
 	}
 	outs, errs := db.Tasks.Report(reports)
 	for _, err := range errs[:8] {
@@ -335,15 +325,14 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	returned := make(chan tasks.Reported, 1)
 	go func() {
 		for {
-			outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+			outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})})
 			if errs[0] == nil {
 				returned <- outs[0]
 				return
 			}
 		}
 	}()
-	watch := storetest.Owner(t, url)
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, 10*time.Millisecond)
+	db.AwaitLockWait(t)
 	revived()
 	require.True(t, (<-returned).Found)
 }
@@ -351,16 +340,9 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 func TestClaimReturnsPendingByQueue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	for range 4 {
-		db.MustSubmit(t, storetest.Submission())
-	}
-	later := make([]*tasks.Submission, 10)
-	for i := range later {
-		later[i] = storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
-	}
-	db.MustSubmit(t, later...)
-	_, err := db.Owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 0`)
-	require.NoError(t, err)
+	submitMany(t, db, 4)
+	submitMany(t, db, 10, func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	db.Exec(t, `update task_live set due_at = now() - interval '1 second' where state = 0`)
 	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 8)
@@ -388,7 +370,7 @@ func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 	for range 2 { // a new row, and the same row again
 		out := record()
 		rows = append(rows, out.ID)
-		outs, errs := direct.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed}}})
+		outs, errs := direct.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed})})
 		require.NoError(t, errs[0])
 		require.Equal(t, task.Applied, outs[0].Verdict, "the claim is the caller's")
 	}

@@ -16,19 +16,18 @@ import (
 // scans them all: 0.2 s after ten minutes at 1,000 tasks a second, more than two cores can do for
 // ten claims a second.
 //
-// So a process keeps in memory the position that claims have reached in each priority bucket of a
-// queue. When scans of the whole queue are slow because of dead rows, claims start at these
-// low-water marks, and only a scan in the background reads what is below them. It sets the marks
-// again, and also processes due tasks. A task that becomes pending below a mark, for example a retry,
-// or in a bucket that this process does not know, waits for the next scan. Marks are not stored in the
-// database.
+// So each process keeps in memory the position that its claims have reached in each priority bucket
+// of a queue. If scans of the whole queue are slow because of dead rows, claims start at these
+// low-water marks, and only a scan in the background reads the entries below them. The scan sets the
+// marks again, and also processes due tasks. A task that becomes pending below a mark, for example a
+// retry, or in a bucket that this process does not know, waits for the next scan.
 const (
 	slowScan   = 20 * time.Millisecond
 	slowInARow = 3                // slow scans before a scan in the background decides whether marks are used
 	manyDead   = 20_000           // dead rows of task_live from which marks are used
 	scanFactor = 20               // time between two scans in the background, in durations of the first one
-	scanLimit  = 10 * time.Second // the longest time between two, and the timeout of one
-	markMargin = time.Second      // for ids that are made before, but committed after those that were claimed
+	scanLimit  = 10 * time.Second // the longest time between two scans, and the timeout of a scan
+	markMargin = time.Second      // for ids that are older than claimed ones, but were committed later
 )
 
 // priorityBucket has the tasks of a queue with the same priority and retry count.
@@ -51,11 +50,11 @@ type queueMarks struct {
 	interval  time.Duration // until the next scan
 }
 
-// maxMarkedQueues limits the queues in lowWaterMarks. When it is full it is cleared: claims then start at
-// the head again.
+// maxMarkedQueues limits the queues in lowWaterMarks, which is cleared when it is full: claims then start
+// at the head again.
 const maxMarkedQueues = 1000
 
-// queue must be called with mu held.
+// queue returns the marks of a queue. mu must be held.
 func (m *lowWaterMarks) queue(name string) *queueMarks {
 	q := m.queues[name]
 	if q == nil {
@@ -78,8 +77,8 @@ func (m *lowWaterMarks) of(queue string) []priorityBucket {
 	return nil
 }
 
-// observe records how long a scan from the head of the queue took, and reports whether there were several
-// slow ones in a row. A fast scan that found nothing does not count, since a claim does not scan a paused queue.
+// observe records how long a scan from the head of the queue took, and reports whether slowInARow scans were
+// slow. A fast scan that found nothing does not end such a row, since a claim does not scan a paused queue.
 func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (slow bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +108,7 @@ func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 
 func lowBefore(t time.Time) task.ID { return task.IDFloor(t.Add(-markMargin)) }
 
-// schedule reports whether to start a scan in the background, and when. There is one at a time.
+// schedule reports whether to start a scan in the background, and when. Each queue has one scan at a time.
 func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,10 +120,10 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	return q.interval, true
 }
 
-// set ends a scan that began at the time start: it sets the mark of each bucket to its first pending task, which the
-// scan found, or else to the start, since new tasks have newer ids. It returns how many buckets have a task that claims
-// would not have found.
-func (m *lowWaterMarks) set(queue string, found []priorityBucket, start time.Time, inUse bool) (below int) {
+// set ends a scan that began at the time start. It sets the mark of each bucket to the first pending task of the
+// bucket in pending, or without one to start, since new tasks have newer ids. It returns how many buckets have a task
+// that claims would not have found.
+func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (below int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queue(queue)
@@ -136,16 +135,16 @@ func (m *lowWaterMarks) set(queue string, found []priorityBucket, start time.Tim
 	for i := range q.buckets {
 		q.buckets[i].low = lowBefore(start)
 	}
-	for _, f := range found {
-		i, known := slices.BinarySearchFunc(former, f, compareBuckets)
-		if !known || f.low.Compare(former[i].low) < 0 {
+	for _, first := range pending {
+		i, known := slices.BinarySearchFunc(former, first, compareBuckets)
+		if !known || first.low.Compare(former[i].low) < 0 {
 			below++
 		}
 		if !known {
-			former = slices.Insert(former, i, f)
-			q.buckets = slices.Insert(q.buckets, i, f)
-		} else if f.low.Compare(q.buckets[i].low) < 0 {
-			q.buckets[i] = f
+			former = slices.Insert(former, i, first)
+			q.buckets = slices.Insert(q.buckets, i, first)
+		} else if first.low.Compare(q.buckets[i].low) < 0 {
+			q.buckets[i] = first
 		}
 	}
 	q.inUse = inUse && len(q.buckets) > 0
@@ -156,7 +155,7 @@ func compareBuckets(a, b priorityBucket) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.retryCount, b.retryCount))
 }
 
-// scanLater makes sure that a scan in the background follows.
+// scanLater schedules a scan in the background, unless one is scheduled.
 func (st *Store) scanLater(queue string) {
 	if in, ok := st.marks.schedule(queue); ok {
 		time.AfterFunc(in, func() { st.scan(queue) })
@@ -180,23 +179,23 @@ with recursive first (priority, retry_count, id) as (
 select priority, retry_count, id from first order by priority, retry_count`
 
 // scan processes due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim
-// waits for it. If it fails, marks are not used: the next claim starts at the head, and returns its error if it fails too.
-// If there are few dead rows, claims were slow for another reason, and go on processing due tasks themselves.
+// waits for it. If it fails, or if there are few dead rows so that claims were slow for another reason, marks are not
+// used, and claims process due tasks themselves.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
 	start := time.Now()
 	var dead int64
 	var swept Swept
-	var found []priorityBucket
+	var pending []priorityBucket
 	err := st.db.Hot.QueryRow(ctx, deadRowsSQL).Scan(&dead)
 	inUse := dead >= manyDead
 	if err == nil && (inUse || len(st.marks.of(queue)) > 0) {
 		if swept, err = st.sweep(ctx, promoteRows, queue); err == nil {
-			found, err = st.findFirstPending(ctx, queue)
+			pending, err = st.firstPending(ctx, queue)
 		}
 	}
-	below := st.marks.set(queue, found, start, inUse && err == nil)
+	below := st.marks.set(queue, pending, start, inUse && err == nil)
 	for name, n := range swept.Pending {
 		st.onPending(name, n)
 	}
@@ -205,12 +204,13 @@ func (st *Store) scan(queue string) {
 	}
 }
 
-// findFirstPending returns the buckets that have pending tasks, each with its first one as low.
-func (st *Store) findFirstPending(ctx context.Context, queue string) (found []priorityBucket, err error) {
-	rows, _ := st.db.Hot.Query(ctx, firstPendingSQL, queue)
-	var first priorityBucket
-	err = store.Each(rows, []any{&first.priority, &first.retryCount, &first.low}, func() { found = append(found, first) })
-	return found, err
+// firstPending returns the buckets that have pending tasks, each with its first task as low.
+func (st *Store) firstPending(ctx context.Context, queue string) (buckets []priorityBucket, err error) {
+	var b priorityBucket
+	err = store.QueryEach(ctx, st.db.Hot, firstPendingSQL, []any{queue}, []any{&b.priority, &b.retryCount, &b.low}, func() {
+		buckets = append(buckets, b)
+	})
+	return buckets, err
 }
 
 // bucketColumns returns the arrays of claimAboveSQL, or nothing if there are no buckets.

@@ -11,18 +11,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Pause keeps tasks of a queue from being claimed. Claimed tasks stay with their sender, and
-// tasks are still accepted, promoted and expired.
+// Pause prevents claims of a queue's tasks. Claimed tasks stay with their sender, and tasks are
+// still accepted, promoted and expired.
 type Pause struct {
 	Queue     string
-	Until     time.Time // when it ends by itself; zero = it ends when an operator resumes the queue
+	Until     time.Time // the end; zero = when an operator resumes the queue
 	Reason    string    // for operators
 	PausedBy  string    // name of the operator or function
 	Manual    bool
 	CreatedAt time.Time
 
-	Left    time.Duration // time to Until by the database's clock; 0 or less = ended. Set by queries if Until is set
-	Pending int           // set by ResumeQueue: the pending tasks, counted up to 1000
+	Left    time.Duration // until Until, by the database's clock; 0 or less = ended. Set by queries if Until is set
+	Pending int           // pending tasks, counted up to 1000. Set by ResumeQueue
 }
 
 // json returns the pause for an audit entry; "" if there is no pause.
@@ -43,8 +43,8 @@ const notPaused = `not exists (select from queue_pauses where queue = $1 and (un
 
 const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
 
-// pauseSQL creates or replaces a pause. It returns no row if it does neither: the end is in the
-// past, or a function would replace a manual pause or a longer one.
+// pauseSQL creates or replaces a pause. It does nothing and returns no row if the end is in the past,
+// or if a function ($5 is false) would replace a manual pause or a longer one.
 const pauseSQL = `
 insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
 select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
@@ -54,7 +54,7 @@ where excluded.by_hand or p.until <= now() or not p.by_hand and p.until < coales
 returning ` + pauseColumns
 
 // PauseQueue pauses p.Queue until p.Until for p.Reason, and replaces any other pause of the
-// queue. An end in the past is task.CodeInvalid.
+// queue. If p.Until is in the past, the error is task.CodeInvalid.
 func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (after Pause, err error) {
 	by.Reason = p.Reason
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -72,9 +72,9 @@ func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (af
 	return after, store.Wrap("pause queue", err)
 }
 
-// PauseQueueAs pauses a queue for a function that cannot send anything now. It does not replace
-// a manual or longer pause, and does nothing if the end is in the past. The caller must wake
-// Sweep at the end of the pause.
+// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if the
+// queue has a manual or longer pause, or if p.Until is in the past. The caller must run Sweep at the end
+// of the pause.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
 	_, _, err := queryPause(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
 	return store.Wrap("pause queue", err)
@@ -85,19 +85,18 @@ func pauseSubject(queue string) string { return "queue/" + queue }
 // lockPauseSQL finds the pause that is in force.
 const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
 
-// endPauseSQL leaves the row for Sweep, so that pollers are woken even if the process that
+// endPauseSQL does not delete the row: Sweep does, so that pollers are woken even if the process that
 // resumes the queue dies.
 const endPauseSQL = `update queue_pauses set until = now() where queue = $1 returning ` + pendingOf + `$1` + pendingLimit
 
-// pendingOf, a queue and pendingLimit are a subquery: the number of the queue's pending tasks,
-// counted up to 1000.
+// pendingOf, a queue and pendingLimit form a subquery that counts the queue's pending tasks up to 1000.
 const (
 	pendingOf    = `(select count(*) from (select from task_live l where l.state = 1 and l.queue = `
 	pendingLimit = ` limit 1000) waiting)`
 )
 
-// ResumeQueue ends the pause of a queue and returns it; task.CodeNotFound when there is none.
-// The caller must publish its Pending, to wake pollers.
+// ResumeQueue ends the pause of a queue and returns the pause; task.CodeNotFound if there is none.
+// The caller must wake pollers for its Pending.
 func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var paused bool
@@ -109,7 +108,7 @@ func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operato
 			return store.AuditEntry{}, err
 		}
 		err = tx.QueryRow(ctx, endPauseSQL, queue).Scan(&p.Pending)
-		return store.AuditEntry{Action: "queue.resume", Subject: pauseSubject(queue), Before: p.json(), After: ""}, err
+		return store.AuditEntry{Action: "queue.resume", Subject: pauseSubject(queue), Before: p.json()}, err
 	})
 	return p, store.Wrap("resume queue", err)
 }
@@ -117,7 +116,7 @@ func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operato
 const queuePauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1`
 
 // QueuePause returns the pause of a queue and whether it is in force. An ended pause is
-// returned until sweep removes it.
+// returned until Sweep removes its row.
 func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused bool, err error) {
 	p, found, err := queryPause(ctx, st.db.Hot, queuePauseSQL, queue)
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
@@ -146,7 +145,7 @@ func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) erro
 	})
 }
 
-// queryPause reads the pause that sql returns; found is false if it returns none.
+// queryPause reads the pause that sql returns; found is false if sql returns none.
 func queryPause(ctx context.Context, q store.Querier, sql string, args ...any) (p Pause, found bool, err error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -177,10 +176,10 @@ func (p *Pause) setEnd(until *time.Time, now time.Time) {
 // QueueState is a queue with its live tasks and the pause that is in force.
 type QueueState struct {
 	QueueCounts
-	Pause *Pause // nil = it is not paused
+	Pause *Pause // nil = not paused
 }
 
-// ofPage is the condition of the queues of a page: after $1, and in $2 unless $2 is empty.
+// ofPage is the condition that a queue is on a page: after $1, and in $2 unless $2 is empty.
 const ofPage = `queue > $1 and (cardinality($2::text[]) = 0 or queue = any($2))`
 
 // queuesSQL limits both sides of the join to the size of a page: later rows cannot be in the page.
@@ -197,9 +196,8 @@ full join (
 order by 1
 limit $3`
 
-// Queues returns a page of the queues that have live tasks or are paused, sorted by name: those in
-// queues, or all if queues is empty. after is the last name of the page before; "" = the first page.
-// more reports whether there is another page.
+// Queues returns a page of the queues that have live tasks or are paused, sorted by name. queues are
+// those that may be listed; empty = all. after is the last name of the page before; "" = the first page.
 func (st *Store) Queues(ctx context.Context, queues []string, after string, limit int) (page []QueueState, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanQueue, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)
 	return page, more, store.Wrap("queues", err)

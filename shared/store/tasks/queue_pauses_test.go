@@ -37,12 +37,12 @@ func endPause(t *testing.T, db *storetest.DB) {
 func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	other := storetest.Submission(func(s *tasks.Submission) { s.Queue = "other" })
+	other := storetest.Submission(storetest.InQueue("验证码"))
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), other)
 	held := db.MustClaim(t, "app", 1)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
 	require.Empty(t, db.MustClaim(t, "app", 10))
-	require.Len(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "other" }), 1, "other queues are not paused")
+	require.Len(t, db.Claim(t, storetest.FromQueue("验证码")), 1, "other queues are not paused")
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: held[0].ID, AppID: "app", ClaimID: held[0].ClaimID, Outcome: task.SentOK}).Verdict)
 	require.Len(t, db.MustSubmit(t, storetest.Submission()), 1, "tasks are accepted")
 
@@ -110,8 +110,8 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	sweeps.Wait()
 	close(pending)
 	sum := tasks.PendingByQueue{}
-	for one := range pending {
-		for queue, n := range one {
+	for byQueue := range pending {
+		for queue, n := range byQueue {
 			sum[queue] += n
 		}
 	}
@@ -123,7 +123,7 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue = "other" }))
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(storetest.InQueue("other")))
 	mustPause(t, db, task.DefaultQueue, time.Now().Add(time.Hour))
 	mustPause(t, db, "other", time.Time{})
 	_, err := db.Tasks.ResumeQueue(t.Context(), "other", storetest.Tester) // by a process that dies before it wakes pollers
@@ -256,8 +256,8 @@ func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 func TestQueuesHavePausesAndCounts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	list := func(after string, limit int, of ...string) (page []tasks.QueueState, more bool) {
-		page, more, err := db.Tasks.Queues(t.Context(), of, after, limit)
+	list := func(after string, limit int, queues ...string) (page []tasks.QueueState, more bool) {
+		page, more, err := db.Tasks.Queues(t.Context(), queues, after, limit)
 		require.NoError(t, err)
 		return page, more
 	}
@@ -340,20 +340,18 @@ func TestListsOfQueuesAreBounded(t *testing.T) {
 
 func TestEndedPauseIsReturnedDespiteMissingPartition(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission())
 	db.Claim(t)
 	db.ExpireLeases(t)
-	db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = "paused" }))
+	db.MustSubmit(t, storetest.Submission(storetest.InQueue("paused")))
 	mustPause(t, db, "paused", time.Now().Add(time.Hour))
 	endPause(t, db)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `do $$ declare p text; begin
+	db.Exec(t, `do $$ declare p text; begin
 		for p in select inhrelid::regclass from pg_inherits where inhparent = 'report_logs'::regclass loop
 			execute 'drop table ' || p;
 		end loop;
 	end $$`)
-	require.NoError(t, err)
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, tasks.PendingByQueue{"paused": 1, task.DefaultQueue: 1}, swept.Pending)

@@ -10,11 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countTasksSQL counts the tasks of every account (see Caller.Account) that are not final. It scans
-// task_live, since each submission, claim and report would have to update an index by caller. Of a
-// table larger than $1 bytes, it scans a random sample of about $1 bytes. Twice the standard error of
-// the sample, at about 64 rows a page, is subtracted, so that a caller below its quota is hardly ever
-// refused.
+// countTasksSQL counts the tasks of every account (see callers.Caller.Account) that are not final. It
+// scans task_live, since each submission, claim and report would have to update an index by caller. If
+// the table is larger than $1 bytes, it scans a random sample of about $1 bytes, and subtracts twice the
+// standard error of the sample, at about 64 rows a page. So a caller below its quota is hardly ever refused.
 const countTasksSQL = `
 with s as materialized (
     select least(1, $1::float8 / greatest(pg_relation_size('task_live'), 1)) as part
@@ -26,7 +25,7 @@ group by 1`
 // taskSample is how many bytes of task_live one count reads, about 250,000 rows.
 const taskSample = 32 << 20
 
-// countTasks counts the tasks of all accounts that have any, by a sample of at most so many bytes.
+// countTasks counts the tasks of all accounts that have any, in a sample of at most so many bytes.
 func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Waiting, error) {
 	byAccount := map[int64]quota.Waiting{}
 	var account int64
@@ -41,10 +40,9 @@ func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Wa
 // final, in any queue and state. Only the rows beyond the limit are refused, with
 // task.CodeQuota. A replay gets its response even then.
 //
-// No submission waits for a count (see package quota), and one process spends at most a
-// twentieth of the time on counting. So a caller may exceed its quota by what a process
-// accepts before its first count, and by what the other processes accept between two
-// counts. A count by a sample errs in favour of the caller.
+// No submission waits for a count (see package quota). So a caller may exceed its quota by the
+// tasks that a process accepts before its first count, and that the other processes accept between
+// two counts. A count in a sample errs in favour of the caller.
 func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (outs []Submitted, errs []error) {
 	var valid []*Submission
 	for _, s := range rows {
@@ -67,9 +65,9 @@ func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (o
 	return outs, errs
 }
 
-// WithinQuota calls submit for n new tasks: fit is how many of them are within the caller's
-// quota, and refusal is the error for the others. submit returns how many tasks were saved;
-// tasks that may have been saved despite an error are in the next count.
+// WithinQuota calls submit for n new tasks: fit of them are within the caller's quota, and refusal is
+// the error for the others. submit returns how many tasks were saved. Tasks that may have been saved
+// despite an error are in the next count.
 func (st *Store) WithinQuota(caller callers.Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
 	q := st.taskQuotas
 	limit := q.ByDefault
@@ -81,13 +79,13 @@ func (st *Store) WithinQuota(caller callers.Caller, n int, submit func(fit int, 
 		return
 	}
 	defer q.Refresh(caller.Account(), limit) // deferred, so that a count does not slow down the first call of a process
-	admission, had := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1}, n)
+	admission, before := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1}, n)
 	defer admission.End()
 	fit := admission.Items()
 	var refusal *task.Error
 	if fit < n {
 		refusal = quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d tasks that are not finished, and may have %d: "+
-			"tasks are accepted again when some of these are finished", had.Items+int64(fit), limit.Items))
+			"tasks are accepted again when some of these are finished", before.Items+int64(fit), limit.Items))
 	}
 	saved := submit(fit, refusal)
 	q.AddSaved(caller.Account(), quota.Waiting{Items: int64(saved)})

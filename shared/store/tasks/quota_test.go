@@ -19,14 +19,12 @@ import (
 
 func tasksAtMost(n int64) func(*stores.Config) { return func(c *stores.Config) { c.WaitingTasks = n } }
 
-func ofCaller(id int64) func(*tasks.Submission) { return func(s *tasks.Submission) { s.CallerID = id } }
-
 // submitTasks submits n tasks at once, and returns how many were within the quota.
 func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (accepted int) {
 	t.Helper()
 	var rows []*tasks.Submission
 	for range n {
-		rows = append(rows, storetest.Submission(ofCaller(caller.ID)))
+		rows = append(rows, storetest.Submission(storetest.FromCaller(caller.ID)))
 	}
 	outs, errs := db.Tasks.SubmitWithinQuota(caller, rows)
 	for i, out := range outs {
@@ -84,9 +82,9 @@ func TestLargeTableIsCountedBySample(t *testing.T) {
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
 		select gen_random_uuid(), 1, 5, 3, 0, 'default', case when g % 5000 = 0 then 2 else 1 end from generate_series(1, 20000) g`)
 	counted := func(sample int) map[int64]quota.Waiting {
-		of, err := db.Tasks.CountTasks(t.Context(), sample)
+		byCaller, err := db.Tasks.CountTasks(t.Context(), sample)
 		require.NoError(t, err)
-		return of
+		return byCaller
 	}
 	require.Equal(t, map[int64]quota.Waiting{1: {Items: 19_996}, 2: {Items: 4}}, counted(tasks.TaskSample))
 	size := db.Count(t, `select pg_relation_size('task_live')`)

@@ -12,7 +12,7 @@ const receivedNames = `request_id, caller_id, phone_number, content, use_templat
 type receivedLog struct {
 	*Submission
 	status   int
-	id       *task.ID // task of a replay; nil = refused
+	id       *task.ID // of a replayed task; nil = refused
 	response string   // JSON
 }
 
@@ -46,5 +46,5 @@ select * from unnest(@arrays) as t (@columns)`,
 	},
 }
 
-// loggedAgent is the User-Agent header, which may have any bytes.
+// loggedAgent returns the User-Agent header, which may have any bytes, as a text that can be stored.
 func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.UserAgent), 500) }

@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// firstCallsSQL finds the call that first used a key or an id, with the present state of its
-// task; null if the task has none in either table.
+// firstCallsSQL finds the call that first used a key or an id, with the present state of its task;
+// null if the task is in neither task_live nor task_done.
 const firstCallsSQL = `
 select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
 from submission_keys k
@@ -43,12 +40,12 @@ type firstCall struct {
 	id          task.ID
 	fingerprint task.Hash
 	content     string
-	state       *task.State // nil if it is missing
+	state       *task.State // nil = the task has none
 	archived    bool
 }
 
-// check returns an error for a call whose result is unknown because an attacker who controls a function
-// has deleted rows. Only this call fails.
+// check returns an error for a call whose result is unknown, because an attacker who controls a function
+// has deleted rows.
 func (c firstCall) check(found bool) error {
 	switch {
 	case !found:
@@ -74,31 +71,23 @@ func (k knownCalls) of(s *Submission) (firstCall, bool) {
 	return first, ok
 }
 
-func firstCalls(ctx context.Context, from *pgxpool.Pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
+func (st *Store) firstCalls(ctx context.Context, ids []task.ID, keys []task.Hash) (knownCalls, error) {
 	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
-	rows, err := from.Query(ctx, firstCallsSQL, keys, ids)
-	if err != nil {
+	if err := known.query(ctx, st.db.Hot, firstCallsSQL, false, keys, ids); err != nil {
 		return known, err
 	}
-	if err := known.read(rows, false); err != nil {
-		return known, err
-	}
-	keys = slices.DeleteFunc(slices.Clone(keys), func(k task.Hash) bool { _, found := known.byKey[k]; return found })
-	ids = slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := known.byID[id]; return found })
+	keys = slices.DeleteFunc(keys, func(k task.Hash) bool { _, found := known.byKey[k]; return found })
+	ids = slices.DeleteFunc(ids, func(id task.ID) bool { _, found := known.byID[id]; return found })
 	if len(keys)+len(ids) == 0 {
 		return known, nil
 	}
-	rows, err = from.Query(ctx, archivedCallsSQL, keys, ids)
-	if err != nil {
-		return known, err
-	}
-	return known, known.read(rows, true)
+	return known, known.query(ctx, st.db.Hot, archivedCallsSQL, true, keys, ids)
 }
 
-func (k knownCalls) read(rows pgx.Rows, archived bool) error {
+func (k knownCalls) query(ctx context.Context, q store.Querier, sql string, archived bool, keys []task.Hash, ids []task.ID) error {
 	var key, fingerprint *task.Hash
 	first := firstCall{archived: archived}
-	return store.Each(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() {
+	return store.QueryEach(ctx, q, sql, []any{keys, ids}, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() {
 		if key == nil {
 			k.byID[first.id] = first
 			return

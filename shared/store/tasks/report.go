@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Report is a sender's report, and the queues of the caller that makes it.
+// Report is a sender's report.
 type Report struct {
 	task.Report
 	Queues  []string // the caller's queues; empty = all
@@ -55,19 +55,19 @@ func (st *Store) flushReports(ctx context.Context, reports []*Report, alone bool
 	return last.out, err
 }
 
-// reportTry has the results of a transaction of reports, which are valid if it was committed,
-// and the means to find out whether it was: every change has its row in report_logs. The state
-// of the task does not show it, since the same app may have claimed the task again. The
-// transaction id does not show it either: after a failover another transaction may have it.
+// reportTry has the results of a transaction of reports, which are valid if the transaction was
+// committed. Then the row of report_logs exists. The state of the task does not prove a commit, since
+// the same app may have claimed the task again, nor does the transaction id: after a failover another
+// transaction may have it.
 type reportTry struct {
 	out    []Reported
-	logged *task.ID  // a task that has a log row if the try was committed; nil = none
+	logged *task.ID  // task_id of a log row of the transaction; nil = there is none
 	at     time.Time // created_at of that row
 }
 
-// reportOnce returns its results even if its commit fails, since it may have been committed.
-// before is the previous try, which may have been committed: once the tasks are locked, a query
-// finds out whether it was, and this does not change.
+// reportOnce returns its results even if its commit fails, since it may have been committed. before is
+// the previous try. Once the tasks are locked, that try can no longer be committed, so reportOnce
+// queries whether it was.
 func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -105,8 +105,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 
 const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
 
-// decideReports applies the reports to the locked tasks, each to the result of those before
-// it.
+// decideReports applies the reports to the locked tasks in order.
 func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Reported, []Change, []VerdictLog) {
 	out := make([]Reported, len(reports))
 	current := make(map[task.ID]task.Task, len(locked.tasks))

@@ -17,15 +17,15 @@ type VerdictLog struct {
 	errorCode     string
 	Message       string
 	request       string // JSON
-	foreignCaller *int64 // the caller of this report, if the report is stale and the caller is not known to have claimed the task; else nil
+	foreignCaller *int64 // the caller of a stale report, if it is not known to have claimed the task; else nil
 }
 
 var logVerdicts = store.BulkStatement[VerdictLog]{Columns: verdictColumns, Text: `
 insert into report_logs (@columns)
 select * from unnest(@arrays) as t (@columns)`}
 
-// logForeign logs only the first stale report of a caller on a task that it is not known to
-// have claimed. Otherwise any caller with a task's id could fill the log.
+// logForeign logs only the first report of each foreignCaller on a task. Otherwise any caller with a
+// task's id could fill the log.
 var logForeign = store.BulkStatement[VerdictLog]{Text: `
 insert into report_logs (@columns)
 select t.* from unnest(@arrays) as t (@columns)
@@ -55,12 +55,12 @@ func QueueVerdicts(batch *pgx.Batch, logs []VerdictLog) {
 		caller int64
 	}
 	var own, foreign []VerdictLog
-	seen := map[reporter]bool{}
+	logged := map[reporter]bool{}
 	for _, l := range logs {
 		if l.foreignCaller == nil {
 			own = append(own, l)
-		} else if by := (reporter{l.ID, *l.foreignCaller}); !seen[by] {
-			seen[by] = true
+		} else if by := (reporter{l.ID, *l.foreignCaller}); !logged[by] {
+			logged[by] = true
 			foreign = append(foreign, l)
 		}
 	}

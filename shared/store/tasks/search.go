@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Search says what to search for, and which tasks may be returned.
+// Search is a search for tasks by one or more ids. Caller and Queues limit the result.
 type Search struct {
 	Key     string   // an idempotency key of any caller; "" = none
 	ClaimID int64    // of a task's newest claim; 0 = none
@@ -27,8 +27,8 @@ const (
 	searchBack    = 31 * 24 * time.Hour // age of the oldest log rows that are searched
 )
 
-// inQueues is the condition that a task is of one of the queues $3. The statements themselves leave out other tasks, so
-// the next steps of a search, and its duration, are the same whether such a task exists or not.
+// inQueues is the condition that a task is in one of the queues $3. The statements themselves leave out other tasks, so
+// that neither the next steps of a search nor its duration show whether such a task exists.
 func inQueues(id string) string {
 	return `($3::text[] = '{}' or exists (select from tasks t where t.id = ` + id + ` and t.queue = any($3)) or exists (select from archived_tasks t where t.id = ` + id + ` and t.queue = any($3)))`
 }
@@ -40,14 +40,14 @@ const searchCallersSQL = `select id from callers where $1::bigint is null or id 
 
 const searchLiveClaimSQL = `select id from task_live where claim_id = $1 and ($3::text[] = '{}' or queue = any($3)) limit $2`
 
-// These are run for one range of time after the other, backwards: both tables have a BRIN index on their times.
+// findBackwards runs these for one range of time after the other: both tables have a BRIN index on their times.
 var (
 	searchDoneClaimSQL = `select d.id from task_done d where d.claim_id = $1 and d.reported_at >= $4 and d.reported_at < $5 and ` + inQueues("d.id") + ` limit $2`
 	searchRequestSQL   = `select r.task_id from receive_logs r where r.request_id = $1 and r.task_id is not null and r.created_at >= $4 and r.created_at < $5 and ` + inQueues("r.task_id") + ` limit $2`
 )
 
 // Find returns the tasks that match Key or ClaimID, or if there are none, Request: at most searchLimit of each. complete
-// is false if a search without an index, backwards in time, was ended by its timeout.
+// is false if the timeout ended a search backwards in time.
 func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
 	complete = true
 	if s.Key != "" {
@@ -94,15 +94,15 @@ func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	return st.findIDs(ctx, searchKeySQL, hashes, s.Queues)
 }
 
-// findBackwards runs a query for ranges of time before now, each four times as long as the one before it, until
-// something is found or searchTime is over.
+// findBackwards runs a query for ranges of time before now, each four times as long as the last one, until it finds
+// something or searchTime is over.
 func (st *Store) findBackwards(ctx context.Context, sql string, value any, queues []string) (found []task.ID, complete bool, err error) {
-	within, cancel := context.WithTimeout(ctx, searchTime)
+	limited, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
 	now := time.Now().Add(time.Minute) // the clock of the database may be ahead
 	for length, end := 15*time.Minute, now; end.After(now.Add(-searchBack)); length *= 4 {
 		begin := end.Add(-length)
-		found, err = st.findIDs(within, sql, value, queues, begin, end)
+		found, err = st.findIDs(limited, sql, value, queues, begin, end)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			return nil, false, nil

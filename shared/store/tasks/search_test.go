@@ -20,12 +20,10 @@ func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	own := submitMany(t, db, 2)
-	others := submitMany(t, db, 21, func(s *tasks.Submission) { s.Queue = "secret" })
-	_, err := db.Owner(t).Exec(t.Context(), `insert into submission_keys (key, fingerprint, id) values ($1, $1, $2)`, task.KeyHash(0, "sms", "x"), others[0])
-	require.NoError(t, err)
+	others := submitMany(t, db, 21, storetest.InQueue("secret"))
+	db.Exec(t, `insert into submission_keys (key, fingerprint, id) values ($1, $1, $2)`, task.KeyHash(0, "sms", "x"), others[0])
 	for _, id := range append([]task.ID{own[0]}, others...) {
-		_, err := db.Owner(t).Exec(t.Context(), `insert into receive_logs (request_id, task_id, caller_id, status_code) values ('x', $1, 0, 200)`, id)
-		require.NoError(t, err)
+		db.Exec(t, `insert into receive_logs (request_id, task_id, caller_id, status_code) values ('x', $1, 0, 200)`, id)
 	}
 	limited := tasks.Search{Key: "x", Request: "x", Queues: []string{task.DefaultQueue}}
 	found, complete, err := db.Tasks.Find(t.Context(), limited)

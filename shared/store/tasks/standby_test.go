@@ -80,7 +80,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			return err
 		},
 		"report": func() error {
-			_, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: reported.ID, AppID: "app", ClaimID: reported.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+			_, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: reported.ID, AppID: "app", ClaimID: reported.ClaimID, Outcome: task.SentOK})})
 			return errs[0]
 		},
 		"message": func() error {

@@ -10,11 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statistics counts tasks by their states, all at one instant. Its own Counts are of
-// SMS, and Subscribe is of the sends of subscribe messages.
+// Statistics counts tasks by their states, all at one instant.
 type Statistics struct {
-	Counts
-	Subscribe Counts
+	Counts           // of SMS
+	Subscribe Counts // of the sends of subscribe messages
 }
 
 // Counts are the tasks of some queues.
@@ -22,19 +21,18 @@ type Counts struct {
 	Live       LiveCounts    // of all of these queues
 	Succeeded  int64         // ever
 	Failed     int64         // ever
-	Queues     []QueueCounts // those that have live tasks, by name; at most 1000, those with most tasks
-	MoreQueues bool          // there are other queues that have live tasks
+	Queues     []QueueCounts // with live tasks, by name; at most 1000, those with most tasks
+	MoreQueues bool          // other queues have live tasks
 }
 
-// LiveCounts counts the tasks that are not final. Pending and processing are
-// status 0 and 1 of the view sms_tasks; scheduled and held tasks
-// are among them.
+// LiveCounts counts the tasks that are not final. Pending and processing are status 0 and 1 of the
+// view sms_tasks.
 type LiveCounts struct {
-	Scheduled     int64 // of the pending
+	Scheduled     int64 // also counted as pending
 	PendingNew    int64 // never tried
 	PendingRetry  int64
 	Processing    int64
-	Held          int64          // of the processing
+	Held          int64          // also counted as processing
 	OldestPending *time.Duration // how long the oldest pending task has waited for a sender; nil = none is pending
 }
 
@@ -50,7 +48,7 @@ func (l LiveCounts) tasks() int64 { return l.PendingNew + l.PendingRetry + l.Pro
 // FirstOpenDaySQL returns the zero time if no day is closed.
 const FirstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
-// countLive are the figures of LiveCounts over some rows of task_live.
+// countLive selects the figures of LiveCounts from task_live.
 const countLive = `
         count(*) filter (where state = 0) as scheduled,
         count(*) filter (where state in (0, 1) and retry_count = 0) as pending_new,
@@ -62,9 +60,9 @@ const countLive = `
 
 const ofSubscribe = `queue in ('` + task.WeChatQueue + `', '` + task.RecordedQueue + `')`
 
-// liveRows are the counts of all queues together, with null as the queue, for SMS and for subscribe
-// messages, and the counts of the 1000 queues with most tasks. Callers choose the names of queues, so
-// there may be very many.
+// liveRows counts the tasks of all queues together, with null as the queue, for SMS and for subscribe
+// messages, and of each of the 1000 queues with most tasks. Callers choose the names of queues, so there
+// may be very many.
 const liveRows = `
     select ` + ofSubscribe + ` as subscribe, null as queue, ` + countLive + ` group by 1
     union all (
@@ -77,9 +75,9 @@ const ResultCounts = `
         count(*) filter (where status = 2 and not subscribe) as succeeded, count(*) filter (where status = 3 and not subscribe) as failed,
         count(*) filter (where status = 2 and subscribe) as subscribe_succeeded, count(*) filter (where status = 3 and subscribe) as subscribe_failed`
 
-// statisticsSQL counts live rows, results since the first open day, and the
-// stored totals before it: never the history. The day is a parameter, since the
-// planner uses the index on reported_at only for a known value.
+// statisticsSQL counts live rows and results since the first open day ($1), and adds the stored totals
+// of the days before. The day is a parameter, since the planner uses the index on reported_at only for
+// a known value.
 const statisticsSQL = `
 select closed.succeeded + open.succeeded, closed.failed + open.failed,
     closed.subscribe_succeeded + open.subscribe_succeeded, closed.subscribe_failed + open.subscribe_failed, live.*
@@ -95,9 +93,9 @@ cross join (
 left join (` + liveRows + `) live on true
 order by live.queue`
 
-// Statistics counts all tasks in one snapshot, so that a task is counted once even if
-// it is archived or its day is closed at the same time. The cost grows with the number
-// of live tasks and of results since the last closed day (see CloseDays).
+// Statistics counts all tasks in one snapshot, so that a task is counted once even if it is archived
+// or its day is closed at the same time. The cost grows with the number of live tasks and of results
+// since the last closed day (see maintenance.Store.CloseDays).
 func (st *Store) Statistics(ctx context.Context) (s Statistics, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
@@ -143,7 +141,7 @@ func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	return s, err
 }
 
-// age converts a number of seconds; nil = none.
+// age converts a number of seconds.
 func age(seconds *float64) *time.Duration {
 	if seconds == nil {
 		return nil
@@ -152,9 +150,9 @@ func age(seconds *float64) *time.Duration {
 	return &d
 }
 
-// CountingSQL prepares the transaction that counts a part of a day. The index on
-// reported_at can only be scanned as a bitmap.
+// CountingSQL prepares a transaction that counts results of a part of a day. The index on reported_at
+// can only be scanned as a bitmap.
 const CountingSQL = `select set_config('enable_bitmapscan', 'on', true), set_config('statement_timeout', $1, true)`
 
-// LongestCount is the statement timeout of such a count.
+// LongestCount is the statement timeout of such a transaction.
 const LongestCount = 15 * time.Second

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -22,11 +21,9 @@ func TestStatisticsOfEmptyDatabaseAreZero(t *testing.T) {
 
 func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	inQueue := func(queue string) func(*tasks.Submission) { return func(s *tasks.Submission) { s.Queue = queue } }
+	db := storetest.Open(t)
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
-	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(inQueue("bulk")))
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(storetest.InQueue("bulk")))
 	claimed := db.MustClaim(t, "app", 4)
 	for i, report := range []task.Report{
 		{Outcome: task.SentOK},
@@ -36,8 +33,7 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 		report.TaskID, report.AppID = claimed[i].ID, "app"
 		require.Equal(t, task.Applied, db.MustReport(t, report).Verdict)
 	}
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `update task_live set updated_at = now() - interval '90 seconds' where queue = 'bulk'`)
-	require.NoError(t, err)
+	db.Exec(t, `update task_live set updated_at = now() - interval '90 seconds' where queue = 'bulk'`)
 
 	s := db.MustCount(t)
 	require.Equal(t, int64(1), s.Succeeded)
@@ -58,8 +54,7 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 
 func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: db.MustClaim(t, "app", 1)[0].ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
@@ -84,16 +79,13 @@ func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from sms_tasks`))
 	require.Zero(t, db.Count(t, `select count(*) from sms_tasks where status = $1`, task.Failed.Status()))
 
-	_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '3 days'`)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), storetest.InsertClosedDaySQL, time.Now().AddDate(0, 0, -10), 0, 0)
-	require.NoError(t, err)
+	db.Exec(t, `update task_done set reported_at = reported_at - interval '3 days'`)
+	db.Exec(t, storetest.InsertClosedDaySQL, time.Now().AddDate(0, 0, -10), 0, 0)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where succeeded = 1 and failed = 0 and subscribe_succeeded = 1 and subscribe_failed = 1`))
 	requireCounts("once the day is closed", 0)
 
-	_, err = conn.Exec(t.Context(), `update task_done set reason = $1, ended = $2 where status = $3`, int16(task.TimedOut), int16(task.EndedByTimeout), task.Failed.Status())
-	require.NoError(t, err)
+	db.Exec(t, `update task_done set reason = $1, ended = $2 where status = $3`, int16(task.TimedOut), int16(task.EndedByTimeout), task.Failed.Status())
 	failed := db.MustTask(t, out.TaskID)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: out.TaskID, AppID: "wechat", ClaimID: failed.ClaimID, Outcome: task.SentOK}).Verdict)
 	requireCounts("after a late success of a closed day", 1)
@@ -102,7 +94,7 @@ func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 func TestSMSTasksShowQueueAndReason(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	s := storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" })
+	s := storetest.Submission(storetest.InQueue("bulk"))
 	db.MustSubmit(t, s)
 	require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where queue = 'bulk' and reason is null`))
 	_, err := db.Tasks.Cancel(t.Context(), s.ID, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is what the rules of tasks depend on.
+// Config is the configuration of a Store.
 type Config struct {
 	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
 	Backoff      task.Backoff          // how long retries wait, by queue

@@ -33,8 +33,8 @@ type Submission struct {
 	TTL         time.Duration
 	Draft       task.Draft
 
-	// Refused is why the request is refused. A request whose key is known is replayed even
-	// then: once accepted, it stays accepted.
+	// Refused is why the request is refused; nil = it is valid. If its key is known, it is replayed
+	// all the same: a request that was accepted stays accepted.
 	Refused *task.Error
 
 	RequestID string
@@ -42,7 +42,7 @@ type Submission struct {
 	UserAgent string
 	Request   []byte // the request body as received; need not be JSON
 
-	tried bool // an insert of this id was sent, so it may exist
+	tried bool // an insert of this ID was sent, so the task may exist
 }
 
 // Expiry returns when the submission expires if it is stored at now; zero = never.
@@ -61,10 +61,10 @@ func (s *Submission) Expiry(now time.Time) time.Time {
 type Submitted struct {
 	ID       task.ID
 	State    task.State
-	Replayed bool // the key was known: ID is the first call's, State the present one
+	Replayed bool // the key was known: ID is that of the first call, State the present one
 	Archived bool // with Replayed: the task is archived
 	Text     string
-	Unused   []string
+	Unused   []string    // parameters that the template does not use
 	Refused  *task.Error // nothing was stored but the log
 
 	err error // of this row alone
@@ -73,9 +73,6 @@ type Submitted struct {
 // Submit stores the submissions, together with those of other calls, and returns when all are
 // committed. The two slices have one entry for each row, in order. A refusal is in Submitted.
 // An error means that the outcome is unknown or that the database is unavailable.
-//
-// The unique index of submission_keys alone decides about a key: the key row, the body, the
-// live row and the log row are one commit.
 func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := st.submits.Do(rows)
 	for i, err := range errs {
@@ -90,9 +87,8 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	return outs, errs
 }
 
-// flushSubmissions commits the rows in one transaction. If the response to the commit is lost,
-// the same ids are inserted again and the primary key decides. An error after the commit fails
-// only rows that are replays.
+// flushSubmissions commits the rows in one transaction. If the response to the commit is lost, the
+// flush is run again and finds the same ids. An error after the commit fails only replays.
 func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	blocked, err := st.blockedWords(ctx)
 	if err != nil {
@@ -119,7 +115,7 @@ type action int8
 const (
 	insert  action = iota // the row is ready
 	refuse                // log the refusal
-	resolve               // the key or the id exists: find the first call
+	resolve               // the key or the id exists: find the call that inserted it
 )
 
 type submitFlush struct {
@@ -155,8 +151,8 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	return store.WrapConnectionLost(conn.Conn(), err)
 }
 
-// start composes or refuses a row if that needs no query, and reports whether the row needs
-// one. The key of a refused row must be queried: it may be a replay.
+// start composes or refuses a row if that needs no query, and reports whether the row needs a
+// query. The key of a refused row must be queried: the row may be a replay.
 func (f *submitFlush) start(i int, s *Submission) (query bool) {
 	switch {
 	case s.Refused != nil && s.Key == nil:
@@ -190,9 +186,9 @@ func (f *submitFlush) refuse(i int, err error) {
 	f.actions[i], f.out[i].Refused = refuse, refusal
 }
 
-// composeAndInsert handles rows that need templates, default content or a check of their key.
-// Rows of default content are locked before keys are read: a call that used one of them has
-// committed then, so its key is found.
+// composeAndInsert handles rows that need templates, default content or a check of their key. It
+// locks the rows of default content before it reads keys: then a call that used the same default
+// content has committed, so its key is found.
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
 	found, err := f.lookUp(ctx, conn, again)
 	if err != nil {
@@ -219,24 +215,22 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 		return
 	}
 	draft := s.Draft
+	var content *task.DefaultContent
 	if draft.NeedsDefault() {
-		row := found.defaults[s.Phone]
-		filled, err := draft.WithDefault(row)
-		if err != nil {
+		var err error
+		content = found.defaults[s.Phone]
+		if draft, err = draft.WithDefault(content); err != nil {
 			f.refuse(i, err)
 			return
 		}
-		draft = filled
-		if f.compose(i, draft, found.template(draft)) {
-			f.defaults[i], row.Sent = row, true
-		}
-		return
 	}
-	f.compose(i, draft, found.template(draft))
+	if f.compose(i, draft, found.template(draft)) && content != nil {
+		f.defaults[i], content.Sent = content, true
+	}
 }
 
-// resolve sets the results of the rows whose key or id exists, from an earlier call or an earlier try of
-// this flush, and logs the replays.
+// resolve sets the results of the rows whose key or id was inserted by an earlier call or an earlier try
+// of this flush, and logs the replays.
 func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID
 	var keys []task.Hash
@@ -252,7 +246,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 	if len(ids)+len(keys) == 0 {
 		return nil
 	}
-	known, err := firstCalls(ctx, f.store.db.Hot, ids, keys)
+	known, err := f.store.firstCalls(ctx, ids, keys)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockTimeout limits the lock waits of a flush that has keys. Without keys, for which it
-// returns "", the timeout of the role applies.
+// lockTimeout returns the limit of the lock waits of a flush that has keys. It returns "" for a flush
+// without keys, for which the timeout of the role applies.
 func (f *submitFlush) lockTimeout() string {
 	switch {
 	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):
@@ -32,8 +32,8 @@ where phone_number = any($1::varchar[])
 order by phone_number
 for update`
 
-// wantedTemplatesSQL finds the templates that the drafts of a flush name, and the default one:
-// the active template with the lowest id.
+// wantedTemplatesSQL finds the templates that the drafts of a flush name, and the default template:
+// the active one with the lowest id.
 const wantedTemplatesSQL = `
 select id, template_name, template_content
 from sms_templates
@@ -105,7 +105,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	return found, conn.SendBatch(ctx, &batch).Close()
 }
 
-// template returns the template that a draft names, or nil.
+// template returns the template that a draft names, or the default one; nil if there is none.
 func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	if !d.UseTemplate {
 		return nil
@@ -176,8 +176,9 @@ func keyedColumns() []store.BulkColumn[readyRow] {
 		}))
 }
 
-// insertRows creates tasks: body, live row and log row. If an id exists, an earlier try of it
-// is still being committed: the statement waits for it, fails, and is run again.
+// An insert is insertInput, insertTimes and insertRows: it creates bodies, live rows and log rows. If an id
+// exists, an earlier try of the same submission is still being committed: the statement waits for that
+// commit, fails, and is run again.
 const (
 	insertInput = `
 with input as materialized (
@@ -203,8 +204,8 @@ with input as materialized (
 
 const insertPlain = insertInput + insertTimes + insertRows
 
-// insertKeyed also writes the keys and marks default content as sent. A row whose key exists
-// is neither inserted nor returned. Rows are sorted by key, so that two flushes never deadlock.
+// insertKeyed also writes the keys and marks default content as sent. A row whose key exists is
+// neither inserted nor returned. The parameters are sorted by key, so that two flushes never deadlock.
 const insertKeyed = insertInput + `, new_keys as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from input where key is not null
@@ -227,8 +228,8 @@ const insertTaskEvents = `, events as (
 const selectInserted = `
 select id, state from live`
 
-// inserts are the statements without and with events. A flush without keys and default
-// content, as the first one of a process often is, plans the shorter ones.
+// The statements without and with events. plainInserts take less time to plan; a flush without keys
+// and default content uses them.
 var (
 	plainInserts = [2]store.BulkStatement[readyRow]{
 		{Columns: plainColumns, Text: insertPlain + selectInserted},
@@ -240,8 +241,8 @@ var (
 	}
 )
 
-// insert inserts the rows that are ready, logs the refused ones, and marks rows whose key
-// exists for resolve. With inTx it ends the transaction that lookUp began; otherwise it is a
+// insert inserts the rows that are ready, logs the refused ones, and marks rows whose key exists
+// for resolve. With inTx, insert commits the transaction that lookUp began. Otherwise it is a
 // transaction of its own.
 func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
 	var indexes []int // of the rows to insert

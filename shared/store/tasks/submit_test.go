@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestTheSameKeyWithTheSameBodyGivesTheSameTask(t *testing.T) {
+func TestRepeatWithOneKeyIsReplayed(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")))[0]
@@ -67,7 +67,7 @@ func TestKeyOfDamagedTaskFailsAlone(t *testing.T) {
 func TestAKeyBelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	other := storetest.Submission(func(s *tasks.Submission) { s.CallerID = 7 }, storetest.Keyed("k", "b"))
+	other := storetest.Submission(storetest.FromCaller(7), storetest.Keyed("k", "b"))
 	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")), other)
 	require.Nil(t, outs[1].Refused)
 	require.NotEqual(t, outs[0].ID, outs[1].ID)
@@ -139,11 +139,7 @@ func TestKeyIsFreeIfItsFirstCallDidNotCommit(t *testing.T) {
 			}
 		}
 	}()
-	require.Eventually(t, func() bool {
-		var waiting bool
-		err := db.Read.QueryRow(t.Context(), `select exists(select from pg_locks where not granted)`).Scan(&waiting)
-		return err == nil && waiting
-	}, time.Minute, time.Millisecond, "the second call waits for the first")
+	db.AwaitLockWait(t)
 	require.NoError(t, dying.Close(t.Context()))
 	out := <-returned
 	require.Equal(t, s.ID, out.ID)
@@ -171,22 +167,17 @@ func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 func TestCommitWithLostResponseIsRecognised(t *testing.T) {
 	t.Parallel()
 	for name, submission := range map[string]func() *tasks.Submission{
-		"without a key": func() *tasks.Submission { return storetest.Submission() },
-		"with a key":    func() *tasks.Submission { return storetest.Submission(storetest.Keyed("k", "a")) },
-		"with default content": func() *tasks.Submission {
-			return storetest.Submission(func(s *tasks.Submission) { s.Draft = task.Draft{} })
-		},
-		"with default content and a key": func() *tasks.Submission {
-			return storetest.Submission(storetest.Keyed("k", ""), func(s *tasks.Submission) { s.Draft = task.Draft{} })
-		},
+		"without a key":                  func() *tasks.Submission { return storetest.Submission() },
+		"with a key":                     func() *tasks.Submission { return storetest.Submission(storetest.Keyed("k", "a")) },
+		"with default content":           func() *tasks.Submission { return storetest.Submission(storetest.NoContent) },
+		"with default content and a key": func() *tasks.Submission { return storetest.Submission(storetest.Keyed("k", ""), storetest.NoContent) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := sandbox.NewDatabase(t)
 			proxy := sandbox.NewProxy(t, url)
 			db := storetest.OpenAt(t, proxy.URL())
-			_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'a default')`)
-			require.NoError(t, err)
+			db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'a default')`)
 			require.NoError(t, db.Ping(t.Context()))
 
 			fired := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
@@ -232,11 +223,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 		}
 		close(returned)
 	}()
-	require.Eventually(t, func() bool {
-		var waiting bool
-		err := slow.QueryRow(t.Context(), `select exists(select from pg_locks where not granted)`).Scan(&waiting)
-		return err == nil && waiting
-	}, time.Minute, time.Millisecond)
+	db.AwaitLockWait(t)
 	require.NoError(t, tx.Commit(t.Context()))
 	out, ok := <-returned
 	require.True(t, ok)
@@ -259,11 +246,10 @@ func TestDefaultContentIsSentOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
-	empty := func(s *tasks.Submission) { s.Draft = task.Draft{} }
+	empty := storetest.NoContent
 	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, storetest.Submission(empty))[0].Refused.Code)
 
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
-	require.NoError(t, err)
+	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var accepted []tasks.Submitted
@@ -287,12 +273,10 @@ func TestDefaultContentIsSentOnce(t *testing.T) {
 
 func TestReplayDoesNotUseDefaultContentAgain(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
-	require.NoError(t, err)
+	db := storetest.Open(t)
+	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
 	call := func() *tasks.Submission {
-		return storetest.Submission(storetest.Keyed("k", ""), func(s *tasks.Submission) { s.Draft = task.Draft{} })
+		return storetest.Submission(storetest.Keyed("k", ""), storetest.NoContent)
 	}
 	outs := db.MustSubmit(t, call(), call())
 	require.Equal(t, outs[0].ID, outs[1].ID)
@@ -304,23 +288,19 @@ func TestReplayDoesNotUseDefaultContentAgain(t *testing.T) {
 
 func TestReusedKeyDoesNotUseDefaultContent(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
-	require.NoError(t, err)
+	db := storetest.Open(t)
+	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
 	db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "other")))
-	out := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", ""), func(s *tasks.Submission) { s.Draft = task.Draft{} }))[0]
+	out := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", ""), storetest.NoContent))[0]
 	require.Equal(t, task.CodeKeyReused, out.Refused.Code)
 	require.Equal(t, 1, db.Count(t, `select count(*) from default_sms_data where not is_sent`))
 }
 
 func TestDefaultTemplateIsTheActiveOneWithTheLowestID(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into sms_templates (template_name, template_content, is_active)
+	db := storetest.Open(t)
+	db.Exec(t, `insert into sms_templates (template_name, template_content, is_active)
 		values ('old', 'old {code}', false), ('first', 'code {code}', true), ('second', 'hello {name}', true)`)
-	require.NoError(t, err)
 	draft := func(d task.Draft) func(*tasks.Submission) {
 		return func(s *tasks.Submission) { d.UseTemplate = true; s.Draft = d }
 	}
@@ -347,8 +327,7 @@ func TestReplayOfAcceptedCallIsNeverRefused(t *testing.T) {
 	db := storetest.OpenAt(t, url)
 	first := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "some BadWord here")))[0]
 	require.Nil(t, first.Refused)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `insert into blocked_words (word, folded) values ('badword', 'badword')`)
-	require.NoError(t, err)
+	db.Exec(t, `insert into blocked_words (word, folded) values ('badword', 'badword')`)
 	db = storetest.OpenAt(t, url) // reads the words again
 
 	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(storetest.Keyed("l", "ＢＡＤword")))[0].Refused.Code, "in any case and width")
@@ -387,16 +366,14 @@ func TestRefusedRequestWithAnyBytesIsLogged(t *testing.T) {
 
 func TestMissingLogPartitionIsCreated(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	drop := func() {
-		_, err := conn.Exec(t.Context(), `do $$ declare p regclass; begin
+		db.Exec(t, `do $$ declare p regclass; begin
 			for p in select inhrelid from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass) loop
 				execute 'drop table ' || p;
 			end loop; end $$`)
-		require.NoError(t, err)
 	}
-	s, cancelled := storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue = "other" })
+	s, cancelled := storetest.Submission(), storetest.Submission(storetest.InQueue("other"))
 	drop()
 	db.MustSubmit(t, s, cancelled)
 	drop()
@@ -435,7 +412,7 @@ func TestEqualKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 	batch := func(reverse bool) []*tasks.Submission {
 		subs := make([]*tasks.Submission, 300)
 		for i := range subs {
-			subs[i] = storetest.Submission(func(s *tasks.Submission) { s.CallerID = greedy }, storetest.Keyed(fmt.Sprint(i), "x"))
+			subs[i] = storetest.Submission(storetest.FromCaller(greedy), storetest.Keyed(fmt.Sprint(i), "x"))
 		}
 		if reverse {
 			slices.Reverse(subs)
@@ -461,7 +438,7 @@ func TestEqualKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 		close(over)
 	}()
 	for going := true; going; {
-		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(func(s *tasks.Submission) { s.CallerID = modest })})
+		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.FromCaller(modest))})
 		require.NoError(t, errs[0])
 		select {
 		case <-over:

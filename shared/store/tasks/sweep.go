@@ -10,16 +10,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timed selects the tasks that become due without a lease: scheduled, pending with an expiry,
-// and held ones.
+// timed selects the tasks that become due but have no lease: scheduled, pending with an expiry, or held.
 const timed = `state <> 2 and due_at is not null`
 
-// lockDueSQL locks due tasks: up to $1 of queue $2, an equal part of $1 of each other queue,
-// and $1 / 2 expired leases, the earliest first. However many tasks of one queue are due, the
-// first tasks of the others are in the same batch. It considers $1 queues in the order of
-// their hash from a random start, and the queue whose task is due first. So every due queue is
-// found after some batches, however many queues have no due task. An empty $2 means no queue.
-// The tasks of one queue are selected by ranges: with equalities, the planner could scan
+// lockDueSQL locks due tasks: up to $1 of queue $2, an equal part of $1 of each other queue, and the
+// first $1 / 2 expired leases. So a queue with many due tasks does not delay the first tasks of the
+// others. An empty $2 means no queue.
+//
+// Of the other queues, it considers $1 in the order of their hash from a random start, and the queue
+// whose task is due first. So every due queue is found after some batches, however many queues have no
+// due task. The tasks of one queue are selected by ranges: with equalities, the planner could scan
 // task_live_due, the index of all queues. Locked rows are skipped.
 const lockDueSQL = `
 with recursive queues (hash, queue, due_at) as (
@@ -93,14 +93,14 @@ type Swept struct {
 	More     bool // more tasks may be due
 	Pending  PendingByQueue
 	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task is due or the next pause ends; in the past if another transaction has locked that task; zero = never
+	Next     time.Time // when the next task is due or the next pause ends; zero = never. In the past if that task is locked
 }
 
 // Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
-// claims and expires tasks. It also ends the pauses of queues whose time is over. It takes
-// about limit tasks, an equal part of each queue, and half as many expired leases. Any number
-// of sweeps may run at once. Pending is returned with an error too: the commit may have
-// succeeded, and the next sweep would not find these tasks again.
+// claims and expires tasks. It also removes ended pauses of queues. It processes about limit tasks,
+// an equal part of each queue, and half as many expired leases. Any number of sweeps may run at once.
+// Pending is returned with an error too: the commit may have succeeded, and then the next sweep would
+// not find these tasks again.
 func (st *Store) Sweep(ctx context.Context, limit int) (Swept, error) {
 	return st.sweep(ctx, limit, "")
 }
@@ -116,7 +116,7 @@ func (st *Store) sweep(ctx context.Context, limit int, queue string) (swept Swep
 	return swept, store.Wrap("sweep", err)
 }
 
-// sweepOnce adds the tasks that became pending to pending, even if it is unknown whether the commit succeeded.
+// sweepOnce adds the tasks that became pending to pending, also if the commit may have succeeded.
 func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending PendingByQueue) (Swept, error) {
 	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := st.db.Hot.Acquire(ctx)
@@ -141,8 +141,8 @@ func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending
 	var batch pgx.Batch
 	batch.Queue("begin")
 	batch.Queue(lockDueSQL, limit, queue).Query(func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
-		for _, t := range found {
+		tasks, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+		for _, t := range tasks {
 			after, verdict := t.SettleDue(st.backoff, t.Now)
 			changes = append(changes, Change{t.Task, after})
 			if verdict != task.Promoted {

@@ -16,22 +16,13 @@ import (
 // earlier than those of other tasks.
 func insertDue(t *testing.T, db *storetest.DB, n int, queues ...string) {
 	t.Helper()
-	db.Exec(t, `set session_replication_role = replica;
-		insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-			select gen_random_uuid(), 0, queue, 5, 3, 0, '13800138000', 'x' from generate_series(1, `+strconv.Itoa(n)+`), `+sqlTexts(queues)+` queue;
+	db.Exec(t, `with bodies as (
+			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+			select gen_random_uuid(), 0, queue, 5, 3, 0, '13800138000', 'x' from generate_series(1, $1), unnest($2::text[]) queue
+			returning id, queue
+		)
 		insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at)
-			select id, 0, 5, 3, 0, queue, now() - interval '1 hour' from tasks where queue = any (array(select `+sqlTexts(queues)+`))`)
-}
-
-func sqlTexts(values []string) string {
-	list := ""
-	for i, v := range values {
-		if i > 0 {
-			list += ","
-		}
-		list += "'" + v + "'"
-	}
-	return "unnest(array[" + list + "])"
+		select id, 0, 5, 3, 0, queue, now() - interval '1 hour' from bodies`, n, queues)
 }
 
 // scheduled submits a task that is due, but later than those of insertDue.
@@ -43,16 +34,12 @@ func scheduled(t *testing.T, db *storetest.DB, queue string) task.ID {
 	return s.ID
 }
 
-func ofQueue(queue string) func(*tasks.ClaimRequest) {
-	return func(r *tasks.ClaimRequest) { r.Queue = queue }
-}
-
 func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	zombie := storetest.Submission(func(s *tasks.Submission) { s.Queue = "senders" })
+	zombie := storetest.Submission(storetest.InQueue("senders"))
 	db.MustSubmit(t, zombie)
-	require.Len(t, db.Claim(t, ofQueue("senders")), 1)
+	require.Len(t, db.Claim(t, storetest.FromQueue("senders")), 1)
 	db.ExpireLeases(t)
 	insertDue(t, db, 500, "flood")
 	waits := scheduled(t, db, "neighbour")
@@ -64,7 +51,7 @@ func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	require.Equal(t, task.Pending, db.MustTask(t, waits).State)
 
 	again := scheduled(t, db, "neighbour")
-	claimed := db.Claim(t, ofQueue("neighbour"))
+	claimed := db.Claim(t, storetest.FromQueue("neighbour"))
 	require.Len(t, claimed, 2)
 	require.Equal(t, again, claimed[1].ID, "a claim promotes what is due in its queue")
 	for swept.More {

@@ -31,28 +31,28 @@ select ` + bodyColumns + `, ` + liveColumns + ` from tasks t join task_live l on
 union all
 select ` + bodyColumns + `, ` + doneColumns + ` from tasks t join task_done d on d.id = t.id where t.id = $1`
 
-// ByID finds a task by its id, live, final or archived; task.CodeNotFound when there is none.
+// ByID finds a live, final or archived task; task.CodeNotFound if there is none.
 func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
-	found, err := store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), detailSQL, id)
-	if err == nil && len(found) == 0 {
-		found, err = st.archived(ctx, id)
+	tasks, err := store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), detailSQL, id)
+	if err == nil && len(tasks) == 0 {
+		tasks, err = st.archived(ctx, id)
 	}
 	switch {
 	case err != nil:
 		return Detail{}, store.Wrap("task", err)
-	case len(found) == 0:
+	case len(tasks) == 0:
 		return Detail{}, store.NotFound("task")
 	default:
-		return found[0], nil
+		return tasks[0], nil
 	}
 }
 
-// RecordReveal adds an audit entry: an operator was shown the phone number and content of a task.
+// RecordReveal adds an audit entry that an operator was shown the phone number and content of a task.
 func (st *Store) RecordReveal(ctx context.Context, id task.ID, by store.Operator) error {
 	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "task.reveal", `{"revealed":["phone_number","content"]}`, id.String()))
 }
 
-// ByKey finds the task of a submission's key; task.CodeNotFound when no such call was committed.
+// ByKey finds the task of a submission's key; task.CodeNotFound if no call with the key was committed.
 func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	var id task.ID
 	err := st.db.Hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)
@@ -65,8 +65,7 @@ func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	return st.ByID(ctx, id)
 }
 
-// Cancel ends a task that is not claimed. by is the operator; nil when the submitter cancels
-// its own task.
+// Cancel ends a task that is not claimed. by is nil if the submitter cancels its own task.
 func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
 		log := VerdictLog{ID: id, Verdict: task.CancelledManually, Message: after.Result}
@@ -90,8 +89,8 @@ func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator)
 
 // Resolve settles a held task; the operator's reason becomes its result.
 func (st *Store) Resolve(ctx context.Context, id task.ID, how task.Resolution, by store.Operator) (task.Task, error) {
-	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
-	t, err := st.decideAnywhere(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
+	resolve := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
+	t, err := st.decideAnywhere(ctx, id, resolve, func(batch *pgx.Batch, before, after task.Task) {
 		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.ResolvedManually, Message: by.Reason}})
 		by.QueueAudit(batch, "task.resolve", id.String(), taskJSON(before), taskJSON(after))
 	})

@@ -23,7 +23,7 @@ type Event struct {
 	CallerID   *int64 `json:"caller_id"`
 	CallerName string `json:"caller_name"` // of the operator who decided
 	State      string `json:"state"`       // of the task after an operator's decision
-	Status     int    `json:"status"`      // what a sender reported: 2, 3, or 0 for neither
+	Status     int    `json:"status"`      // that a sender reported: 2, 3, or 0 for neither
 	StatusCode int    `json:"status_code"` // the HTTP status of the response to a submission
 	Verdict    string `json:"verdict"`     // the effect of a report or of a due time
 	ErrorCode  string `json:"error_code"`
@@ -41,14 +41,14 @@ const (
 	EventReceived EventKind = "received" // the submission that created the task
 	EventReplayed EventKind = "replayed" // the same submission again
 	EventClaimed  EventKind = "claimed"  // claimed by a sender app
-	EventExtended EventKind = "extended" // the lease was extended, or the message is about to be sent; the message is the new end of the lease
+	EventExtended EventKind = "extended" // a lease was extended, or marked as sending; Message is the new end of the lease
 	EventReport   EventKind = "report"   // a sender app's report
 	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or an operator or the submitter decided
 )
 
-// timelineSQL reads the newest lines of each log before a cursor, in turns, so that many lines
-// of one log do not hide those of the others: n counts the lines of a log. A decision of an operator
-// and its audit entry were written by one transaction, so they have the same time.
+// timelineSQL reads the newest lines of each log before a cursor. It orders them by n, the number of the
+// line in its log, so that many lines of one log do not hide those of the others. A decision of an
+// operator and its audit entry were written by one transaction, so they have the same time.
 const timelineSQL = `
 select log, id, n, at, event, fields
 from ((
@@ -77,8 +77,8 @@ from ((
 )) e
 order by n, log`
 
-// TimelineCursor has the ids of the oldest lines that this page and the pages before it have of
-// receive_logs, send_logs and report_logs; 0 = none.
+// TimelineCursor has the ids of the oldest lines of receive_logs, send_logs and report_logs that were
+// returned so far; 0 = none.
 type TimelineCursor [3]int64
 
 // timelineLine is a row of timelineSQL.
@@ -91,9 +91,8 @@ type timelineLine struct {
 	Fields json.RawMessage
 }
 
-// Timeline returns a page of a task's history, sorted by time: the newest lines of each log, at
-// most limit of each, as far as logs are kept. The next page has older lines; next is zero on the
-// last page.
+// Timeline returns a page of a task's history, sorted by time: the newest lines of each log before a
+// cursor, at most limit of each. The next page has older lines; next is zero on the last page.
 func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
 	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
 		timelineSQL, id, limit+1, before[0], before[1], before[2])

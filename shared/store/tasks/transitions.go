@@ -16,8 +16,8 @@ type Change struct {
 	Before, After task.Task
 }
 
-// Hooks run statements of another package in the transaction that changes tasks. With them,
-// package subscribe keeps the rows of its messages consistent with their tasks.
+// Hooks run statements of package subscribe in the transaction that changes tasks, so that its
+// messages stay consistent with their tasks.
 type Hooks struct {
 	// Changed adds statements to the batch that applies the changes.
 	Changed func(batch *pgx.Batch, changes []Change)
@@ -25,8 +25,8 @@ type Hooks struct {
 	MayRevive func(ctx context.Context, conn *pgx.Conn, t task.Task) error
 }
 
-// insertDone leaves out tasks that already have a final row. Only an attacker who controls a function can write such a
-// row, and it must not make the changes of other tasks fail.
+// insertDone leaves out tasks that already have a row of task_done. Only an attacker who controls a function can write
+// such a row, and it must not make the changes of other tasks fail.
 var insertDone = store.BulkStatement[task.Task]{Columns: changedDone, Text: `
 insert into task_done (@columns)
 select * from unnest(@arrays) as t (@columns)
@@ -37,7 +37,7 @@ update task_live l set updated_at = now(), @set
 from unnest(@arrays) as t (@columns)
 where l.id = t.id`}
 
-// reviveSQL makes finished tasks live again, as they were; updateLive then changes them.
+// reviveSQL makes finished tasks live, and updateLive then sets their new states.
 const reviveSQL = `
 insert into task_live (` + liveBodyNames + `, ` + outcomeNames + `, claimed_by, state, callback)
 select ` + liveBodyNames + `, ` + outcomeNames + `, claimed_by, 1, callback_url is not null
@@ -49,9 +49,9 @@ const (
 	deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
 )
 
-// adjustTotalsSQL corrects the stored totals of a day when a counted result of it is
-// withdrawn. The shared lock waits for a count under way. greatest prevents an overflow, which
-// only a total that an attacker wrote could cause.
+// adjustTotalsSQL corrects the stored totals of a day when a counted result of the day is
+// withdrawn. The shared lock waits for a count under way. greatest prevents an overflow of a total
+// that an attacker wrote.
 const (
 	TotalsLock      = "7310001" // advisory lock
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
@@ -103,10 +103,16 @@ func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifie
 	return st.queueEvents(batch, changes)
 }
 
+type (
+	// decision returns the changed task, or an error if the change is refused.
+	decision func(t task.Task, now time.Time) (task.Task, error)
+	// extraStatements adds statements to the transaction of a change.
+	extraStatements func(batch *pgx.Batch, before, after task.Task)
+)
+
 // decide changes one task for an operator or a submitter: it locks the task, lets the domain
 // decide, and commits the change together with extra.
-func (st *Store) decide(ctx context.Context, id task.ID, decision func(t task.Task, now time.Time) (task.Task, error),
-	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
+func (st *Store) decide(ctx context.Context, id task.ID, decide decision, extra extraStatements) (task.Task, error) {
 	var after task.Task
 	err := st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -116,15 +122,14 @@ func (st *Store) decide(ctx context.Context, id task.ID, decision func(t task.Ta
 		defer conn.Release()
 		locked, err := Lock(ctx, conn.Conn(), []task.ID{id}, LockTimeout)
 		if err == nil {
-			after, err = st.decideOne(ctx, conn.Conn(), locked, id, decision, extra)
+			after, err = st.decideOne(ctx, conn.Conn(), locked, id, decide, extra)
 		}
 		return store.RollbackOn(conn.Conn(), err)
 	})
 	return after, err
 }
 
-func (st *Store) decideOne(ctx context.Context, conn *pgx.Conn, locked Locked, id task.ID, decision func(task.Task, time.Time) (task.Task, error),
-	extra func(*pgx.Batch, task.Task, task.Task)) (task.Task, error) {
+func (st *Store) decideOne(ctx context.Context, conn *pgx.Conn, locked Locked, id task.ID, decide decision, extra extraStatements) (task.Task, error) {
 	before, found, err := locked.Of(id)
 	if err == nil && !found {
 		err = store.NotFound("task")
@@ -132,7 +137,7 @@ func (st *Store) decideOne(ctx context.Context, conn *pgx.Conn, locked Locked, i
 	if err != nil {
 		return before, err
 	}
-	after, err := decision(before, locked.Now)
+	after, err := decide(before, locked.Now)
 	if err == nil && before.State.Final() && !after.State.Final() {
 		err = st.hooks.MayRevive(ctx, conn, before)
 	}

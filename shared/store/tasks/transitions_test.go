@@ -32,7 +32,7 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 		var changes sync.WaitGroup
 		for _, db := range []*storetest.DB{one, other} {
 			changes.Go(func() {
-				outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID}, Request: []byte(`{}`)}})
+				outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID})})
 				switch {
 				case task.CodeOf(errs[0]) == task.CodeServerBusy: // the sender repeats it
 				case errs[0] != nil || !outs[0].Found:
@@ -66,7 +66,7 @@ func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	unknown := task.NewID()
 	var reports []*tasks.Report
 	for _, id := range []task.ID{s.ID, neighbour.ID, unknown} {
-		reports = append(reports, &tasks.Report{Report: task.Report{TaskID: id, AppID: "app"}, Request: []byte(`{}`)})
+		reports = append(reports, storetest.Report(task.Report{TaskID: id, AppID: "app"}))
 	}
 	outs, errs := db.Tasks.Report(reports)
 	require.NoError(t, errs[0])
