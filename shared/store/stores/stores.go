@@ -1,5 +1,4 @@
-// Package stores opens the database and all stores, and passes to each store the others that
-// it needs.
+// Package stores opens the database and all stores.
 package stores
 
 import (
@@ -42,8 +41,7 @@ type Config struct {
 	// OnPending is called when a scan in the background has found or made n pending tasks of a queue. nil = no call.
 	OnPending func(queue string, n int)
 
-	// OnAlert is called after the commit that raised or cleared an alert. The alert has the
-	// value that raised or cleared it. nil = no call.
+	// OnAlert is called after the commit that raised or cleared an alert. a.Value raised or cleared it. nil = no call.
 	OnAlert func(id task.ID, a task.Alert, cleared bool)
 }
 
