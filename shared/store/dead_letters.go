@@ -15,13 +15,18 @@ type DeadLetter struct {
 	EventID   string // unique together with Function
 	EventType string
 	Event     string // its data, as received
-	Reason    string // for an operator to read
+	Reason    string // for an operator
 	Attempts  int    // how often it was tried
 	CreatedAt time.Time
 }
 
-// MaxDeadLetter is the number of characters of an event that are kept.
-const MaxDeadLetter = 64 << 10
+// Storable returns the dead letter as it is stored, with texts that are cut and that Postgres accepts.
+func (l DeadLetter) Storable() DeadLetter {
+	const maxEvent = 64 << 10 // characters
+	l.EventID, l.EventType = task.Cut(Storable(l.EventID), task.MaxResult), task.Cut(Storable(l.EventType), task.MaxResult)
+	l.Event, l.Reason = task.Cut(Storable(l.Event), maxEvent), task.Cut(Storable(l.Reason), task.MaxResult)
+	return l
+}
 
 const insertDeadLetterSQL = `
 insert into dead_letters (function, event_id, event_type, event, reason, attempts) values ($1, $2, $3, $4, $5, $6)
@@ -29,8 +34,8 @@ on conflict (function, event_id) do update set attempts = excluded.attempts, rea
 
 // QueueDeadLetter adds the statement that stores a dead letter or updates it.
 func QueueDeadLetter(batch *pgx.Batch, l DeadLetter) {
-	batch.Queue(insertDeadLetterSQL, l.Function, task.Cut(Storable(l.EventID), task.MaxResult), task.Cut(Storable(l.EventType), task.MaxResult),
-		task.Cut(Storable(l.Event), MaxDeadLetter), task.Cut(Storable(l.Reason), task.MaxResult), l.Attempts)
+	l = l.Storable()
+	batch.Queue(insertDeadLetterSQL, l.Function, l.EventID, l.EventType, l.Event, l.Reason, l.Attempts)
 }
 
 // JSON returns the dead letter for its audit entry.

@@ -7,18 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Bury stores an event that no retry will make acceptable, for an operator.
+// Bury stores an event that its function will never accept.
 func (st *Store) Bury(ctx context.Context, l store.DeadLetter) error {
 	var batch pgx.Batch
 	store.QueueDeadLetter(&batch, l)
 	return store.Wrap("bury", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
-// maxPanics is the number of panics after which an event is a dead letter. The cause of the first
-// ones may be temporary.
+// maxPanics is the number of panics after which an event is a dead letter. The cause of fewer panics may
+// be temporary.
 const maxPanics = 5
 
 const countPanicSQL = `
@@ -27,11 +26,10 @@ on conflict (function, event_id) do update set attempts = dead_letters.attempts 
     dead = dead_letters.dead or dead_letters.attempts + 1 >= $6
 returning dead`
 
-// BuryPanicked counts one more panic of an event, and reports whether the event is a dead
-// letter now.
+// BuryPanicked counts a panic of an event, and reports whether the event is a dead letter now.
 func (st *Store) BuryPanicked(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
-	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, store.Storable(l.EventID), store.Storable(l.EventType),
-		task.Cut(store.Storable(l.Event), store.MaxDeadLetter), task.Cut(store.Storable(l.Reason), task.MaxResult), maxPanics).Scan(&dead)
+	l = l.Storable()
+	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, l.EventID, l.EventType, l.Event, l.Reason, maxPanics).Scan(&dead)
 	return dead, store.Wrap("bury", err)
 }
 
@@ -40,8 +38,8 @@ const deadLetterColumns = `id, function, event_id, event_type, event, reason, at
 const deadLettersSQL = `
 select ` + deadLetterColumns + ` from dead_letters where dead and ($1::bigint = 0 or id < $1) order by id desc limit $2`
 
-// DeadLetters lists the dead letters, newest first. after is the last id of the previous page,
-// 0 for the first page. more reports whether there is another page.
+// DeadLetters lists the dead letters, newest first. after is the last id of the previous page; 0 = the
+// first page.
 func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page []store.DeadLetter, more bool, err error) {
 	page, more, err = store.QueryPage[store.DeadLetter](ctx, st.db.Read, limit, deadLettersSQL, after)
 	return page, more, store.Wrap("dead letters", err)
@@ -49,11 +47,11 @@ func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page 
 
 const deleteDeadLetterSQL = `delete from dead_letters where id = $1 and dead returning ` + deadLetterColumns
 
-// DismissDeadLetter deletes a dead letter. The audit entry keeps its content. The error is
-// task.CodeNotFound if there is none.
+// DismissDeadLetter deletes a dead letter; task.CodeNotFound if there is none. The audit entry has its
+// content.
 func (st *Store) DismissDeadLetter(ctx context.Context, id int64, by store.Operator) error {
 	return store.Wrap("dismiss dead letter", st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		l, err := store.QueryOne[store.DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)
-		return store.AuditEntry{Action: "dead_letter.dismiss", Subject: "dead_letter/" + strconv.FormatInt(l.ID, 10), Before: l.JSON(), After: ""}, err
+		return store.AuditEntry{Action: "dead_letter.dismiss", Subject: "dead_letter/" + strconv.FormatInt(l.ID, 10), Before: l.JSON()}, err
 	}))
 }

@@ -2,6 +2,8 @@ package admin_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,21 +12,43 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
+// Both ways to bury an event cut its id alike, so that they find each other's row.
+func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	id := make([]byte, 10_000) // of random text, which an index row cannot hold
+	for i := range id {
+		id[i] = byte('a' + rand.IntN(26))
+	}
+	l := store.DeadLetter{Function: "save", EventID: string(id), EventType: strings.Repeat("t", 100_000)}
+	for panics := 1; panics <= 5; panics++ {
+		dead, err := db.Admin.BuryPanicked(t.Context(), l)
+		require.NoError(t, err)
+		require.Equal(t, panics == 5, dead)
+	}
+	l.Attempts = 6
+	require.NoError(t, db.Admin.Bury(t.Context(), l))
+	page, _, err := db.Admin.DeadLetters(t.Context(), 0, 10)
+	require.NoError(t, err)
+	require.Len(t, page, 1)
+	require.Equal(t, 6, page[0].Attempts)
+}
+
 func TestDeadLettersArePaged(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for n := range 3 {
 		require.NoError(t, db.Admin.Bury(t.Context(), store.DeadLetter{Function: "save", EventID: fmt.Sprint(n), Attempts: 1}))
 	}
-	var seen []string
+	var ids []string
 	for after, more := int64(0), true; more; {
 		var page []store.DeadLetter
 		var err error
 		page, more, err = db.Admin.DeadLetters(t.Context(), after, 2)
 		require.NoError(t, err)
 		for _, l := range page {
-			seen, after = append(seen, l.EventID), l.ID
+			ids, after = append(ids, l.EventID), l.ID
 		}
 	}
-	require.Equal(t, []string{"2", "1", "0"}, seen, "newest first")
+	require.Equal(t, []string{"2", "1", "0"}, ids, "newest first")
 }
