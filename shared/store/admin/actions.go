@@ -14,8 +14,8 @@ type Action struct {
 	CallerID   int64
 	CallerName string
 	RequestID  string
-	Action     string // what was done, as template.update
-	Subject    string // to what, as template/7 or a task's id
+	Action     string // such as template.update
+	Subject    string // such as template/7, or a task's id
 	Reason     string
 	Before     json.RawMessage // nil = there was no row
 	After      json.RawMessage // nil = the row was deleted
@@ -29,8 +29,8 @@ where ($1 = '' or subject = $1) and ($2::bigint = 0 or id < $2)
 order by id desc
 limit $3`
 
-// Actions lists audit entries, newest first, of one subject or, with "", of all. after is the
-// last id of the previous page, 0 for the first page.
+// Actions lists the audit entries of a subject, or of all subjects if it is "", newest first. after is
+// the last id of the previous page; 0 = the first page.
 func (st *Store) Actions(ctx context.Context, subject string, after int64, limit int) (page []Action, more bool, err error) {
 	page, more, err = store.QueryPage[Action](ctx, st.db.Read, limit, actionsSQL, subject, after)
 	return page, more, store.Wrap("actions", err)

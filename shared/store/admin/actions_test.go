@@ -64,19 +64,17 @@ func TestListsArePagedByID(t *testing.T) {
 	_, err := db.Admin.EditTemplate(ctx, 2, storetest.Tester, func(x *admin.Template) { x.Active = false })
 	require.NoError(t, err)
 
-	var seen []int32
+	var listed []int32
 	for after, more := int64(0), true; more; {
 		var page []admin.Template
 		page, more, err = db.Admin.Templates(ctx, nil, after, 2)
 		require.NoError(t, err)
 		for _, x := range page {
-			seen = append(seen, x.ID)
-			after = int64(x.ID)
+			listed, after = append(listed, x.ID), int64(x.ID)
 		}
 	}
-	require.Equal(t, []int32{1, 2, 3, 4, 5}, seen)
-	inactive := false
-	page, more, err := db.Admin.Templates(ctx, &inactive, 0, 1)
+	require.Equal(t, []int32{1, 2, 3, 4, 5}, listed)
+	page, more, err := db.Admin.Templates(ctx, new(false), 0, 1)
 	require.NoError(t, err)
 	require.False(t, more, "a full last page has no next page")
 	require.Equal(t, int32(2), page[0].ID)
@@ -101,17 +99,16 @@ func TestDefaultIsUniquePerPhoneNumber(t *testing.T) {
 	_, err = db.Admin.AddDefault(ctx, "13800138000", "other", false, storetest.Tester)
 	require.Equal(t, task.CodeDefaultExists, task.CodeOf(err))
 
-	empty := func(s *tasks.Submission) { s.Draft.Content = "" }
-	require.Equal(t, "欢迎使用我们的服务", db.MustSubmit(t, storetest.Submission(empty))[0].Text)
-	require.Equal(t, task.CodeDefaultSent, db.MustSubmit(t, storetest.Submission(empty))[0].Refused.Code)
-	sent := true
-	page, _, err := db.Admin.Defaults(ctx, "13800138000", &sent, 0, 10)
+	submit := func() tasks.Submitted { return db.MustSubmit(t, storetest.Submission(storetest.NoContent))[0] }
+	require.Equal(t, "欢迎使用我们的服务", submit().Text)
+	require.Equal(t, task.CodeDefaultSent, submit().Refused.Code)
+	page, _, err := db.Admin.Defaults(ctx, "13800138000", new(true), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 
 	_, err = db.Admin.EditDefault(ctx, d.ID, storetest.Tester, func(x *admin.DefaultSMS) error { x.Sent = false; return nil })
 	require.NoError(t, err)
-	require.Equal(t, task.Pending, db.MustSubmit(t, storetest.Submission(empty))[0].State, "after the reset it is sent once more")
+	require.Equal(t, task.Pending, submit().State, "after the reset it is sent once more")
 	_, err = db.Admin.EditDefault(ctx, d.ID, storetest.Tester, func(x *admin.DefaultSMS) error {
 		x.Content = "changed"
 		return task.Refuse(task.CodeConflict, "no")

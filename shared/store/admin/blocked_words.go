@@ -23,7 +23,7 @@ func (w BlockedWord) subject() string { return fmt.Sprintf("blocked_word/%d", w.
 
 func (w BlockedWord) json() string { return store.MustJSON(map[string]any{"word": w.Word}) }
 
-// maxFolded keeps a folded word within what an index row can hold, in bytes.
+// maxFolded is the size of the longest folded word, in bytes: an index row can hold it.
 const maxFolded = 1000
 
 const insertBlockedWordSQL = `
@@ -33,8 +33,8 @@ returning id, word, created_at`
 
 const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
 
-// AddBlockedWord blocks a word in every spelling that looks the same (see fold). For a word that
-// is already blocked it returns the existing row.
+// AddBlockedWord blocks a word in every spelling that looks the same (see fold). If the word is
+// already blocked, it returns the existing row.
 func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Operator) (w BlockedWord, err error) {
 	folded := fold(word)
 	switch {
@@ -46,7 +46,7 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", insertBlockedWordSQL, word, folded)
 		if task.CodeOf(err) != task.CodeNotFound {
-			return store.AuditEntry{Action: "blocked.add", Subject: w.subject(), Before: "", After: w.json()}, err
+			return store.AuditEntry{Action: "blocked.add", Subject: w.subject(), After: w.json()}, err
 		}
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", sameBlockedWordSQL, folded)
 		return store.AuditEntry{}, err
@@ -60,12 +60,11 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 
 const deleteBlockedWordSQL = `delete from blocked_words where id = $1 returning id, word, created_at`
 
-// RemoveBlockedWord removes a blocked word and returns it. The error is task.CodeNotFound if
-// there is none.
+// RemoveBlockedWord removes a blocked word and returns it; task.CodeNotFound if there is none.
 func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Operator) (w BlockedWord, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
-		return store.AuditEntry{Action: "blocked.remove", Subject: w.subject(), Before: w.json(), After: ""}, err
+		return store.AuditEntry{Action: "blocked.remove", Subject: w.subject(), Before: w.json()}, err
 	})
 	st.blocked.forget()
 	return w, store.Wrap("remove blocked word", err)
@@ -73,21 +72,21 @@ func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Opera
 
 const blockedWordPageSQL = `select id, word, created_at from blocked_words where id > $1::bigint order by id limit $2`
 
-// BlockedWords lists the blocked words by id. after is the last id of the previous page, 0
-// for the first page.
+// BlockedWords lists the blocked words by id. after is the last id of the previous page; 0 = the first
+// page.
 func (st *Store) BlockedWords(ctx context.Context, after int64, limit int) (page []BlockedWord, more bool, err error) {
 	page, more, err = store.QueryPage[BlockedWord](ctx, st.db.Read, limit, blockedWordPageSQL, after)
 	return page, more, store.Wrap("blocked words", err)
 }
 
-// Blocked reports whether a submission of text would be refused for a blocked word.
+// Blocked reports whether a text contains a blocked word.
 func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
-	words, err := st.blocked.list(ctx, st.db.Hot)
-	return words.match(text), store.Wrap("blocked words", err)
+	contains, err := st.WordMatcher(ctx)
+	return contains(text), store.Wrap("blocked words", err)
 }
 
-// WordMatcher returns a function that reports whether a text contains a blocked word. Its list is
-// at most a second old while the database is available.
+// WordMatcher returns a function that reports whether a text contains a blocked word. Its list of
+// words is at most a second old while the database is available.
 func (st *Store) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
 	words, err := st.blocked.list(ctx, st.db.Hot)
 	return words.match, err

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// DefaultSMS is a row of default_sms_data: what is sent to one phone number,
-// once, when a submission has no content.
+// DefaultSMS is a row of default_sms_data: the content that is sent once to a phone number, when a
+// submission has no content.
 type DefaultSMS struct {
 	ID          int32
 	Phone       string
@@ -38,12 +38,12 @@ insert into default_sms_data (phone_number, content, use_template)
 select $1::text, $2::text, $3::boolean where not exists (select from default_sms_data where phone_number = any($4::text[]))
 returning ` + defaultColumns
 
-// AddDefault stores the default content of a phone number. The error is
-// task.CodeDefaultExists if the number has one in any spelling.
+// AddDefault stores the default content of a phone number; task.CodeDefaultExists if the number has one
+// in any spelling.
 func (st *Store) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by store.Operator) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		d, err = store.QueryOne[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, st.country.Spellings(phone))
-		return store.AuditEntry{Action: "default.create", Subject: d.subject(), Before: "", After: d.json()}, err
+		return store.AuditEntry{Action: "default.create", Subject: d.subject(), After: d.json()}, err
 	})
 	if store.Violates(err, "default_sms_data_phone_number_key") || task.CodeOf(err) == task.CodeNotFound {
 		err = task.Refuse(task.CodeDefaultExists, "this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}")
@@ -58,9 +58,8 @@ update default_sms_data set content = $2, use_template = $3, is_sent = $4, updat
 where id = $1
 returning ` + defaultColumns
 
-// EditDefault lets edit change content, use_template and is_sent of a default
-// under its lock, or return an error. The error is task.CodeNotFound if there is none. An
-// edit that changes nothing has no audit entry.
+// EditDefault lets edit change Content, UseTemplate and Sent of a default content under its lock, or
+// return an error; task.CodeNotFound if there is none. An edit that changes nothing has no audit entry.
 func (st *Store) EditDefault(ctx context.Context, id int32, by store.Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, err := store.QueryOne[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)
@@ -87,19 +86,18 @@ func (d DefaultSMS) editAction(after DefaultSMS) string {
 
 const deleteDefaultSQL = `delete from default_sms_data where id = $1 returning ` + defaultColumns
 
-// DeleteDefault deletes a default and returns it. The error is task.CodeNotFound if there is
-// none.
+// DeleteDefault deletes a default content and returns it; task.CodeNotFound if there is none.
 func (st *Store) DeleteDefault(ctx context.Context, id int32, by store.Operator) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		d, err = store.QueryOne[DefaultSMS](ctx, tx, "default content", deleteDefaultSQL, id)
-		return store.AuditEntry{Action: "default.delete", Subject: d.subject(), Before: d.json(), After: ""}, err
+		return store.AuditEntry{Action: "default.delete", Subject: d.subject(), Before: d.json()}, err
 	})
 	return d, store.Wrap("delete default", err)
 }
 
 const defaultSQL = `select ` + defaultColumns + ` from default_sms_data where id = $1`
 
-// Default returns a default by its id. The error is task.CodeNotFound if there is none.
+// Default returns a default content by its id; task.CodeNotFound if there is none.
 func (st *Store) Default(ctx context.Context, id int32) (DefaultSMS, error) {
 	d, err := store.QueryOne[DefaultSMS](ctx, st.db.Read, "default content", defaultSQL, id)
 	return d, store.Wrap("default", err)
@@ -111,9 +109,8 @@ where id > $1::bigint and ($2::text[] is null or phone_number = any($2)) and ($3
 order by id
 limit $4`
 
-// Defaults lists defaults by id, those of one phone unless it is "", and those with one
-// value of sent unless it is nil. after is the last id of the previous page, 0 for the first
-// page.
+// Defaults lists default contents by id. phone and sent select by number and by Sent; "" and nil select
+// all. after is the last id of the previous page; 0 = the first page.
 func (st *Store) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
 	var spellings []string
 	if phone != "" {

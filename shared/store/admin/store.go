@@ -5,8 +5,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Store reads and writes what operators manage: templates, default contents, blocked words,
-// dead letters, and the audit trail.
+// Store reads and writes templates, default contents, blocked words, dead letters and the audit trail.
 type Store struct {
 	db      *store.DB
 	blocked blockedWords

@@ -35,7 +35,7 @@ insert into sms_templates (template_name, template_content) values ($1, $2) retu
 func (st *Store) AddTemplate(ctx context.Context, name, content string, by store.Operator) (t Template, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		t, err = store.QueryOne[Template](ctx, tx, "template", insertTemplateSQL, name, content)
-		return store.AuditEntry{Action: "template.create", Subject: t.subject(), Before: "", After: t.json()}, err
+		return store.AuditEntry{Action: "template.create", Subject: t.subject(), After: t.json()}, err
 	})
 	return t, store.Wrap("add template", err)
 }
@@ -47,8 +47,8 @@ update sms_templates set template_name = $2, template_content = $3, is_active = 
 where id = $1
 returning ` + templateColumns
 
-// EditTemplate lets edit change a template under its lock. The error is task.CodeNotFound
-// if there is none. An edit that changes nothing has no audit entry.
+// EditTemplate lets edit change a template under its lock; task.CodeNotFound if there is none. An edit
+// that changes nothing has no audit entry.
 func (st *Store) EditTemplate(ctx context.Context, id int32, by store.Operator, edit func(*Template)) (t Template, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, err := store.QueryOne[Template](ctx, tx, "template", lockTemplateSQL, id)
@@ -79,8 +79,7 @@ func (t Template) editAction(after Template) string {
 
 const templateSQL = `select ` + templateColumns + ` from sms_templates where id = $1`
 
-// Template returns a template, active or not. The error is task.CodeNotFound if there is
-// none.
+// Template returns a template, active or not; task.CodeNotFound if there is none.
 func (st *Store) Template(ctx context.Context, id int32) (Template, error) {
 	t, err := store.QueryOne[Template](ctx, st.db.Read, "template", templateSQL, id)
 	return t, store.Wrap("template", err)
@@ -92,8 +91,8 @@ where id > $1::bigint and ($2::boolean is null or is_active = $2)
 order by id
 limit $3`
 
-// Templates lists templates by id, the active or the inactive ones unless active is nil.
-// after is the last id of the previous page, 0 for the first page.
+// Templates lists templates by id. active selects by Active; nil selects all. after is the last id of
+// the previous page; 0 = the first page.
 func (st *Store) Templates(ctx context.Context, active *bool, after int64, limit int) (page []Template, more bool, err error) {
 	page, more, err = store.QueryPage[Template](ctx, st.db.Read, limit, templatesSQL, after, active)
 	return page, more, store.Wrap("templates", err)

@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	// blockedMaxAge is how old a list of blocked words may be: a word that was added
-	// through another instance is used here after that time at the latest, as long as
-	// the database is available.
+	// blockedMaxAge is how old a list of blocked words may be while the database is
+	// available: then words that were added through another instance are used.
 	blockedMaxAge = time.Second
 	// blockedWaitLimit is how long a call waits for a newer list before it uses the old
 	// one, so that an unavailable database does not delay messages that are accepted
@@ -28,16 +27,16 @@ const (
 	blockedTimeout   = 5 * time.Second
 )
 
-// blockedWords caches the list of blocked words. It is read again when it is used and
-// older than blockedMaxAge.
+// blockedWords caches the list of blocked words. A use of a list that is older than blockedMaxAge
+// reads it again.
 type blockedWords struct {
 	mu      sync.Mutex
 	words   wordList
-	read    time.Time // zero = there is no list
+	readAt  time.Time // zero = there is no list
 	reading *wordReading
 }
 
-// wordReading is one query of the list. Its result is set once done is closed.
+// wordReading is one query of the list. words and err are set when done is closed.
 type wordReading struct {
 	began time.Time
 	done  chan struct{}
@@ -50,10 +49,10 @@ type wordList []string
 
 const blockedWordsSQL = `select folded from blocked_words`
 
-func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, error) {
+func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, error) {
 	b.mu.Lock()
-	words, known := b.words, !b.read.IsZero()
-	if time.Since(b.read) < blockedMaxAge {
+	words, known := b.words, !b.readAt.IsZero()
+	if time.Since(b.readAt) < blockedMaxAge {
 		b.mu.Unlock()
 		return words, nil
 	}
@@ -62,7 +61,7 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 		r = &wordReading{began: time.Now(), done: make(chan struct{})}
 		b.reading = r
 		// Other calls wait for this list too, so the query outlives the call that began it.
-		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), from, r)
+		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), pool, r)
 	}
 	b.mu.Unlock()
 
@@ -85,14 +84,11 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 	return r.words, nil
 }
 
-func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordReading) {
+func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordReading) {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
-	rows, err := from.Query(ctx, blockedWordsSQL, store.Unprepared)
-	if err == nil {
-		r.words, err = pgx.CollectRows(rows, foldedWord)
-		r.words = slices.DeleteFunc(r.words, func(word string) bool { return strings.TrimSpace(word) == "" }) // it would match every text
-	}
+	words, err := store.QueryRows(ctx, pool, foldedWord, blockedWordsSQL, store.Unprepared)
+	r.words = slices.DeleteFunc(words, func(word string) bool { return strings.TrimSpace(word) == "" }) // it would match every text
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r.err = err; err != nil {
@@ -101,7 +97,7 @@ func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordRea
 	if b.reading == r {
 		b.reading = nil
 		if err == nil {
-			b.words, b.read = r.words, time.Now()
+			b.words, b.readAt = r.words, time.Now()
 		}
 	}
 	close(r.done)
@@ -117,7 +113,7 @@ func foldedWord(row pgx.CollectableRow) (string, error) {
 func (b *blockedWords) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.read, b.reading = time.Time{}, nil // a list that is being read may be older than the change
+	b.readAt, b.reading = time.Time{}, nil // a list that is being read may be older than the change
 }
 
 // match reports whether text contains a word. It folds the text only if there are words.
@@ -126,28 +122,23 @@ func (w wordList) match(text string) bool {
 		return false
 	}
 	folded := fold(text)
-	for _, word := range w {
-		if strings.Contains(folded, word) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w, func(word string) bool { return strings.Contains(folded, word) })
 }
 
 // fold makes texts equal that look the same to a reader: NFKC, case-folded, and without
 // invisible characters.
 func fold(text string) string {
-	shown := strings.Map(func(r rune) rune {
+	visible := strings.Map(func(r rune) rune {
 		if invisible(r) {
 			return -1
 		}
 		return r
 	}, text)
-	return cases.Fold().String(norm.NFKC.String(shown))
+	return cases.Fold().String(norm.NFKC.String(visible))
 }
 
-// invisible reports control characters other than white space, and what Unicode calls
-// default ignorable: zero-width spaces, soft hyphens, variation selectors, fillers.
+// invisible reports whether r is a control character other than white space, or default ignorable in
+// Unicode: a zero-width space, soft hyphen, variation selector or filler.
 func invisible(r rune) bool {
 	if r < unicode.MaxASCII {
 		return r < ' ' && !unicode.IsSpace(r)
