@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -13,16 +12,16 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Caller is who may call, and what it may do. ID 0 is the built-in admin.
+// Caller is a caller as requests are checked against it. ID 0 is the built-in admin.
 type Caller struct {
 	ID     int64
 	Name   string   // the Basic user name
 	Salt   []byte   // of Proof; the same for all callers of one Store
 	Proof  []byte   // the TokenProof of Salt and the hash of the token
 	Roles  []string // submitter, sender, receiver, viewer, trigger, admin
-	Queues []string // the queues it may use; empty = all
+	Queues []string // that it may use; empty = all
 
-	BusinessTypes []string // the types of WeChat subscribe messages that it may submit and look up; empty = all
+	BusinessTypes []string // of WeChat subscribe messages that it may submit and look up; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
 
@@ -44,7 +43,7 @@ func (c Caller) Account() int64 { return cmp.Or(c.AccountID, c.ID) }
 // QuotaName returns the name of the caller's account, under which its quotas and shares are counted.
 func (c Caller) QuotaName() string { return cmp.Or(c.AccountName, c.Name) }
 
-// Grants are what the caller may do.
+// Grants returns the grants of the caller.
 func (c Caller) Grants() Grants {
 	return Grants{
 		Roles: c.Roles, Queues: c.Queues, BusinessTypes: c.BusinessTypes, Receives: c.Receives,
@@ -54,7 +53,7 @@ func (c Caller) Grants() Grants {
 }
 
 // TokenProof returns the SHA-256 of salt and hash; hash is the SHA-256 of a token. The database
-// returns this proof instead of the hash: it verifies a token and does not reveal the hash.
+// returns this proof, which verifies a token but does not reveal its hash.
 func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
 	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
 	return proof[:]
@@ -73,29 +72,21 @@ select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues,
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 
-// ByName returns a caller, revoked or not. The error is task.CodeNotFound if there is none. Set
-// list in a call that reads a list: then the caller is read with the read role, whose connection the
-// list needs anyway.
+// ByName returns a caller, revoked or not; task.CodeNotFound if there is none. With list, it uses the
+// read role, of which a call that reads a list needs a connection anyway.
 func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, error) {
-	from := st.db.Hot
+	pool := st.db.Hot
 	if list {
-		from = st.db.Read
+		pool = st.db.Read
 	}
-	rows, err := from.Query(ctx, callerByNameSQL, store.Unprepared, store.Storable(name), st.salt)
-	if err != nil {
-		return Caller{}, store.Wrap("caller", err)
-	}
-	caller, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Caller])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Caller{}, store.NotFound("caller")
-	}
+	caller, err := store.QueryOne[Caller](ctx, pool, "caller", callerByNameSQL, store.Unprepared, store.Storable(name), st.salt)
 	return caller, store.Wrap("caller", err)
 }
 
 const existingCallersSQL = `select name from callers where name::text = any($1::text[])`
 
-// Existing returns those of the names that belong to callers, revoked or not. A name must be
-// text that Postgres can store.
+// Existing returns those of the names that belong to callers, revoked or not. The names must be
+// texts that Postgres accepts.
 func (st *Store) Existing(ctx context.Context, names []string) ([]string, error) {
 	existing, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], existingCallersSQL, store.Unprepared, names)
 	return existing, store.Wrap("callers", err)

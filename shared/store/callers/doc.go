@@ -1,5 +1,4 @@
-// Package callers stores who may call, and what each caller may do. Tokens are stored as
-// hashes. Quotas and shares count all callers of one account together.
+// Package callers stores callers and their grants. Tokens are stored as hashes.
 //
 // A limited operator is an admin with queues. It may create callers and change those that it
 // manages (StoredCaller.Manages), within its own grants. When it is revoked, or its grants are

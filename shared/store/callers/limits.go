@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// limitsOf returns the row of a limited operator; nil for an operator without limits. It
-// is read in the transaction of the change, as a cached row may be old.
+// limitsOf returns the row of a limited operator; nil for an operator without limits. It reads the row
+// in the transaction of the change, since a cached row may be old.
 func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller, error) {
 	if by.CallerID == 0 { // the built-in admin
 		return nil, nil
@@ -32,8 +32,8 @@ func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller,
 	return &c, nil
 }
 
-// lockCaller locks the row of a caller that an operator wants to change, and returns
-// the limits of the operator.
+// lockCaller locks and returns the row of a caller that an operator wants to change, and returns the
+// limits of the operator.
 func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (StoredCaller, *StoredCaller, error) {
 	c, err := store.QueryOne[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
 	if err != nil {
@@ -46,16 +46,15 @@ func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (St
 	return c, limits, err
 }
 
-// Manages reports whether a caller exists for an operator. For a limited operator, that is itself
-// and the callers that it may name, if their grants do not exceed its own. A nil operator has no
-// limits.
+// Manages reports whether an operator may see and change a caller. A limited operator manages itself,
+// and the callers that it may name if their grants do not exceed its own. A nil operator has no limits.
 func (o *StoredCaller) Manages(c StoredCaller) bool {
 	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.narrowerThan(c.Grants)) == 0
 }
 
-// MayName reports whether an operator may give a caller this name. Inboxes, conversations
-// and messages belong to a name and are not limited by queues, so the names that a limited
-// operator gives begin with its own name and a dot.
+// MayName reports whether an operator may give a caller this name. Inboxes, conversations and messages
+// belong to a name and are not limited by queues. So a limited operator gives only names that begin
+// with its own name and a dot.
 func (o *StoredCaller) MayName(name string) bool {
 	return o == nil || strings.HasPrefix(name, o.Name+".")
 }
@@ -68,9 +67,9 @@ with recursive makers (id) as (
 )
 select exists (select from makers where id = $2)`
 
-// mustOwn refuses to change a caller that another limited operator made, unless o is in the
-// chain of its makers. Otherwise a token or grants from o would remain valid when o is
-// revoked or narrowed, which only changes callers that o made.
+// mustOwn refuses to change a caller that another limited operator made, unless o is in the chain of
+// makers. Otherwise the caller would keep a token or grants from o when o is revoked or its grants are
+// reduced, because only callers that o made are changed then.
 func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy == nil {
 		return nil
@@ -87,8 +86,8 @@ func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) e
 const adoptSQL = `
 update callers set account_id = $3, made_by = case id when $1 then $2 else made_by end where id = $1 or account_id = $1`
 
-// adopt makes a limited operator the maker of a caller that no limited operator made. With a new
-// token the operator can act as the caller, and what it grants must end when it is revoked.
+// adopt makes a limited operator the maker of a caller that no limited operator made, so that the token
+// or grants that the operator gives to the caller end when the operator is revoked.
 func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy != nil {
 		return nil
@@ -97,12 +96,12 @@ func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) err
 	return err
 }
 
-// mayGrant refuses a name and grants that go beyond the limits of an operator.
-func (o *StoredCaller) mayGrant(name string, theirs Grants) error {
+// mayGrant refuses a name or grants that exceed the limits of an operator.
+func (o *StoredCaller) mayGrant(name string, grants Grants) error {
 	if o == nil {
 		return nil
 	}
-	wider := o.narrowerThan(theirs)
+	wider := o.narrowerThan(grants)
 	if !o.MayName(name) {
 		wider = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, wider...)
 	}
@@ -112,58 +111,58 @@ func (o *StoredCaller) mayGrant(name string, theirs Grants) error {
 	return nil
 }
 
-// narrowerThan returns the fields in which theirs goes beyond g.
-func (g Grants) narrowerThan(theirs Grants) (fields []task.Field) {
+// narrowerThan returns the fields in which other exceeds g.
+func (g Grants) narrowerThan(other Grants) (fields []task.Field) {
 	for _, list := range []struct {
-		name         string
-		mine, theirs []string
-		emptyIsAll   bool
+		name        string
+		mine, other []string
+		emptyIsAll  bool
 	}{
-		{"roles", g.Roles, theirs.Roles, false},
-		{"queues", g.Queues, theirs.Queues, true},
-		{"business_types", g.BusinessTypes, theirs.BusinessTypes, true},
-		{"receives", g.Receives, theirs.Receives, false},
+		{"roles", g.Roles, other.Roles, false},
+		{"queues", g.Queues, other.Queues, true},
+		{"business_types", g.BusinessTypes, other.BusinessTypes, true},
+		{"receives", g.Receives, other.Receives, false},
 	} {
 		switch {
 		case list.emptyIsAll && len(list.mine) == 0:
-		case list.emptyIsAll && len(list.theirs) == 0, slices.ContainsFunc(list.theirs, func(s string) bool { return !slices.Contains(list.mine, s) }):
+		case list.emptyIsAll && len(list.other) == 0, slices.ContainsFunc(list.other, func(s string) bool { return !slices.Contains(list.mine, s) }):
 			fields = append(fields, task.Field{Name: list.name, Message: oneOrMoreOf(list.mine)})
 		}
 	}
 	for _, quota := range []struct {
-		name         string
-		mine, theirs int64
+		name        string
+		mine, other int64
 	}{
-		{"max_waiting_messages", orNone(g.MaxWaitingMessages), orNone(theirs.MaxWaitingMessages)},
-		{"max_waiting_bytes", orNone(g.MaxWaitingBytes), orNone(theirs.MaxWaitingBytes)},
-		{"max_waiting_tasks", orNone(g.MaxWaitingTasks), orNone(theirs.MaxWaitingTasks)},
+		{"max_waiting_messages", orNone(g.MaxWaitingMessages), orNone(other.MaxWaitingMessages)},
+		{"max_waiting_bytes", orNone(g.MaxWaitingBytes), orNone(other.MaxWaitingBytes)},
+		{"max_waiting_tasks", orNone(g.MaxWaitingTasks), orNone(other.MaxWaitingTasks)},
 	} {
 		switch {
-		case quota.mine == 0 && quota.theirs != 0:
+		case quota.mine == 0 && quota.other != 0:
 			fields = append(fields, task.Field{Name: quota.name, Message: "is set by an admin without queues"})
-		case quota.mine != 0 && (quota.theirs == 0 || quota.theirs > quota.mine):
+		case quota.mine != 0 && (quota.other == 0 || quota.other > quota.mine):
 			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
 		}
 	}
-	if best := orNone(g.BestPriority); orNone(theirs.BestPriority) < best {
+	if best := orNone(g.BestPriority); orNone(other.BestPriority) < best {
 		fields = append(fields, task.Field{Name: "best_priority", Message: fmt.Sprintf("must be between %d and %d", best, task.DefaultPriority)})
 	}
 	return fields
 }
 
-func oneOrMoreOf(mine []string) string {
-	if len(mine) == 0 {
+func oneOrMoreOf(list []string) string {
+	if len(list) == 0 {
 		return "must be empty"
 	}
-	return fmt.Sprintf("must be some of %s", strings.Join(mine, ", "))
+	return "must be some of " + strings.Join(list, ", ")
 }
 
-// narrowedTo returns the part of g that is within limits. ok is false if no role is left, or if
-// nothing is left of a list for which empty means all.
+// narrowedTo returns the part of g that is within limits. ok is false if no role is left, or no
+// element of a list for which empty means all.
 func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
 	ok = true
 	for _, list := range []struct {
-		of         *[]string
+		grants     *[]string
 		limits     []string
 		emptyIsAll bool
 	}{
@@ -174,20 +173,23 @@ func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
 	} {
 		switch {
 		case list.emptyIsAll && len(list.limits) == 0:
-		case list.emptyIsAll && len(*list.of) == 0:
-			*list.of = list.limits
+		case list.emptyIsAll && len(*list.grants) == 0:
+			*list.grants = list.limits
 		default:
-			*list.of = slices.DeleteFunc(slices.Clone(*list.of), func(s string) bool { return !slices.Contains(list.limits, s) })
-			ok = ok && (len(*list.of) > 0 || !list.emptyIsAll)
+			*list.grants = slices.DeleteFunc(slices.Clone(*list.grants), func(s string) bool { return !slices.Contains(list.limits, s) })
+			ok = ok && (len(*list.grants) > 0 || !list.emptyIsAll)
 		}
 	}
-	for _, quota := range []struct{ of, limit **int64 }{
-		{&g.MaxWaitingMessages, &limits.MaxWaitingMessages},
-		{&g.MaxWaitingBytes, &limits.MaxWaitingBytes},
-		{&g.MaxWaitingTasks, &limits.MaxWaitingTasks},
+	for _, quota := range []struct {
+		grant **int64
+		limit *int64
+	}{
+		{&g.MaxWaitingMessages, limits.MaxWaitingMessages},
+		{&g.MaxWaitingBytes, limits.MaxWaitingBytes},
+		{&g.MaxWaitingTasks, limits.MaxWaitingTasks},
 	} {
-		if most := orNone(*quota.limit); most > 0 && (orNone(*quota.of) == 0 || **quota.of > most) {
-			*quota.of = *quota.limit
+		if most := orNone(quota.limit); most > 0 && (orNone(*quota.grant) == 0 || **quota.grant > most) {
+			*quota.grant = quota.limit
 		}
 	}
 	if orNone(g.BestPriority) < orNone(limits.BestPriority) {

@@ -13,16 +13,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Grants are what a caller may do. In a change of a caller, nil leaves a value as it is.
+// Grants are the rights of a caller. In a change of a caller, nil leaves a value as it is.
 type Grants struct {
 	Roles         []string
 	Queues        []string // empty = all
 	BusinessTypes []string // of subscribe messages; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 
-	MaxWaitingMessages *int64 // messages that may be waiting; nil or 0 = what the settings say
+	MaxWaitingMessages *int64 // messages that may wait; nil or 0 = the limit of the settings
 	MaxWaitingBytes    *int64 // bytes of these; likewise
-	MaxWaitingTasks    *int64 // tasks that may be not final; likewise
+	MaxWaitingTasks    *int64 // tasks that may be unfinished; likewise
 
 	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
 }
@@ -40,22 +40,15 @@ type StoredCaller struct {
 }
 
 // account returns the ID of the caller's account.
-func (c StoredCaller) account() int64 {
-	if c.AccountID != nil {
-		return *c.AccountID
-	}
-	return c.ID
-}
+func (c StoredCaller) account() int64 { return cmp.Or(orNone(c.AccountID), c.ID) }
 
 func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
 
 func (c StoredCaller) json() string {
 	return store.MustJSON(map[string]any{
-		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes,
-		"receives":             c.Receives,
+		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes, "receives": c.Receives,
 		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes, "max_waiting_tasks": c.MaxWaitingTasks,
-		"best_priority": c.BestPriority, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
-		"made_by": c.MadeBy,
+		"best_priority": c.BestPriority, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt, "made_by": c.MadeBy,
 	})
 }
 
@@ -65,15 +58,15 @@ const insertCallerSQL = `
 insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, made_by, account_id)
 values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0), $11, $12) returning ` + callerColumns
 
-// countMadeSQL counts the callers of an account. Those that were revoked within a day count
-// too: otherwise an operator could create and revoke any number of them.
+// countMadeSQL counts the callers of an account. Callers that were revoked within a day count too:
+// otherwise an operator could create and revoke any number.
 const countMadeSQL = `
 select count(*) from callers where account_id = $1 and (revoked_at is null or revoked_at > now() - interval '1 day')`
 
 // Add creates a caller. tokenHash is the SHA-256 of its token. A caller that a limited operator
-// makes belongs to the operator's account, which may have Config.OperatorCallers of them. The error
-// is task.CodeConflict if a caller has the name, revoked or not, or task.CodeForbidden if it is more
-// than the operator may grant or create.
+// makes belongs to the operator's account, which may have stores.Config.OperatorCallers callers. The
+// error is task.CodeConflict if a caller has the name, revoked or not, or task.CodeForbidden if the
+// operator may not grant or create so much.
 func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants Grants, by store.Operator) (c StoredCaller, err error) {
 	if err := grants.check(); err != nil {
 		return c, err
@@ -90,8 +83,7 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 		if limits != nil {
 			madeBy, account = &limits.ID, new(limits.account())
 			var made int
-			err := tx.QueryRow(ctx, countMadeSQL, account).Scan(&made)
-			if err != nil {
+			if err := tx.QueryRow(ctx, countMadeSQL, account).Scan(&made); err != nil {
 				return store.AuditEntry{}, err
 			}
 			if most := st.operatorCallers; made >= most {
@@ -102,7 +94,7 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 		c, err = store.QueryOne[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
 			store.NotNull(grants.Roles), store.NotNull(grants.Queues), store.NotNull(grants.BusinessTypes), store.NotNull(grants.Receives), grants.MaxWaitingMessages, grants.MaxWaitingBytes,
 			grants.MaxWaitingTasks, grants.BestPriority, madeBy, account)
-		return store.AuditEntry{Action: "caller.create", Subject: c.subject(), Before: "", After: c.json()}, err
+		return store.AuditEntry{Action: "caller.create", Subject: c.subject(), After: c.json()}, err
 	})
 	if store.Violates(err, "callers_name_key") {
 		err = task.Refuse(task.CodeConflict, "this name is taken; a revoked caller keeps its name")
@@ -110,9 +102,9 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 	return c, store.Wrap("add caller", err)
 }
 
-// lockCallersSQL lets one change of callers run at a time: a limited operator that is being
-// revoked or narrowed must not make another caller meanwhile. Only the role of the function admin
-// may take this lock. Any role could take an advisory lock, and so prevent a revocation.
+// lockCallersSQL lets one change of callers run at a time: a limited operator must not make another
+// caller while it is revoked or its grants are reduced. Only the role of the function admin may take
+// this lock. Any role could take an advisory lock, and so prevent a revocation.
 const lockCallersSQL = `lock table callers in share row exclusive mode`
 
 // changeCallers is AuditedAsAdmin with the lock of lockCallersSQL.
@@ -134,11 +126,11 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// Update changes what a caller may do, and reduces the grants of the callers that it made to its
-// own. also has those that this changed, or revoked because nothing was left of their grants. The
-// error is task.CodeNotFound if there is no such caller, task.CodeConflict if it is revoked, or
-// task.CodeForbidden if it is more than the operator may grant or if another limited operator made
-// the caller (see StoredCaller.mustOwn).
+// Update changes the grants of a caller, and reduces the grants of the callers that it made to its
+// own. also has the callers that were reduced, or revoked because no grant was left. The error is
+// task.CodeNotFound if there is no such caller, task.CodeConflict if it is revoked, or
+// task.CodeForbidden if the operator may not grant so much or if another limited operator made the
+// caller (see StoredCaller.mustOwn).
 func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		grants = grants.over(c.Grants)
@@ -173,7 +165,7 @@ func updateCaller(ctx context.Context, tx pgx.Tx, id int64, grants Grants) (Stor
 		grants.MaxWaitingMessages, grants.MaxWaitingBytes, grants.MaxWaitingTasks, grants.BestPriority)
 }
 
-// over returns g with the values of before where g has nil.
+// over returns g, with the values of before instead of nil.
 func (g Grants) over(before Grants) Grants {
 	for list, old := range map[*[]string][]string{
 		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
@@ -189,7 +181,7 @@ func (g Grants) over(before Grants) Grants {
 	return g
 }
 
-// check refuses business types for an admin, as they would not limit it.
+// check refuses business types for an admin, since they would not limit it.
 func (g Grants) check() error {
 	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
 		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})
@@ -215,7 +207,7 @@ func orNone(limit *int64) int64 {
 const rotateCallerSQL = `
 update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
 
-// RotateToken replaces a caller's token. tokenHash is the SHA-256 of the new one. The errors are
+// RotateToken replaces a caller's token. tokenHash is the SHA-256 of the new token. The errors are
 // those of Update.
 func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
 	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
@@ -226,8 +218,7 @@ func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by
 	})
 }
 
-// changeCaller locks a caller that is not revoked, and changes it. limits are those of
-// the operator.
+// changeCaller locks a caller that is not revoked, and changes it. limits are those of the operator.
 func (st *Store) changeCaller(ctx context.Context, id int64, action string, by store.Operator,
 	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -256,8 +247,8 @@ const disableEndpointsSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
 where caller_id = $1 and url is not null and enabled`
 
-// endpointsTimeout is how long a revocation waits for endpoints that others have locked. If it
-// expires, they stay enabled. deliver posts nothing to them anyway, since their caller is revoked.
+// endpointsTimeout is how long a revocation waits for locked endpoints. Endpoints that stay locked stay
+// enabled, but deliver posts nothing to them, since their caller is revoked.
 const endpointsTimeout = "100ms"
 
 func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error) {
@@ -277,7 +268,7 @@ func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error
 	return c, err
 }
 
-// lockMadeSQL locks the callers that a caller made, that these made, and so on.
+// lockMadeSQL locks the callers that a caller made, directly or through others, and that are not revoked.
 const lockMadeSQL = `
 with recursive made (id) as (
     select id from callers where made_by = $1
@@ -286,8 +277,7 @@ with recursive made (id) as (
 )
 select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for no key update`
 
-// changeMade changes the callers that a caller made, directly or through others, and that are
-// not revoked. change returns a caller after the change, unchanged if there is none. Each change
+// changeMade calls change for each caller of lockMadeSQL, and returns those that it changed. Each change
 // has an audit entry.
 func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
 	made, err := store.QueryRows(ctx, tx, pgx.RowToStructByPos[StoredCaller], lockMadeSQL, maker)
@@ -308,8 +298,8 @@ func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, 
 	return changed, tx.SendBatch(ctx, &audit).Close()
 }
 
-// narrowMade reduces the grants of the callers that a caller made to its own. An admin without
-// queues has no limits.
+// narrowMade reduces the grants of the callers that maker made to its own, unless maker is an admin
+// without queues, which has no limits.
 func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Operator) ([]StoredCaller, error) {
 	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
 		return nil, nil
@@ -317,20 +307,20 @@ func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Ope
 	return changeMade(ctx, tx, maker.ID, by, func(c StoredCaller) (StoredCaller, string, error) {
 		grants, ok := c.narrowedTo(maker.Grants)
 		var err error
-		switch {
-		case !ok:
+		if !ok {
 			c, err = revokeCaller(ctx, tx, c.ID)
 			return c, "caller.revoke", err
-		case !grants.equal(c.Grants):
+		}
+		if !grants.equal(c.Grants) {
 			c, err = updateCaller(ctx, tx, c.ID, grants)
 		}
 		return c, "caller.update", err
 	})
 }
 
-// Revoke revokes a caller permanently, and the callers that it made. also has those of them
-// that were not revoked before. Revoking a caller again changes nothing. The error is
-// task.CodeNotFound if there is none.
+// Revoke revokes a caller permanently, and the callers that it made, which also has unless they were
+// revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if there is
+// no such caller.
 func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
@@ -351,7 +341,7 @@ func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c Sto
 
 const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 
-// ByID returns a caller, revoked or not. The error is task.CodeNotFound if there is none.
+// ByID returns a caller, revoked or not; task.CodeNotFound if there is none.
 func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 	c, err := store.QueryOne[StoredCaller](ctx, st.db.Read, "caller", callerSQL, id)
 	return c, store.Wrap("caller", err)
@@ -359,11 +349,11 @@ func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 
 const namedSQL = `select ` + callerColumns + ` from callers where id = any($1::bigint[]) or name = $2 order by id limit $3`
 
-// Named returns the callers with one of the ids or with the name, revoked or not. The name "" is
-// of no caller.
+// Named returns the callers with one of the ids or with the name, revoked or not. No caller has the
+// name "".
 func (st *Store) Named(ctx context.Context, ids []int64, name string) ([]StoredCaller, error) {
-	found, _, err := store.QueryPage[StoredCaller](ctx, st.db.Read, len(ids)+1, namedSQL, ids, name)
-	return found, store.Wrap("names of callers", err)
+	callers, _, err := store.QueryPage[StoredCaller](ctx, st.db.Read, len(ids)+1, namedSQL, ids, name)
+	return callers, store.Wrap("names of callers", err)
 }
 
 const callersSQL = `
@@ -371,9 +361,9 @@ select ` + callerColumns + ` from callers
 where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name::text, $2::text || '.'))
 order by id limit $3`
 
-// List lists the callers by id, revoked or not. after is the last id of the previous page, 0
-// for the first page. limits are those of the operator, or nil. They select by name alone, so
-// that no page shows ids of others; the rest is checked by Manages.
+// List lists the callers by id, revoked or not. after is the last id of the previous page; 0 = the first
+// page. limits is the limited operator, or nil. List leaves out callers that it may not name, so that
+// no page shows their ids; the caller of List must check the others with Manages.
 func (st *Store) List(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
 	if limits != nil {
