@@ -19,8 +19,8 @@ const Lag = time.Minute
 
 const (
 	countEvery   = 10 * time.Second // Count does nothing while less time than this is uncounted
-	countTime    = 2 * time.Second  // how long counting one part may take; after that a smaller one is tried
-	shrinkFactor = 8                // a part that took too long is divided by this
+	countTime    = 2 * time.Second  // timeout of counting one part; after it a smaller part is tried
+	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 	shortestPart = time.Second
 )
 
@@ -44,8 +44,8 @@ const (
 	nameOfApp   = 1
 )
 
-// inFuture is the condition that counted_to is in the future, as a clock that was ahead or an attacker can leave it. It is
-// then set to the present, and what happened before is not counted.
+// inFuture is the condition that counted_to is in the future, because of a clock that was ahead or of an attacker. It is
+// then set to the present, and earlier rows are not counted.
 const inFuture = `counted_to > now() + interval '1 hour'`
 
 // countUntilSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
@@ -53,7 +53,7 @@ const countUntilSQL = `
 select now() - make_interval(secs => $1::float8) from overview_counted
 where counted_to < now() - make_interval(secs => $1::float8 + $2::float8) or ` + inFuture
 
-// lockCountedToSQL locks and returns counted_to. It returns no row while another process counts, or if it is $1 already.
+// lockCountedToSQL locks and returns counted_to. It returns no row if another process counts, or has counted up to $1.
 const lockCountedToSQL = `
 select least(counted_to, $1::timestamptz) from overview_counted where counted_to < $1::timestamptz or ` + inFuture + ` for update skip locked`
 
@@ -62,9 +62,9 @@ const setCountedToSQL = `update overview_counted set counted_to = $1::timestampt
 // bounds is Bounds in SQL; a test compares them.
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
-// addCountsSQL adds to the counters what happened from $1 on and before $2. $3 and $4 are the first ids of these times. $5 is
-// how many names there may be. class says what name is: 0 a queue, 1 an app, 2 empty; kind and key are those of
-// overview_totals. Of the reasons, 5 is expired and 6 cancelled.
+// addCountsSQL adds the rows from $1 on and before $2 to the counters. $3 and $4 are the first ids of these times. $5 limits
+// the names. class is the class of name: 0 a queue, 1 an app, 2 empty. kind and key are those of overview_totals. Of the
+// reasons, 5 is expired and 6 cancelled.
 const addCountsSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
@@ -153,7 +153,7 @@ delete from overview_totals t using gone
 where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 and t.kind between 1 and 6 or gone.key = 1 and t.kind >= 8)`
 )
 
-// Count adds to the counters what happened until lag ago, unless less than countEvery is uncounted. Any number may
+// Count adds the rows until lag ago to the counters, unless less than countEvery is uncounted. Any number of calls may
 // run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
@@ -162,7 +162,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
-	for span := time.Duration(0); err == nil; { // 0 = all that is left
+	for span := time.Duration(0); err == nil; { // 0 = all time that is left
 		var tried time.Duration
 		tried, err = st.countPart(ctx, end, span)
 		if store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart {
@@ -174,7 +174,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	return store.Wrap("count for the overview", err)
 }
 
-// countPart counts the first part of what is left until end, at most span, and returns how long that part is; 0 = nothing is left.
+// countPart counts the first part of the time until end, at most span, and returns the length of that part; 0 = no time is left.
 func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var from time.Time

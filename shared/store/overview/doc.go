@@ -1,17 +1,17 @@
-// Package overview reads what an operator wants to see of the whole system: one Snapshot of all
-// queues, senders, webhooks and messages, for the console and for metrics.
+// Package overview reads one Snapshot of all queues, senders, webhooks and messages, for the console
+// and for metrics.
 //
 // # Cost
 //
-// Read is one read-only transaction of the read role. Every number is counted by an index, and
-// counting stops at maxRows rows of one queue and state, and at about totalRows rows of all queues
-// together; Count.More says so. The statements have a timeout of their own.
+// Read is one read-only transaction of the read role. Every number is counted by an index. Counting
+// stops at maxRows rows of one queue and state, and at about totalRows rows of all queues together;
+// then Count.More is set.
 //
 // # Counters
 //
 // Submit, claim and report do not update Totals and Throughput: counters in the same commit would
-// cost each call a statement, and all calls would lock the same rows. Store.Count adds to them
-// later, from what these calls write anyway:
+// cost each call a statement, and all calls would lock the same rows. Store.Count updates them
+// later, from rows that these calls write anyway:
 //
 //	submissions      tasks, by their ids, which are in order of time (UUIDv7)
 //	results          task_done, by a BRIN index on their time
@@ -20,10 +20,10 @@
 //	reports          report_logs, by a BRIN index on their time
 //	deliveries       webhook_deliveries, by the index of finished ones
 //
-// An index on the time of all claims was tried: it costs each claim three blocks. So claims are
-// counted when their task is finished.
+// Claims are counted when their task is finished, because an index on the time of all claims would
+// cost each claim three blocks.
 //
-// Store.Count adds only what happened before Lag ago. Transactions of the functions end within 30 s,
+// Store.Count adds only rows that are older than Lag. Transactions of the functions end within 30 s,
 // so no older row is committed later. A task that an operator retries, or that is reported as sent
 // after it failed, is counted as finished each time, so no counter ever becomes smaller. A submission
 // of an instance whose clock is behind that of the database by more than Lag is not counted.
@@ -34,6 +34,6 @@
 //
 // Callers choose the names of queues and apps. The first MaxNames names have counters of their own;
 // all others share one. A name that was not counted for 30 days is removed with its counters. Names
-// are not chosen by size: a queue would move from one counter to another, and Prometheus would take
-// that for a restart.
+// are not chosen by size, since a queue would move from one counter to another, which Prometheus would
+// mistake for a restart.
 package overview

@@ -50,13 +50,12 @@ func TestReadEmptyDatabase(t *testing.T) {
 func TestReadCountsTasksByQueueAndState(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	bulk := func(s *tasks.Submission) { s.Queue = "bulk" }
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
 	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }
 	db.MustSubmit(t, storetest.Submission(hold), storetest.Submission(hold))
 	claimed := db.MustClaim(t, "phone", 2)
 	db.MustReport(t, task.Report{TaskID: claimed[0].ID, AppID: "phone", Outcome: task.SentUnknown})
-	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(bulk))
+	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(storetest.InQueue("bulk")))
 	db.Exec(t, `update task_live set updated_at = now() - interval '5 minutes' where state = 1 and queue = 'default'`)
 	db.Exec(t, `update task_live set updated_at = now() - interval '3 minutes' where state = 2`)
 
@@ -120,11 +119,11 @@ func TestCountAddsResultsOnce(t *testing.T) {
 	}
 }
 
-func sum(h overview.Histogram) (n int64) {
-	for _, one := range h.Counts {
-		n += one
+func sum(h overview.Histogram) (sum int64) {
+	for _, n := range h.Counts {
+		sum += n
 	}
-	return n
+	return sum
 }
 
 func TestBoundsAreThoseOfSQL(t *testing.T) {
@@ -152,7 +151,7 @@ func TestNamesAreLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submit := func(name string) {
-		db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue = name }))
+		db.MustSubmit(t, storetest.Submission(storetest.InQueue(name)))
 	}
 	for n := range overview.MaxNames - 1 {
 		submit(fmt.Sprintf("q%03d", n))
@@ -176,8 +175,7 @@ func TestNamesAreLimited(t *testing.T) {
 func TestUnusedNamesAreRemoved(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	queues := func(name string) func(*tasks.Submission) { return func(s *tasks.Submission) { s.Queue = name } }
-	db.MustSubmit(t, storetest.Submission(queues("old")), storetest.Submission(queues("new")))
+	db.MustSubmit(t, storetest.Submission(storetest.InQueue("old")), storetest.Submission(storetest.InQueue("new")))
 	read(t, db)
 	db.Exec(t, `update overview_totals set counted_at = now() - interval '31 days' where name = 'old'`)
 	db.Exec(t, `update overview_throughput set since = now() - interval '2 days' where queue = 'old'`)
@@ -218,7 +216,7 @@ func TestConcurrentCountsAddOnce(t *testing.T) {
 	require.EqualValues(t, 20, read(t, db).Queues[0].Totals.Submitted)
 }
 
-// A clock that was ahead, or a function that was taken over, can leave such a time.
+// A clock that was ahead, or an attacker who controls a function, can leave such a time.
 func TestCountingContinuesAfterTimeInFuture(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -229,7 +227,7 @@ func TestCountingContinuesAfterTimeInFuture(t *testing.T) {
 	require.EqualValues(t, 1, queue(t, read(t, db), "default").Totals.Submitted)
 }
 
-// A function that was taken over can write these rows.
+// An attacker who controls a function can write these rows.
 func TestForgedRowsDoNotStopCounting(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/overview"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
@@ -52,7 +51,7 @@ func TestEachStateIsCountedByItsIndex(t *testing.T) {
 
 func TestCountPlanUsesIndexes(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t))
+	db := storetest.Open(t)
 	now := time.Now()
 	from := now.Add(-time.Minute)
 	plan := storetest.Explain(t, db.Hot, `set local enable_bitmapscan = on`, overview.AddCountsSQL, from, now, task.IDFloor(from), task.IDFloor(now), 200)

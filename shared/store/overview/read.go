@@ -25,8 +25,8 @@ const (
 const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
-// countStateSQL counts the tasks with the state $1, of each queue at most $2, and fewer where there are very many
-// queues. It finds the next queue by one probe of the index.
+// countStateSQL counts the tasks with the state $1: of each queue at most $2, and fewer if there are very many queues. It
+// finds the next queue by one probe of the index.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -59,7 +59,7 @@ where until is null or until > now() order by queue limit $1::bigint`
 const shownAlertsSQL = `
 select id, since, kind, queue, value, threshold from alerts where cleared_at is null order by since desc limit $1::bigint`
 
-// overviewOtherSQL counts all that has no queue, each at most $1.
+// overviewOtherSQL counts rows without a queue, at most $1 of each kind.
 const overviewOtherSQL = `
 select now(), (select counted_to from overview_counted),
     array(select stream from stream_pauses where failures > 0 order by stream),
@@ -100,7 +100,7 @@ group by 1, 2 order by 1`
 
 const namesSQL = `select key, name from overview_totals where kind = 0 and name <> ''`
 
-// Read returns the state of everything, all at one instant.
+// Read returns a snapshot.
 func (st *Store) Read(ctx context.Context) (Snapshot, error) {
 	r := reader{queues: map[string]*Queue{}, senders: map[string]*Sender{}}
 	err := pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -213,9 +213,8 @@ func (r *reader) addPauses(rows pgx.Rows) error {
 	var p Pause
 	var until *time.Time
 	return store.Each(rows, []any{&name, &p.Reason, &p.By, &p.Manual, &p.Since, &until}, func() {
-		one := p
-		one.Until = store.OrZero(until)
-		r.queue(name).Pause = &one
+		p.Until = store.OrZero(until)
+		r.queue(name).Pause = new(p)
 	})
 }
 
@@ -280,12 +279,12 @@ func (r *reader) chooseNames() {
 		s.Senders = append(s.Senders, *r.sender(app))
 		delete(r.senders, app)
 	}
-	for _, one := range r.senders {
-		s.OtherApps.Processing = s.OtherApps.Processing.add(one.Processing)
+	for _, sender := range r.senders {
+		s.OtherApps.Processing = s.OtherApps.Processing.add(sender.Processing)
 	}
 }
 
-// choose returns the names that are shown, in order: those that have counters, then the largest others.
+// choose returns the names that are shown, sorted: those that have counters, and the largest others.
 func choose[T any](counted []string, live map[string]*T, size func(name string) int) []string {
 	others := slices.Collect(maps.Keys(live))
 	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(counted, name) })
@@ -327,16 +326,16 @@ func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
 	first := s.At.Truncate(interval).Add(-(Intervals - 1) * interval)
 	batch.Queue(throughputSQL, queueNames, first.Add(-1)).Query(func(rows pgx.Rows) error {
 		var name string
-		var one Throughput
-		return store.Each(rows, []any{&one.Since, &name, &one.Submitted, &one.Succeeded, &one.Failed}, func() {
-			queues[name].addThroughput(first, one)
+		var t Throughput
+		return store.Each(rows, []any{&t.Since, &name, &t.Submitted, &t.Succeeded, &t.Failed}, func() {
+			queues[name].addThroughput(first, t)
 		})
 	})
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-func (q *Queue) addThroughput(first time.Time, one Throughput) {
-	i := int(one.Since.Sub(first) / interval)
+func (q *Queue) addThroughput(first time.Time, t Throughput) {
+	i := int(t.Since.Sub(first) / interval)
 	if i < 0 || i >= Intervals {
 		return
 	}
@@ -346,11 +345,11 @@ func (q *Queue) addThroughput(first time.Time, one Throughput) {
 			q.Throughput[i].Since = first.Add(time.Duration(i) * interval)
 		}
 	}
-	one.Since = q.Throughput[i].Since
-	q.Throughput[i] = one
+	t.Since = q.Throughput[i].Since
+	q.Throughput[i] = t
 }
 
-// limited is the Count of n rows, where counting stopped at maxRows+1.
+// limited returns the Count of n rows if counting stops at maxRows+1.
 func limited(n int) Count { return Count{min(n, maxRows), n > maxRows} }
 
 func seconds(s float64) time.Duration { return time.Duration(max(s, 0) * float64(time.Second)) }

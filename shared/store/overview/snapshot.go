@@ -10,21 +10,20 @@ import (
 // these names, so there may be very many.
 const MaxNames = 200
 
-// interval is the length of one Throughput, and Intervals is how many of them a Queue has.
 const (
-	interval  = 5 * time.Minute
-	Intervals = 72 // 6 hours
+	interval  = 5 * time.Minute // the length of one Throughput
+	Intervals = 72              // how many of them a Queue has: 6 hours
 )
 
 // Bounds are the upper bounds of the buckets of a Histogram, in seconds. The last bucket has none.
 var Bounds = [...]float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400}
 
-// Snapshot is the state of everything at one instant, over all callers.
+// Snapshot is the state of all queues, senders, webhooks and messages of all callers, at one instant.
 type Snapshot struct {
-	At        time.Time // when it was read, by the clock of the database
-	CountedTo time.Time // totals and throughput have what happened before this time; about a minute before At
+	At        time.Time // by the clock of the database
+	CountedTo time.Time // the end of Totals and Throughput, about a minute before At
 
-	Queues      []Queue // by name; at most MaxNames, first those that are known longest
+	Queues      []Queue // by name; at most MaxNames, preferably those with counters
 	OtherQueues Queue   // the sum of all other queues, without a name
 	Senders     []Sender
 	OtherApps   Sender // the sum of all other apps, without a name
@@ -44,24 +43,24 @@ type Count struct {
 	More bool // there are more than N
 }
 
-// Backlog is what waits, and since when.
+// Backlog is a number of waiting rows.
 type Backlog struct {
 	Count
-	Oldest time.Duration // how long the first of those counted has been waiting; 0 = none waits
+	Oldest time.Duration // how long the oldest counted row has waited; 0 = none waits
 }
 
-// Queue is what is known about the tasks of one queue.
+// Queue is the state of the tasks of one queue.
 type Queue struct {
 	Name       string
-	Scheduled  Count   // until their send time, or for a retry
-	Pending    Backlog // for a sender
-	Retries    Count   // those of Pending that were claimed before
-	Processing Backlog // claimed by a sender. Oldest is the time since a sender claimed, or last extended, the oldest of them
-	Held       Backlog // for an operator, as it is unknown whether they were sent
-	Pause      *Pause  // nil = it is not paused
+	Scheduled  Count   // wait for their send time, or for a retry
+	Pending    Backlog // wait for a sender
+	Retries    Count   // of Pending: were claimed before
+	Processing Backlog // claimed by a sender. Oldest is the time since the oldest claim began or was extended
+	Held       Backlog // wait for an operator, since it is unknown whether they were sent
+	Pause      *Pause  // nil = not paused
 
 	Totals     Totals
-	Throughput []Throughput // of the last six hours, oldest first, one for each Interval; nil = nothing happened in them
+	Throughput []Throughput // of the last Intervals, oldest first; nil = nothing happened in them
 }
 
 // Live returns the tasks that are not finished.
@@ -69,33 +68,33 @@ func (q Queue) Live() Count {
 	return Count{}.add(q.Scheduled).add(q.Pending.Count).add(q.Processing.Count).add(q.Held.Count)
 }
 
-// Pause says why no tasks of a queue are claimed.
+// Pause is the pause of a queue, whose tasks are not claimed.
 type Pause struct {
 	Reason string
-	By     string    // the operator or the function
-	Manual bool      // an operator paused it
-	Since  time.Time // when it began
+	By     string // the operator or the function
+	Manual bool   // an operator paused it
+	Since  time.Time
 	Until  time.Time // zero = until an operator resumes the queue
 }
 
-// Totals are counters. They grow from the first start of a version that counts, survive restarts, and
-// never become smaller, unless nothing happens in the queue for 30 days, which removes them.
+// Totals are counters. They survive restarts and never become smaller, but are removed when nothing has
+// happened in the queue for 30 days.
 type Totals struct {
 	Submitted     int64
-	Claims        int64 // of finished tasks, each claim; those of a task that finishes twice count twice
+	Claims        int64 // of finished tasks; the claims of a task that finishes twice count twice
 	LeaseTimeouts int64
 	Succeeded     int64
-	Failed        map[task.Reason]int64 // also expired and cancelled tasks
-	Wait          Histogram             // of finished tasks, from submission, or the send time, to the first claim
-	Duration      Histogram             // from submission, or the send time, to the result, without expired and cancelled tasks
+	Failed        map[task.Reason]int64 // including expired and cancelled tasks
+	Wait          Histogram             // of finished tasks: from submission, or the send time, to the first claim
+	Duration      Histogram             // from submission, or the send time, to the result; without expired and cancelled tasks
 }
 
-// FailedTasks is the sum of Failed.
-func (t Totals) FailedTasks() (n int64) {
-	for _, one := range t.Failed {
-		n += one
+// FailedTasks returns the sum of Failed.
+func (t Totals) FailedTasks() (sum int64) {
+	for _, n := range t.Failed {
+		sum += n
 	}
-	return n
+	return sum
 }
 
 // Histogram counts durations by bucket.
@@ -104,19 +103,19 @@ type Histogram struct {
 	Seconds float64                // sum
 }
 
-// Throughput is what happened in a queue within one Interval.
+// Throughput counts the tasks of a queue within five minutes.
 type Throughput struct {
 	Since                        time.Time
 	Submitted, Succeeded, Failed int64
 }
 
-// Sender is one sender app, by the app_id of its claims.
+// Sender is one sender app. Succeeded, Failed and Timeouts are counters like Totals.
 type Sender struct {
-	App        string
-	Processing Count // tasks that it has claimed and not reported
-	Succeeded  int64 // reports of success; this and the next ones are counters, as Totals
-	Failed     int64 // reports of failure, also of tasks that were retried since
-	Timeouts   int64 // leases that expired
+	App        string // the app_id of its claims
+	Processing Count  // tasks that it has claimed and not reported
+	Succeeded  int64  // reports of success
+	Failed     int64  // reports of failure, including those of tasks that were retried since
+	Timeouts   int64  // leases that expired
 	LastClaim  time.Time
 	LastReport time.Time // of a result; zero = never, or over 30 days ago
 }
@@ -130,19 +129,19 @@ type Alert struct {
 
 // Messages are the reliable messages that are not final.
 type Messages struct {
-	Due          Backlog // to be sent now, or to be sent again
-	StuckSending Count   // no send is left, and no stream or receiver has ever had it
+	Due          Backlog // to be sent, or sent again, now
+	StuckSending Count   // no send is left, and no stream or receiver accepted it
 	StuckSent    Count   // no send is left, and the receiver did not confirm it
 }
 
-// Webhooks are the deliveries to endpoints and callbacks.
+// Webhooks are the deliveries to endpoints and callbacks. Delivered and Failed are counters like Totals.
 type Webhooks struct {
 	Due       Backlog // deliveries that are due now
 	Retrying  Count   // deliveries that failed and are tried again later
 	Failing   int     // endpoints to which nothing was delivered since their last failure
 	Disabled  int     // endpoints, by an operator or because of their responses
-	Delivered int64   // counter of deliveries, as Totals
-	Failed    int64   // counter of deliveries that were given up
+	Delivered int64
+	Failed    int64 // after all their attempts
 }
 
 func (c Count) add(other Count) Count { return Count{c.N + other.N, c.More || other.More} }

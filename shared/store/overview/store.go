@@ -1,10 +1,8 @@
 package overview
 
-import (
-	"github.com/sendonce/sendonce/shared/store"
-)
+import "github.com/sendonce/sendonce/shared/store"
 
-// Store reads and counts the state of all queues.
+// Store reads the overview and updates its counters.
 type Store struct{ db *store.DB }
 
 // New returns the store of the overview.
