@@ -13,19 +13,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Alert is one incident: it begins when the value of a queue or stream exceeds its
-// threshold, and ends when the value is well below.
+// Alert is one incident of a queue or stream.
 type Alert struct {
 	ID task.ID
 	task.Alert
 	Since        time.Time
-	ClearedAt    *time.Time `json:"cleared_at"`    // nil = it is open
-	ClearedValue *float64   `json:"cleared_value"` // what cleared it; nil = it is open
+	ClearedAt    *time.Time `json:"cleared_at"`    // nil = the alert is open
+	ClearedValue *float64   `json:"cleared_value"` // the value that cleared it; nil = the alert is open
 }
 
-// AtEvent reads an alert from the JSON of its row, as it was when an event of this kind happened.
-// A nil row is of another event and gives nil. Fields that cannot be read stay empty, so that the
-// other events are published.
+// AtEvent reads an alert from the JSON of its row, as it was when an event of this kind happened. It
+// returns nil for a nil row. Fields that cannot be read stay empty, so that other events are published.
 func AtEvent(row *string, kind string) *Alert {
 	if row == nil {
 		return nil
@@ -42,11 +40,11 @@ func AtEvent(row *string, kind string) *Alert {
 
 const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
 
-// maxCheckedQueues limits the queues that a check reads besides those with an open alert or a threshold of
-// their own. Callers choose the names of queues, so there may be very many.
+// maxCheckedQueues limits the queues that a check reads besides those with an open alert or their own
+// threshold. Callers choose the names of queues, so there may be very many.
 const maxCheckedQueues = "1000"
 
-// pendingSQL counts the pending tasks of the queues $1 and of those with the most.
+// pendingSQL counts the pending tasks of the queues $1 and of the queues with most of them.
 const pendingSQL = `
 select queue, count(*) from task_live where state = 1 group by queue
 order by queue = any($1::text[]) desc, count(*) desc, queue limit cardinality($1::text[]) + ` + maxCheckedQueues + `
@@ -58,12 +56,12 @@ const countedSQL = `
 select id, status from task_done
 where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(error_code, '') not in ('` + task.NoConsent + `', '` + task.AlreadySent + `'))`
 
-// anyFailureSQL counts all results of the window. For a query that stops at the first failure, or
-// that can use the index on failures, the planner would choose to read the history.
+// anyFailureSQL counts all results of the window. If it could stop at the first failure, or use the
+// index on failures, the planner would choose to read the history.
 const anyFailureSQL = `select count(*) filter (where status = 3) > 0 from (` + countedSQL + `) d`
 
-// resultsSQL counts the results since $1 of the queues $2, and of those with most failures among the
-// ones with at least $3 results.
+// resultsSQL counts the results since $1 of the queues $2, and of the queues with most failures that have
+// at least $3 results.
 const resultsSQL = `
 select t.queue, count(*), count(*) filter (where d.status = 3)
 from (` + countedSQL + `) d cross join lateral (select queue from tasks where tasks.id = d.id offset 0) t
@@ -75,24 +73,24 @@ order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) de
 // alertsJob is the name of the job in upkeep, which one instance runs at a time.
 const alertsJob = "alerts"
 
-// alertCheckShare limits checks to a twentieth of an instance's time: after a check, no other runs
-// for 20 times as long as it took.
+// alertCheckShare limits checks to a twentieth of an instance's time: after a check, the next one waits
+// for 20 times as long as the check took.
 const alertCheckShare = 20
 
 // Check reads the queues, raises the alerts that are due and clears those that are over, each
 // with its event in the same commit. Any number of instances may call it; each alert is raised
 // once. At most three checks run within task.AlertRules.CheckInterval. again means that another check
-// is needed: an alert is open, results fail, or this call came too early. Without thresholds
-// Check does nothing; maintenance clears open alerts. Its cost grows with the pending tasks
-// and, after failures, with the results of the window, never with the history.
+// is needed: an alert is open, results fail, or this call came too early. Without thresholds, Check
+// does nothing (see ClearIfOff). The cost grows with the pending tasks and, after failures, with the
+// results of the window, never with the history.
 func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	if !st.rules.On() {
 		return false, nil
 	}
 	pause := st.rules.CheckInterval() / 3
 	began := time.Now()
-	after := st.nextAlertCheck.Load()
-	if began.UnixNano() < after || !st.nextAlertCheck.CompareAndSwap(after, began.Add(pause).UnixNano()) {
+	next := st.nextAlertCheck.Load()
+	if began.UnixNano() < next || !st.nextAlertCheck.CompareAndSwap(next, began.Add(pause).UnixNano()) {
 		return true, nil
 	}
 	_, due, err := st.db.BeginJob(ctx, alertsJob, pause)
@@ -122,11 +120,11 @@ func (st *Store) checkNow(ctx context.Context) (again bool, err error) {
 	return st.decideAlerts(ctx, s)
 }
 
-// alertSnapshot is what a check reads, all at one instant.
+// alertSnapshot has the data of a check, all of one instant.
 type alertSnapshot struct {
 	at       time.Time
-	open     []task.Alert
-	ids      map[task.Alert]task.ID // of the open ones, without their values
+	open     []task.Alert           // without their values
+	ids      map[task.Alert]task.ID // of open
 	queues   map[string]task.QueueLoad
 	failures bool // a result within the window is a failure that counts
 }
@@ -151,13 +149,13 @@ func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err er
 	return s, err
 }
 
-// readAlerts finds the open alerts, those of streams or those of queues.
-func (s *alertSnapshot) readAlerts(ctx context.Context, on store.Querier, streams bool) error {
+// readAlerts reads the open alerts of streams, or those of queues.
+func (s *alertSnapshot) readAlerts(ctx context.Context, q store.Querier, streams bool) error {
 	var id *task.ID // null in the only row if no alert is open
 	var kind *task.AlertKind
 	var queue *string
 	var threshold *float64
-	return store.QueryEach(ctx, on, openAlertsSQL, []any{streams}, []any{&s.at, &id, &kind, &queue, &threshold}, func() {
+	return store.QueryEach(ctx, q, openAlertsSQL, []any{streams}, []any{&s.at, &id, &kind, &queue, &threshold}, func() {
 		if id != nil {
 			a := task.Alert{Kind: *kind, Queue: *queue, Threshold: *threshold}
 			s.open, s.ids[a] = append(s.open, a), *id
@@ -165,9 +163,9 @@ func (s *alertSnapshot) readAlerts(ctx context.Context, on store.Querier, stream
 	})
 }
 
-// always returns the queues whose loads a check needs in any case: those with an open alert, which
-// would be cleared otherwise, and those with a limit of their own.
-func (s *alertSnapshot) always(limits task.Limits) []string {
+// required returns the queues that a check must read: those with an open alert, which would be cleared
+// otherwise, and those with their own limit.
+func (s *alertSnapshot) required(limits task.Limits) []string {
 	queues := slices.AppendSeq([]string{}, maps.Keys(limits))
 	for _, a := range s.open {
 		queues = append(queues, a.Queue)
@@ -178,7 +176,7 @@ func (s *alertSnapshot) always(limits task.Limits) []string {
 func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx, rules task.AlertRules) error {
 	var queue string
 	var load task.QueueLoad
-	return store.QueryEach(ctx, tx, pendingSQL, []any{store.Unprepared, s.always(rules.Backlog)}, []any{&queue, &load.Pending}, func() {
+	return store.QueryEach(ctx, tx, pendingSQL, []any{store.Unprepared, s.required(rules.Backlog)}, []any{&queue, &load.Pending}, func() {
 		s.queues[queue] = load
 	})
 }
@@ -191,7 +189,7 @@ func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, rules task.A
 	}
 	var queue string
 	var finished, failures int64
-	return store.QueryEach(ctx, tx, resultsSQL, []any{store.Unprepared, since, s.always(rules.FailureRate), rules.MinFinished}, []any{&queue, &finished, &failures}, func() {
+	return store.QueryEach(ctx, tx, resultsSQL, []any{store.Unprepared, since, s.required(rules.FailureRate), rules.MinFinished}, []any{&queue, &finished, &failures}, func() {
 		load := s.queues[queue]
 		load.Finished, load.Failed = finished, failures
 		s.queues[queue] = load
@@ -203,7 +201,7 @@ const (
 	// check has committed.
 	lockAlertsSQL = `select pg_advisory_xact_lock(7310003)`
 
-	// raiseAlertsSQL does not raise an alert again that was cleared since the time of the snapshot, $6.
+	// raiseAlertsSQL does not raise an alert that was cleared since the time of the snapshot, $6.
 	raiseAlertsSQL = `
 with raised as (
     insert into alerts (id, kind, queue, value, threshold)
@@ -224,29 +222,28 @@ with cleared as (
 insert into event_outbox (kind, ids) select '` + store.KindAlertCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
 )
 
-// decideAlerts raises and clears alerts by a snapshot, and reports whether another check is
-// needed.
+// decideAlerts raises and clears alerts by a snapshot, and reports whether another check is needed.
 func (st *Store) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
 	raised, cleared := st.rules.CheckQueues(s.queues, s.open)
 	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
 	return again, st.writeAlerts(ctx, s, raised, cleared)
 }
 
-// writeAlerts writes what was decided by the snapshot s. Each alert is written once, however
-// many instances do so.
+// writeAlerts raises and clears alerts, as decided by the snapshot s. However many instances call it, each
+// alert is raised and cleared once.
 func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared []task.Alert) error {
 	if len(raised)+len(cleared) == 0 {
 		return nil
 	}
-	newIDs, oldIDs := store.Column(raised, func(task.Alert) task.ID { return task.NewID() }), store.Column(cleared, s.idOf)
+	newIDs, openIDs := store.Column(raised, func(task.Alert) task.ID { return task.NewID() }), store.Column(cleared, s.idOf)
 	notifier := st.db.NewNotifier()
-	var raisedIDs, clearedIDs []task.ID // by this call
+	var raisedIDs, clearedIDs []task.ID // by this call, not by another instance
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(lockAlertsSQL)
 		notifier.CollectIDs(batch.Queue(raiseAlertsSQL, newIDs,
 			store.Column(raised, alertKind), store.Column(raised, alertQueue), store.Column(raised, alertValue), store.Column(raised, alertThreshold), s.at), &raisedIDs)
-		notifier.CollectIDs(batch.Queue(clearAlertsSQL, oldIDs, store.Column(cleared, alertValue)), &clearedIDs)
+		notifier.CollectIDs(batch.Queue(clearAlertsSQL, openIDs, store.Column(cleared, alertValue)), &clearedIDs)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	if err := notifier.Notify(err); err != nil {
@@ -256,28 +253,27 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 		st.onAlert(id, raised[slices.Index(newIDs, id)], false)
 	}
 	for _, id := range clearedIDs {
-		st.onAlert(id, cleared[slices.Index(oldIDs, id)], true)
+		st.onAlert(id, cleared[slices.Index(openIDs, id)], true)
 	}
 	return nil
 }
 
-// CheckStreams raises the alerts of streams that are due and clears those that are over, each
-// with its event in the same commit. open means that one is open now. used returns the used
-// part of each stream's size. It is called after the open alerts were read, since an older
-// result could raise an alert again that has just been cleared. Streams that it leaves out keep their
-// alerts; its error is returned after the rest is written.
+// CheckStreams raises the alerts of streams that are due and clears those that are over, each with
+// its event in the same commit. open means that an alert is open now. used returns the used part of
+// each stream's size. CheckStreams calls it after it has read the open alerts, since an older result
+// could raise an alert again that has just been cleared. Streams that used leaves out keep their
+// alerts. CheckStreams returns an error of used after it has written the alerts.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
-	var s alertSnapshot
-	s.ids = map[task.Alert]task.ID{}
+	s := alertSnapshot{ids: map[task.Alert]task.ID{}}
 	if err := s.readAlerts(ctx, st.db.Hot, true); err != nil {
 		return false, store.Wrap("check stream alerts", err)
 	}
-	var parts map[string]float64
+	var usedParts map[string]float64
 	var usedErr error
 	if st.rules.StreamFull > 0 {
-		parts, usedErr = used(ctx)
+		usedParts, usedErr = used(ctx)
 	}
-	raised, cleared := st.rules.CheckStreams(parts, s.open)
+	raised, cleared := st.rules.CheckStreams(usedParts, s.open)
 	open = len(raised)+len(s.open) > len(cleared)
 	if err := st.writeAlerts(ctx, s, raised, cleared); err != nil {
 		return open, store.Wrap("check stream alerts", err)
@@ -285,7 +281,7 @@ func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (m
 	return open, usedErr
 }
 
-// idOf returns the id of an open alert, whatever its value is now.
+// idOf returns the id of an open alert with any value.
 func (s *alertSnapshot) idOf(a task.Alert) task.ID {
 	a.Value = 0
 	return s.ids[a]
@@ -296,8 +292,7 @@ func alertQueue(a task.Alert) string      { return a.Queue }
 func alertValue(a task.Alert) float64     { return a.Value }
 func alertThreshold(a task.Alert) float64 { return a.Threshold }
 
-// Cursor is the last alert of the previous page, and whether it was open. Zero is for the first
-// page.
+// Cursor identifies the last alert of the previous page; zero = the first page.
 type Cursor struct {
 	Open bool
 	ID   task.ID
@@ -309,8 +304,8 @@ where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) a
 order by cleared_at is null desc, id desc
 limit $4`
 
-// List lists the alerts of some queues. If queues is empty, it lists those of all queues and
-// streams. Open alerts come first, then cleared ones, each newest first.
+// List lists the alerts of some queues, or if queues is empty, of all queues and streams. Open alerts
+// come first, then cleared ones, each newest first.
 func (st *Store) List(ctx context.Context, queues []string, after Cursor, limit int) (page []Alert, more bool, err error) {
 	page, more, err = store.QueryPage[Alert](ctx, st.db.Read, limit, alertsSQL, after.Open, store.OrNull(after.ID), store.NotNull(queues))
 	return page, more, store.Wrap("alerts", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -26,9 +27,9 @@ func withThresholds(c *stores.Config) {
 }
 
 // results inserts n final tasks of a queue that finished a time ago.
-func results(t *testing.T, conn *pgx.Conn, queue string, n int, ago time.Duration, status, reason int, errorCode string) {
+func results(t *testing.T, db *storetest.DB, queue string, n int, ago time.Duration, status, reason int, errorCode string) {
 	t.Helper()
-	_, err := conn.Exec(t.Context(), `
+	db.Exec(t, `
 with t as (
     insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
     select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || substr(replace(gen_random_uuid()::text, '-', ''), 13))::uuid,
@@ -36,7 +37,6 @@ with t as (
 )
 insert into task_done (id, status, reason, retry_count, ended, error_code, reported_at)
 select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from t`, queue, n, ago.Seconds(), status, reason, errorCode)
-	require.NoError(t, err)
 }
 
 // check runs a check, as if no other had run lately.
@@ -59,15 +59,14 @@ func alertList(t *testing.T, db *storetest.DB) []alerts.Alert {
 func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn := storetest.Owner(t, url)
 	var events, raised, cleared atomic.Int64
 	instances := make([]*storetest.DB, 5)
 	for i := range instances {
 		instances[i] = storetest.OpenAt(t, url, withThresholds, func(c *stores.Config) {
 			c.OnEvents = func() { events.Add(1) }
-			c.OnAlert = func(id task.ID, a task.Alert, over bool) {
+			c.OnAlert = func(id task.ID, a task.Alert, isCleared bool) {
 				want := task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}
-				if over {
+				if isCleared {
 					want.Value = 0
 					cleared.Add(1)
 				} else {
@@ -96,19 +95,18 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 		checks.Wait()
 		return more.Load()
 	}
+	db := instances[0]
 	require.False(t, all(), "no alert is open")
 	for n := 1; n <= 3; n++ {
-		results(t, conn, "q", 15, 0, 2, 0, "")
-		results(t, conn, "q", 5, 0, 3, 1, "E")
+		results(t, db, "q", 15, 0, 2, 0, "")
+		results(t, db, "q", 5, 0, 3, 1, "E")
 		require.True(t, all(), "it is open")
-		_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '10 minutes'`)
-		require.NoError(t, err)
+		db.Exec(t, `update task_done set reported_at = reported_at - interval '10 minutes'`)
 		require.False(t, all(), "it is cleared")
 		require.EqualValues(t, 2*n, events.Load())
 		require.EqualValues(t, n, raised.Load())
 		require.EqualValues(t, n, cleared.Load())
 	}
-	db := instances[0]
 	kinds, ids := db.Outbox(t)
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 	list := alertList(t, db)
@@ -125,22 +123,21 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, slow, quick := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
-	results(t, conn, "q", 20, 0, 3, 1, "")
+	slow, quick := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
+	results(t, quick, "q", 20, 0, 3, 1, "")
 	early, err := slow.Alerts.ReadAlertSnapshot(t.Context())
 	require.NoError(t, err)
 	check(t, quick)
 	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
 	require.NoError(t, err)
 	require.Len(t, alertList(t, quick), 1, "it is open")
-	_, err = conn.Exec(t.Context(), `delete from task_done`)
-	require.NoError(t, err)
+	quick.Exec(t, `delete from task_done`)
 	check(t, quick)
 	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
 	require.NoError(t, err)
 	require.Len(t, alertList(t, quick), 1, "the snapshot is older than the clearing")
 
-	results(t, conn, "q", 20, 0, 3, 1, "")
+	results(t, quick, "q", 20, 0, 3, 1, "")
 	again := check(t, slow)
 	require.True(t, again)
 	require.Len(t, alertList(t, quick), 2)
@@ -157,20 +154,19 @@ func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 
 func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds)
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
 	const failed = 3
-	results(t, conn, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
-	results(t, conn, "wechat", 100, 0, failed, int(task.Expired), "")
-	results(t, conn, "wechat", 100, 0, failed, int(task.Cancelled), "E")
-	results(t, conn, "wechat", 100, 10*time.Minute, failed, int(task.Rejected), "E")
-	results(t, conn, "wechat", 16, 0, 2, 0, "")
+	results(t, db, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
+	results(t, db, "wechat", 100, 0, failed, int(task.Expired), "")
+	results(t, db, "wechat", 100, 0, failed, int(task.Cancelled), "E")
+	results(t, db, "wechat", 100, 10*time.Minute, failed, int(task.Rejected), "E")
+	results(t, db, "wechat", 16, 0, 2, 0, "")
 	require.False(t, check(t, db), "no failure counts: no further check is needed")
-	results(t, conn, "wechat", 3, 0, failed, int(task.TimedOut), "")
+	results(t, db, "wechat", 3, 0, failed, int(task.TimedOut), "")
 	require.True(t, check(t, db), "there are failures: another check is needed")
 	require.Empty(t, alertList(t, db))
-	results(t, conn, "sms", 100, 0, 2, 0, "")
-	results(t, conn, "wechat", 2, 0, failed, int(task.Rejected), "40003")
+	results(t, db, "sms", 100, 0, 2, 0, "")
+	results(t, db, "wechat", 2, 0, failed, int(task.Rejected), "40003")
 	require.True(t, check(t, db))
 	require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "wechat", Value: 5.0 / 21, Threshold: 0.2}, alertList(t, db)[0].Alert,
 		"the rate is that of one queue")
@@ -182,7 +178,7 @@ func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
 	for range 10 {
-		db.MustSubmit(t, storetest.Submission(), storetest.Submission(later), storetest.Submission(func(s *tasks.Submission) { s.Queue = "bulk" }))
+		db.MustSubmit(t, storetest.Submission(), storetest.Submission(later), storetest.Submission(storetest.InQueue("bulk")))
 	}
 	require.False(t, check(t, db))
 	require.Empty(t, alertList(t, db), "as many as the threshold; scheduled tasks do not count")
@@ -199,8 +195,8 @@ func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, on, off := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url)
-	results(t, conn, "q", 100, 0, 3, 1, "")
+	on, off := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url)
+	results(t, on, "q", 100, 0, 3, 1, "")
 	off.Maintain(t)
 	require.Empty(t, alertList(t, off))
 	require.True(t, check(t, on))
@@ -211,9 +207,9 @@ func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn, db, fresh := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
+	db, fresh := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
 	require.False(t, check(t, db))
-	results(t, conn, "q", 100, 0, 3, 1, "")
+	results(t, db, "q", 100, 0, 3, 1, "")
 	for _, early := range []*storetest.DB{db, fresh} {
 		again, err := early.Alerts.Check(t.Context())
 		require.NoError(t, err)
@@ -245,14 +241,13 @@ func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 
 func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url, withThresholds)
-	results(t, conn, "q", 100, 0, 3, 1, "")
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
+	results(t, db, "q", 100, 0, 3, 1, "")
 	check(t, db)
 	alert := alertList(t, db)[0].ID
 	require.Zero(t, db.CountEvents(t, alert, 1, "alert.raised"), "no endpoint subscribes")
 	caller := func(name string, roles ...string) (id int64) {
-		require.NoError(t, conn.QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
+		require.NoError(t, db.Owner(t).QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
 			name, roles).Scan(&id))
 		return id
 	}
@@ -267,28 +262,24 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	db.MustAddEndpoint(t, 0, "https://cleared.example", "alert.cleared")
 	db.MustAddEndpoint(t, caller("shop", "submitter"), "https://shop.example")
 	db.MustAddEndpoint(t, revoked, "https://gone.example")
-	_, err := conn.Exec(t.Context(), `update callers set revoked_at = now() where id = $1`, revoked)
-	require.NoError(t, err)
+	db.Exec(t, `update callers set revoked_at = now() where id = $1`, revoked)
 	for range 2 {
 		require.Equal(t, 3, db.CountEvents(t, alert, 2, "alert.raised"))
 	}
-	rows, err := conn.Query(t.Context(), `select d.endpoint_id from webhook_deliveries d join webhook_endpoints e on e.id = d.endpoint_id and e.caller_id = d.caller_id`)
-	require.NoError(t, err)
-	got, err := pgx.CollectRows(rows, pgx.RowTo[task.ID])
+	got, err := store.QueryRows(t.Context(), db.Owner(t), pgx.RowTo[task.ID],
+		`select d.endpoint_id from webhook_deliveries d join webhook_endpoints e on e.id = d.endpoint_id and e.caller_id = d.caller_id`)
 	require.NoError(t, err)
 	require.ElementsMatch(t, want, got, "once each")
 }
 
 func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	conn, db := storetest.Owner(t, url), storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	ids := make([]task.ID, 6)
 	for i := range ids {
 		ids[i] = task.NewID()
-		_, err := conn.Exec(t.Context(), `insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
+		db.Exec(t, `insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
 			values ($1, 'backlog', $2, 2, 1, case when $3 then now() end, case when $3 then 0 end)`, ids[i], fmt.Sprint(i), i%2 == 1)
-		require.NoError(t, err)
 	}
 	want := []task.ID{ids[4], ids[2], ids[0], ids[5], ids[3], ids[1]}
 	var got []task.ID
@@ -307,21 +298,15 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 
 func TestCheckReadsTheWindowOnly(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	conn := storetest.Owner(t, url)
-	results(t, conn, "q", 50_000, time.Hour, 2, 0, "")
-	results(t, conn, "q", 500, 0, 3, 1, "")
-	_, err := conn.Exec(t.Context(), `vacuum analyze`)
-	require.NoError(t, err)
-	reader, all := storetest.ConnectAs(t, url, "sendonce_read"), storetest.Statements(t)
+	db := storetest.Open(t)
+	results(t, db, "q", 50_000, time.Hour, 2, 0, "")
+	results(t, db, "q", 500, 0, 3, 1, "")
+	db.Exec(t, `vacuum analyze`)
+	all := storetest.Statements(t)
 	for _, name := range []string{"anyFailureSQL", "resultsSQL"} {
 		since := fmt.Sprintf("'%s'", time.Now().Add(-5*time.Minute).Format(time.RFC3339))
 		sql := strings.NewReplacer("$1", since, "$2", "'{}'", "$3", "20").Replace(all[name])
-		rows, err := reader.Query(t.Context(), `explain `+sql)
-		require.NoError(t, err, name)
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		require.NoError(t, err, name)
-		plan := strings.Join(lines, "\n")
+		plan := storetest.Explain(t, db.Read, "select", sql)
 		require.Contains(t, plan, "task_done_reported", "%s\n%s", name, plan)
 		require.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
 	}
@@ -342,10 +327,9 @@ func TestMissingJobIsAnError(t *testing.T) {
 // Callers choose the names of queues: a check reads a bounded number of queues, and those with alerts in any case.
 func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url, withThresholds, func(c *stores.Config) {
+	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds, func(c *stores.Config) {
 		c.Alerts.Backlog = task.Limits{"*": 10, "watched": 1}
-	}), storetest.Owner(t, url)
+	})
 	fill := func(queue string, queues, n int) {
 		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 			select gen_random_uuid(), 1, 5, 3, 0, $1 || i from generate_series(1, $2::integer) i, generate_series(1, $3::integer)`, queue, queues, n)
@@ -354,20 +338,19 @@ func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	fill("early", 1, 11)
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 		select gen_random_uuid(), 1, 5, 3, 0, 'watched' from generate_series(1, 2)`)
-	results(t, conn, "failing", 20, 0, 3, 1, "")
+	results(t, db, "failing", 20, 0, 3, 1, "")
 	check(t, db)
 	require.Equal(t, 3, open())
 	fill("many", 1200, 12)
-	_, err := conn.Exec(t.Context(), `
+	db.Exec(t, `
 with t as (
     insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
     select gen_random_uuid(), 0, 'few' || i, 5, 3, 0, '13800138000', 'x' from generate_series(1, 1200) i, generate_series(1, 2) returning id
 )
 insert into task_done (id, status, reason, retry_count, ended, reported_at) select id, 3, 1, 0, 1, now() from t`)
-	require.NoError(t, err)
 	check(t, db)
 	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises some 1000")
-	results(t, conn, "next", 20, 0, 3, 1, "")
+	results(t, db, "next", 20, 0, 3, 1, "")
 	check(t, db)
 	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results do not count towards the limit")
 }

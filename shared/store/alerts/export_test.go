@@ -17,7 +17,7 @@ func (st *Store) DecideAlerts(ctx context.Context, s Snapshot) (again bool, err 
 	return st.decideAlerts(ctx, s)
 }
 
-// WithoutQueues is the snapshot of a moment when all queues were empty.
+// WithoutQueues returns the snapshot as if all queues were empty.
 func (s alertSnapshot) WithoutQueues() Snapshot {
 	s.queues = nil
 	return s

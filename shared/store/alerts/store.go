@@ -15,8 +15,7 @@ type Store struct {
 	nextAlertCheck atomic.Int64 // when Check may run again in this process, in Unix nanoseconds
 }
 
-// New returns the store of alerts. onAlert is called after the commit that raised or cleared an
-// alert. The alert has the value that raised or cleared it. nil = no call.
+// New returns the store of alerts. onAlert is stores.Config.OnAlert.
 func New(db *store.DB, rules task.AlertRules, onAlert func(id task.ID, a task.Alert, cleared bool)) *Store {
 	if onAlert == nil {
 		onAlert = func(task.ID, task.Alert, bool) {}

@@ -24,8 +24,8 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	for i := range instances {
 		instances[i] = storetest.OpenAt(t, url, withThresholds, func(c *stores.Config) {
 			c.Alerts.StreamFull = 0.8
-			c.OnAlert = func(_ task.ID, a task.Alert, over bool) {
-				if over {
+			c.OnAlert = func(_ task.ID, a task.Alert, isCleared bool) {
+				if isCleared {
 					cleared.Add(1)
 				} else {
 					raised.Add(1)
@@ -39,7 +39,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	unavailable := errors.New("unavailable")
 	all := func(used map[string]float64, usedErr error) (open bool) {
 		var checks sync.WaitGroup
-		var found atomic.Bool
+		var anyOpen atomic.Bool
 		for _, db := range instances {
 			checks.Go(func() {
 				open, err := db.Alerts.CheckStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, usedErr })
@@ -47,12 +47,12 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 					t.Error(err)
 				}
 				if open {
-					found.Store(true)
+					anyOpen.Store(true)
 				}
 			})
 		}
 		checks.Wait()
-		return found.Load()
+		return anyOpen.Load()
 	}
 	db := instances[0]
 	require.False(t, all(map[string]float64{"USERS": 0.8, "EVENTS": 0}, nil))
