@@ -1,4 +1,5 @@
 // Package quota estimates how many messages or tasks each caller has waiting: a recent count of
-// the database plus what this process has accepted since. A caller can exceed its limit by what
-// other processes accept between two counts.
+// the database plus the items that this process has accepted since. A caller can exceed its limit by
+// the items that other processes accept between two counts. Counting takes at most a twentieth of a
+// process's time.
 package quota

@@ -15,13 +15,37 @@ import (
 // bytes of their data; or a number of tasks that are not final.
 type Waiting struct{ Items, Bytes int64 }
 
-func (w Waiting) plus(o Waiting) Waiting { return Waiting{w.Items + o.Items, w.Bytes + o.Bytes} }
+func (w Waiting) plus(other Waiting) Waiting {
+	return Waiting{w.Items + other.Items, w.Bytes + other.Bytes}
+}
 
-func (w Waiting) minus(o Waiting) Waiting { return Waiting{w.Items - o.Items, w.Bytes - o.Bytes} }
+func (w Waiting) minus(other Waiting) Waiting {
+	return Waiting{w.Items - other.Items, w.Bytes - other.Bytes}
+}
 
 // exceeds reports whether w is over a limit; 0 = no limit.
 func (w Waiting) exceeds(limit Waiting) bool {
 	return limit.Items > 0 && w.Items > limit.Items || limit.Bytes > 0 && w.Bytes > limit.Bytes
+}
+
+// String describes the limits that are set.
+func (w Waiting) String() string {
+	switch {
+	case w.Bytes == 0:
+		return fmt.Sprintf("%d messages", w.Items)
+	case w.Items == 0:
+		return fmt.Sprintf("%d bytes", w.Bytes)
+	}
+	return fmt.Sprintf("%d messages and %d bytes", w.Items, w.Bytes)
+}
+
+// tenth returns a tenth of a limit, but at least one item.
+func tenth(limit Waiting) Waiting {
+	w := Waiting{limit.Items / 10, limit.Bytes / 10}
+	if limit.Items > 0 {
+		w.Items = max(w.Items, 1)
+	}
+	return w
 }
 
 const (
@@ -37,17 +61,15 @@ const (
 	maxEstimates   = 4096             // estimates that are kept
 )
 
-// Quotas keeps, for each caller that submits here, an estimate of what it has
-// waiting: a recent count of the database plus what this process has accepted
-// since. Nothing is stored, so nothing can drift, and concurrent calls of a caller do not
-// wait for each other. There is one for messages and one for tasks.
+// Quotas has an estimate for each caller that submits in this process. Nothing is stored, so nothing can
+// drift, and concurrent calls of a caller do not wait for each other. There is one for messages and one
+// for tasks.
 type Quotas struct {
-	ByDefault Waiting
-	// count returns what a caller has waiting, up to so many rows. If joint is set, it
-	// returns that of every caller that has anything waiting. Accepted messages are saved
-	// up to the sequence number savedTo.
+	ByDefault Waiting // limit
+	// count counts the waiting items of a caller, up to so many rows. If joint is set, it counts those
+	// of every caller that has any. Accepted messages are saved up to the sequence number savedTo.
 	count func(ctx context.Context, caller, rows int64) (waiting map[int64]Waiting, savedTo int64, err error)
-	joint *counter // of all callers; nil if each caller has its own
+	joint *counter // of all callers; nil if each caller is counted alone
 
 	mu        sync.Mutex
 	estimates map[int64]*estimate // by caller
@@ -56,11 +78,11 @@ type Quotas struct {
 // counter has the state of the counts of the database.
 type counter struct {
 	counting bool
-	ended    time.Time     // of the last count
-	took     time.Duration // duration of the last count
+	ended    time.Time // of the last count
+	took     time.Duration
 }
 
-// estimate is what one caller has waiting.
+// estimate is an estimate of the waiting items of one caller.
 type estimate struct {
 	*counter
 	counted Waiting       // by the database
@@ -69,7 +91,7 @@ type estimate struct {
 	first   sync.Once
 
 	underWay Waiting   // of calls that have not returned
-	saved    Waiting   // since the last count began
+	saved    Waiting   // since the last finished count began
 	earlier  Waiting   // the part of saved from before the count under way
 	unsaved  []unsaved // accepted by a stream and perhaps not saved, oldest first
 }
@@ -89,7 +111,7 @@ func (e *estimate) total() Waiting {
 	return all
 }
 
-// idle reports whether the estimate can be dropped at the cost of one count.
+// idle reports whether the estimate can be dropped: a count will restore it.
 func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
 
 // New returns quotas that count each caller alone.
@@ -105,11 +127,6 @@ func NewJoint(byDefault Waiting, count func(ctx context.Context) (map[int64]Wait
 	}}
 }
 
-// AddSaved counts items of a caller that were saved without an admission.
-func (q *Quotas) AddSaved(caller int64, w Waiting) {
-	Admission{quotas: q, caller: caller, waiting: w}.Saved()
-}
-
 // CountedAt returns when the last count of a caller ended.
 func (q *Quotas) CountedAt(caller int64) time.Time {
 	q.mu.Lock()
@@ -118,17 +135,6 @@ func (q *Quotas) CountedAt(caller int64) time.Time {
 		return e.ended
 	}
 	return time.Time{}
-}
-
-// Items returns how many were admitted.
-func (a Admission) Items() int { return int(a.waiting.Items) }
-
-// Admission is a message, or some tasks, counted for their caller before they are accepted. End
-// must follow; Saved or Accepted before it keep the count.
-type Admission struct {
-	quotas  *Quotas
-	caller  int64
-	waiting Waiting
 }
 
 // Refuse returns the refusal of a call that exceeds a quota.
@@ -148,36 +154,24 @@ func (q *Quotas) AwaitCount(ctx context.Context, caller int64, limit Waiting) {
 	}
 }
 
-// Admit counts as many of n new items as the limit allows, and returns what the caller
-// had before.
-func (q *Quotas) Admit(caller int64, limit, each Waiting, n int) (_ Admission, had Waiting) {
+// Admit admits as many of n new items as the limit allows. before is the estimate without them.
+func (q *Quotas) Admit(caller int64, limit, each Waiting, n int) (_ Admission, before Waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.estimate(caller)
-	had = e.total()
-	var more Waiting
+	before = e.total()
+	var admitted Waiting
 	for range n {
-		if had.plus(more).plus(each).exceeds(limit) {
+		if before.plus(admitted).plus(each).exceeds(limit) {
 			break
 		}
-		more = more.plus(each)
+		admitted = admitted.plus(each)
 	}
-	e.underWay = e.underWay.plus(more)
-	return Admission{quotas: q, caller: caller, waiting: more}, had
+	e.underWay = e.underWay.plus(admitted)
+	return Admission{quotas: q, caller: caller, waiting: admitted}, before
 }
 
-// String describes the limits that are set.
-func (w Waiting) String() string {
-	switch {
-	case w.Bytes == 0:
-		return fmt.Sprintf("%d messages", w.Items)
-	case w.Items == 0:
-		return fmt.Sprintf("%d bytes", w.Bytes)
-	}
-	return fmt.Sprintf("%d messages and %d bytes", w.Items, w.Bytes)
-}
-
-// estimate returns the estimate of a caller. When there are too many, it drops the idle ones.
+// estimate returns the estimate of a caller. If there are too many estimates, it drops the idle ones.
 func (q *Quotas) estimate(caller int64) *estimate {
 	e := q.estimates[caller]
 	if e != nil {
@@ -194,8 +188,8 @@ func (q *Quotas) estimate(caller int64) *estimate {
 	return e
 }
 
-// Refresh starts a count if one is due, and does not wait for it. ready is closed when
-// the first count has ended.
+// Refresh starts a count if one is due, and does not wait for it. ready is closed when the first
+// count of the caller has ended.
 func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -208,8 +202,8 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	if q.joint != nil {
 		counted = q.estimates // including those that are added before the count ends
 	}
-	for _, one := range counted {
-		one.earlier = one.saved
+	for _, estimate := range counted {
+		estimate.earlier = estimate.saved
 	}
 	rows := limit.Items + 1
 	if limit.Items == 0 {
@@ -223,12 +217,12 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		e.counting, e.ended, e.took = false, time.Now(), time.Since(start)
-		for id, one := range counted {
-			if err == nil { // else the last count stays, and what is saved is added to it
-				one.counted, one.saved, one.known = waiting[id], one.saved.minus(one.earlier), true
-				one.dropSaved(savedTo)
+		for id, estimate := range counted {
+			if err == nil { // after an error, the last count and saved stay
+				estimate.counted, estimate.saved, estimate.known = waiting[id], estimate.saved.minus(estimate.earlier), true
+				estimate.dropSaved(savedTo)
 			}
-			one.first.Do(func() { close(one.ready) })
+			estimate.first.Do(func() { close(estimate.ready) })
 		}
 	}()
 	return e.ready
@@ -243,16 +237,8 @@ func (e *estimate) due(limit Waiting) bool {
 	return time.Since(e.ended) > pause
 }
 
-func tenth(limit Waiting) Waiting {
-	w := Waiting{limit.Items / 10, limit.Bytes / 10}
-	if limit.Items > 0 {
-		w.Items = max(w.Items, 1)
-	}
-	return w
-}
-
-// dropSaved drops the accepted messages up to the sequence number to, which are saved, and
-// old ones: the stream may have been replaced by another one.
+// dropSaved drops the accepted messages up to the sequence number to, which are saved, and old
+// messages: their stream may have been replaced by another one.
 func (e *estimate) dropSaved(to int64) {
 	n := 0
 	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= to || time.Since(e.unsaved[n].start) > unsavedFor) {
@@ -261,7 +247,18 @@ func (e *estimate) dropSaved(to int64) {
 	e.unsaved = e.unsaved[n:]
 }
 
-// Saved counts the admitted items as saved. They must be committed now and not before.
+// Admission is a message, or some tasks, counted for their caller before they are accepted. End must
+// follow, after Saved or Accepted if they remain waiting.
+type Admission struct {
+	quotas  *Quotas
+	caller  int64
+	waiting Waiting
+}
+
+// Items returns how many items were admitted.
+func (a Admission) Items() int { return int(a.waiting.Items) }
+
+// Saved counts the admitted items as saved. They must have just been committed.
 func (a Admission) Saved() {
 	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
 }
@@ -280,7 +277,7 @@ func (a Admission) Accepted(seq int64) {
 	})
 }
 
-// End reports that the call has ended.
+// End ends the call of the admission.
 func (a Admission) End() {
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
 }
@@ -292,4 +289,9 @@ func (a Admission) change(change func(*estimate)) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	change(a.quotas.estimates[a.caller]) // not dropped while it has items under way
+}
+
+// AddSaved counts items of a caller that were saved without an admission.
+func (q *Quotas) AddSaved(caller int64, w Waiting) {
+	Admission{quotas: q, caller: caller, waiting: w}.Saved()
 }
