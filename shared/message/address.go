@@ -10,10 +10,9 @@ import (
 	"unicode"
 )
 
-// Kind is the kind of an address. The numbers are those of messages.kind.
+// Kind is the kind of an address. The database stores the numbers in messages.kind.
 type Kind int16
 
-// The kinds of addresses.
 const (
 	Subject Kind = iota // a subject of the broker, for its subscribers
 	URL                 // one receiver, by POST
@@ -43,8 +42,7 @@ func (a Address) String() string {
 	return a.Name
 }
 
-// ParseAddress parses a subject such as orders.paid, an https or http URL, or user:name. The error
-// says what is accepted.
+// ParseAddress parses a subject such as orders.paid, an https or http URL, or user:name.
 func ParseAddress(to string) (Address, error) {
 	a := Address{Subject, to}
 	if name, isUser := strings.CutPrefix(to, userPrefix); isUser {
@@ -55,7 +53,7 @@ func ParseAddress(to string) (Address, error) {
 	return a, a.Check()
 }
 
-// Check validates the address. The error says what is accepted.
+// Check validates the address.
 func (a Address) Check() error {
 	switch a.Kind {
 	case Subject:
@@ -68,8 +66,7 @@ func (a Address) Check() error {
 	return errors.New("must be of a kind from 0 to 2")
 }
 
-// SubjectOf returns the subject for an exchange and a routing key; "" is the default exchange. The error
-// says what is accepted.
+// SubjectOf returns the subject for an exchange and a routing key; "" is the default exchange.
 func SubjectOf(exchange, routingKey string) (Address, error) {
 	if exchange == "" {
 		exchange = "default"
@@ -95,12 +92,12 @@ const subjectGroups = 64
 
 // Stream returns the name of the group of messages that pause together while their stream is
 // unavailable: StreamUsers, StreamMessages, or for subjects of other streams other-<n>, where n below 64
-// is a hash of the first token. For a URL it is "". The database computes the same for a redriven message.
+// is a hash of the first token. For a URL it is "". SQL computes the same name for a redriven message.
 func (a Address) Stream() string {
-	switch {
-	case a.Kind == URL:
+	switch a.Kind {
+	case URL:
 		return ""
-	case a.Kind == User:
+	case User:
 		return StreamUsers
 	}
 	first, _, _ := strings.Cut(a.Name, ".")
@@ -151,8 +148,7 @@ func wellFormed(s string) bool {
 	return len(s) <= maxSubject && !strings.ContainsFunc(s, bad) && !slices.Contains(strings.Split(s, "."), "")
 }
 
-// isReserved reports whether a subject is reserved: for wake-ups, notifications, schedules, events, dead
-// letters, accepted messages, inboxes, or the broker itself.
+// isReserved reports whether a subject belongs to the service or to the broker.
 func isReserved(subject string) bool {
 	first, _, _ := strings.Cut(strings.ToLower(subject), ".")
 	return strings.HasPrefix(first, "$") || slices.Contains([]string{"wake", "sched", "notify", "evt", "dlq", "acc", "inbox", "_inbox"}, first)

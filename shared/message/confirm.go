@@ -5,9 +5,9 @@ import "crypto/subtle"
 // Confirmer is a caller that confirms a message.
 type Confirmer struct {
 	User     string   // name of the caller
-	Consumer string   // the consumer for which it confirms: User, or any other one if it is an admin
+	Consumer string   // the consumer for which the caller confirms: User, or any name if it is an admin
 	Receives []string // subject patterns that the caller may receive
-	Token    string   // as the caller received it in a delivery to a URL; "" = none
+	Token    string   // that the caller received in a delivery to a URL; "" = none
 	Admin    bool
 }
 
@@ -21,8 +21,8 @@ const (
 	ByOperator                     // an admin
 )
 
-// PermissionFor returns why c may confirm a message to an address, or NoPermission. token is the one that the
-// deliveries of the message contain; "" = none.
+// PermissionFor returns why c may confirm a message to an address, or NoPermission. token is the token in the
+// deliveries of the message; "" = none.
 func (c Confirmer) PermissionFor(to Address, token string) Permission {
 	if c.Consumer == c.User {
 		switch {
@@ -39,7 +39,7 @@ func (c Confirmer) PermissionFor(to Address, token string) Permission {
 	return NoPermission
 }
 
-// FirstSend is what is known about the first send of a message.
+// FirstSend reports whether a message was sent.
 type FirstSend int8
 
 const (

@@ -8,7 +8,7 @@ type DeliveryState int16
 
 const (
 	DeliveryPending   DeliveryState = iota // an attempt is scheduled or running
-	DeliveryDelivered                      // the endpoint returned 2xx, a robot also that it accepted the text
+	DeliveryDelivered                      // the endpoint returned 2xx; a robot also returned that it accepted the text
 	DeliveryFailed                         // all attempts failed, or the endpoint is gone
 )
 
@@ -29,7 +29,7 @@ func ParseDeliveryState(name string) (s DeliveryState, ok bool) {
 type PostResult struct {
 	Status     int           // HTTP status; 0 if there was no response
 	RetryAfter time.Duration // of the response; 0 = none
-	Refused    bool          // the body says that the event was refused, whatever the status: robots return 200
+	Refused    bool          // the body says that the event was refused; robots return 200 then
 }
 
 // OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
@@ -38,20 +38,19 @@ func (r PostResult) OK() bool { return r.Status/100 == 2 && !r.Refused }
 // gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
 func (r PostResult) gone() bool { return r.Status == 410 }
 
-// deliveryRetryDelays[n-1] is the wait after the n-th failed attempt. When all are used up, the delivery
-// has failed.
+// deliveryRetryDelays[n-1] is the wait after the n-th failed attempt. After the failure of one more
+// attempt, the delivery has failed.
 var deliveryRetryDelays = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 10 * time.Hour,
 }
 
-// maxRetryAfter is an upper limit for Retry-After.
-const maxRetryAfter = 24 * time.Hour
+const maxRetryAfter = 24 * time.Hour // longer Retry-After values are shortened to this
 
 // Delivery is the retry state of the delivery of one event to one endpoint.
 type Delivery struct {
 	State    DeliveryState
 	Attempts int16     // failed attempts since the last (re)start of the schedule
-	Claims   int32     // fencing number: increased by each attempt and by each resend
+	Claims   int32     // fencing number: each attempt and each resend increases it
 	NextAt   time.Time // time of the next attempt; zero unless pending
 }
 
@@ -59,13 +58,11 @@ type Delivery struct {
 // counts only for the newest attempt. A success always counts, because then the endpoint has the event.
 // jitter, in [0, 1), spreads the retries of attempts that failed at the same time.
 func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float64) Delivery {
-	switch {
-	case d.State == DeliveryDelivered, claim != d.Claims && !r.OK():
-		return d
-	case r.OK():
+	if r.OK() {
 		d.State, d.NextAt = DeliveryDelivered, time.Time{}
 		return d
-	case d.State != DeliveryPending:
+	}
+	if d.State != DeliveryPending || claim != d.Claims {
 		return d
 	}
 	d.Attempts++
@@ -86,14 +83,13 @@ func (d Delivery) Resend(now time.Time) Delivery {
 	return d
 }
 
-// The reasons why an endpoint is disabled.
 const (
 	DisabledGone     = "gone"    // the endpoint returned 410
 	DisabledFailing  = "failing" // every attempt failed for the configured time
 	DisabledManually = "by_hand" // by an admin or by its caller
 )
 
-// EndpointHealth records whether an endpoint is failing or disabled.
+// EndpointHealth is whether an endpoint is failing or disabled.
 type EndpointHealth struct {
 	DisabledReason string    // "" = enabled
 	FailingSince   time.Time // the first failure after the last success; zero = not failing
@@ -102,11 +98,11 @@ type EndpointHealth struct {
 // AfterAttempt returns the health after the result of one attempt. It disables an endpoint that is gone, or whose
 // attempts have all failed for the time disableAfter.
 func (h EndpointHealth) AfterAttempt(r PostResult, now time.Time, disableAfter time.Duration) EndpointHealth {
-	switch {
-	case r.OK():
+	if r.OK() {
 		h.FailingSince = time.Time{}
 		return h
-	case h.FailingSince.IsZero():
+	}
+	if h.FailingSince.IsZero() {
 		h.FailingSince = now
 	}
 	switch {

@@ -29,7 +29,7 @@ const (
 // Message has the fields of a message that decide its next step. A zero time means none.
 type Message struct {
 	Kind             Kind
-	Confirm          bool  // finished by confirmations, not by a successful send
+	Confirm          bool  // confirmations finish it, not a successful send
 	MaxSends         int16 // per epoch
 	ExpectedReceipts int16 // distinct consumers that must confirm; 1 without Confirm
 
@@ -38,13 +38,13 @@ type Message struct {
 	Remaining   int16     // sends left in this epoch
 	SendNo      int16     // sends used in this epoch
 	Epoch       int32     // starts at 1, increased by each redrive
-	NextAt      time.Time // time of the next send; zero if none
+	NextAt      time.Time // of the next send
 	LastError   string    // why the last send failed; "" after a success
 	DeliveredAt time.Time // when the broker, or the URL's receiver, first had it
 	FinishedBy  string    // the consumer with the last needed confirmation, or the operator who abandoned it
 }
 
-// State returns the name on the wire: sending, sent, received, abandoned.
+// State returns the name of the state in the API: sending, sent, received, abandoned.
 func (m Message) State() string {
 	if m.Abandoned {
 		return "abandoned"
@@ -52,10 +52,10 @@ func (m Message) State() string {
 	return m.Status.String()
 }
 
-// String returns the name on the wire.
+// String returns the name of the status in the API.
 func (s Status) String() string { return [...]string{"sending", "sent", "received"}[s] }
 
-// ParseStatus parses a name on the wire.
+// ParseStatus is the inverse of String.
 func ParseStatus(name string) (Status, bool) {
 	for s := Sending; s <= Received; s++ {
 		if s.String() == name {
@@ -73,34 +73,32 @@ func (m Message) Final() bool {
 // Stuck reports whether the message waits for an operator.
 func (m Message) Stuck() bool { return !m.Final() && m.Remaining == 0 }
 
-// MsgID is the id by which the broker deduplicates the next send: <id>.<first 8 hex digits of the
-// fingerprint>.<epoch>.<send>. Another message with the same id may have been published before its save
-// failed; its fingerprint is different, and so are its MsgIDs.
+// MsgID returns the id by which the broker deduplicates the next send: <id>.<first 8 hex digits of the
+// fingerprint>.<epoch>.<send>. Another message with the same id may have been published although its save
+// failed later; its fingerprint is different, and so are its MsgIDs.
 func (m Message) MsgID(id string, fingerprint [16]byte) string {
 	return fmt.Sprintf("%s.%x.%d.%d", id, fingerprint[:4], m.Epoch, m.SendNo+1)
 }
 
-// Outcome is the result of one send.
+// Outcome is the outcome of one send.
 type Outcome int8
 
-// The outcomes of a send.
 const (
 	Accepted    Outcome = iota // the broker stored it, now or earlier, or the URL returned 2xx
 	Refused                    // the broker or the receiver refused it
 	Unavailable                // no response, or temporarily unavailable: not the message's fault
 )
 
-// Scope is what an Unavailable result affects.
+// Scope is the extent of an Unavailable result.
 type Scope int8
 
-// The scopes of Unavailable.
 const (
 	OneMessage Scope = iota // this message or its subject; others are not affected
 	OneStream               // all messages to one stream; other streams are not affected
 	AllStreams              // the broker itself
 )
 
-// Result is the result of one send, with details.
+// Result is the result of one send.
 type Result struct {
 	Outcome Outcome
 	Reason  string // of Refused and Unavailable, for an operator
@@ -115,8 +113,7 @@ const (
 	maxUnavailablePause = time.Minute
 )
 
-// StreamPause is the pause of a stream after this number of failures in a row: 2 s, then doubled, up to
-// a minute.
+// StreamPause returns the pause of a stream after consecutive failures: 2 s, then doubled, up to a minute.
 func StreamPause(failures int) time.Duration {
 	pause := minUnavailablePause
 	for ; failures > 1 && pause < maxUnavailablePause; failures-- {
@@ -125,8 +122,8 @@ func StreamPause(failures int) time.Duration {
 	return min(pause, maxUnavailablePause)
 }
 
-// UnavailablePause is the pause of a message after an Unavailable send with scope OneMessage: as long as
-// its age, but at least 2 s and at most a minute.
+// UnavailablePause returns the pause of a message or event after an Unavailable result with scope OneMessage: as long
+// as its age, but at least 2 s and at most a minute.
 func UnavailablePause(age time.Duration) time.Duration {
 	return min(max(age, minUnavailablePause), maxUnavailablePause)
 }
@@ -134,8 +131,8 @@ func UnavailablePause(age time.Duration) time.Duration {
 // maxPause is the longest time between two sends. It bounds how long a receiver's inbox must keep an id.
 const maxPause = time.Hour
 
-// pauseAfter is the wait for the confirmation after the n-th send of an epoch, n >= 1, or before the
-// next try of a refused one.
+// pauseAfter returns the wait after the n-th send of an epoch, n >= 1: for the confirmation, or after a
+// refusal.
 func pauseAfter(n int16) time.Duration {
 	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, maxPause}
 	return pauses[min(max(int(n), 1), len(pauses))-1]
@@ -147,8 +144,8 @@ func jittered(d time.Duration, jitter float64) time.Duration {
 }
 
 // Settle applies the result of one send. jitter, in [0, 1), spreads the next sends of messages that
-// were sent together. A message whose stream or broker is unavailable does not change: the stream
-// pauses as a whole, and the message keeps its turn.
+// were sent together. If the stream or the broker is unavailable, the message does not change: the
+// stream pauses as a whole, and the message keeps its turn.
 func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	if r.Outcome == Unavailable && r.Scope != OneMessage {
 		return m
@@ -195,8 +192,8 @@ func (m Message) delivered(now time.Time) Message {
 	return m
 }
 
-// acceptedStatus is the status after a successful send: a URL's 2xx comes from the receiver itself, a
-// broker's acknowledgement only from the broker.
+// acceptedStatus returns the status after a successful send: a 2xx comes from the receiver at the URL, but
+// an acknowledgement of the broker not from a receiver.
 func (m Message) acceptedStatus() Status {
 	if m.Kind == URL && !m.Confirm {
 		return Received
@@ -204,8 +201,8 @@ func (m Message) acceptedStatus() Status {
 	return Sent
 }
 
-// Receive applies one consumer's confirmation, in any state; receipts is the number of distinct
-// consumers that have confirmed, this one included.
+// Receive applies one consumer's confirmation, in any state. receipts is the number of distinct
+// consumers that have confirmed, including this one.
 func (m Message) Receive(consumer string, receipts int) Message {
 	if m.Status == Received {
 		return m
@@ -217,7 +214,7 @@ func (m Message) Receive(consumer string, receipts int) Message {
 	return m
 }
 
-// Redrive makes the message due now, with all its sends and new MsgIDs. It is refused for a finished message.
+// Redrive makes the message due now, with all its sends and new MsgIDs. It refuses a finished message.
 func (m Message) Redrive(now time.Time) (Message, error) {
 	if m.Final() && !m.Abandoned {
 		return m, errors.New("the message is " + m.State() + " and at its end; only one that is not can be redriven")
@@ -228,8 +225,8 @@ func (m Message) Redrive(now time.Time) (Message, error) {
 	return m, nil
 }
 
-// Abandon gives a message up on behalf of operator by. Abandoning twice is allowed; a finished message
-// is refused.
+// Abandon gives a message up on behalf of the operator by. Abandoning twice is allowed. It refuses a
+// finished message.
 func (m Message) Abandon(by string) (Message, error) {
 	switch {
 	case m.Abandoned:
