@@ -19,6 +19,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// reportLater makes a report in a goroutine. The channel is closed without a result if the report fails.
+func reportLater(db *storetest.DB, r task.Report) <-chan tasks.Reported {
+	returned := make(chan tasks.Reported, 1)
+	go func() {
+		defer close(returned)
+		if outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(r)}); errs[0] == nil {
+			returned <- outs[0]
+		}
+	}()
+	return returned
+}
+
 func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 	t.Parallel()
 	for name, withID := range map[string]bool{"with a claim_id": true, "with the app only": false} {
@@ -34,19 +46,10 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 				r.ClaimID = first.ClaimID
 			}
 			fired := proxy.LoseResponse(sandbox.Containing("update task_live"))
-			returned := make(chan tasks.Reported, 1)
-			go func() {
-				outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(r)})
-				if errs[0] == nil {
-					returned <- outs[0]
-				}
-				close(returned)
-			}()
+			returned := reportLater(db, r)
 			<-fired
 			second := direct.MustClaim(t, "app", 1)
-			out, ok := <-returned
-			require.True(t, ok)
-			require.Equal(t, task.Applied, out.Verdict)
+			require.Equal(t, task.Applied, (<-returned).Verdict)
 			d := direct.MustTask(t, s.ID)
 			require.Equal(t, int16(1), d.RetryCount)
 			if len(second) == 1 {
@@ -100,20 +103,11 @@ func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	})
 	db := storetest.OpenAt(t, proxy.URL())
 	fired := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
-	returned := make(chan tasks.Reported, 1)
-	go func() {
-		outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK})})
-		if errs[0] == nil {
-			returned <- outs[0]
-		}
-		close(returned)
-	}()
+	returned := reportLater(db, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK})
 	<-fired
 	failOver()
 	proxy.Restore()
-	out, ok := <-returned
-	require.True(t, ok)
-	require.Equal(t, task.Applied, out.Verdict)
+	require.Equal(t, task.Applied, (<-returned).Verdict)
 	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "the result that was returned is stored")
 }
 
