@@ -19,9 +19,15 @@ func (db *DB) MustClaim(t *testing.T, app string, limit int) []tasks.Claimed {
 
 func (db *DB) MustReport(t *testing.T, r task.Report) tasks.Reported {
 	t.Helper()
+	out, err := db.Report(r)
+	require.NoError(t, err)
+	return out
+}
+
+// Report makes one report.
+func (db *DB) Report(r task.Report) (tasks.Reported, error) {
 	outs, errs := db.Tasks.Report([]*tasks.Report{Report(r)})
-	require.NoError(t, errs[0])
-	return outs[0]
+	return outs[0], errs[0]
 }
 
 func (db *DB) MustSubmit(t *testing.T, subs ...*tasks.Submission) []tasks.Submitted {

@@ -345,19 +345,19 @@ func (b *Bulk) nextBatch(page Page) bulkBatch {
 // runOneByOne runs each row of a batch as a batch of its own.
 func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResult) error {
 	for i, id := range all.ids {
-		one := bulkBatch{bulk: all.bulk, ids: []task.ID{id}, place: id}
+		single := bulkBatch{bulk: all.bulk, ids: []task.ID{id}, place: id}
 		if i == len(all.ids)-1 {
-			one.place, one.last = all.place, all.last
+			single.place, single.last = all.place, all.last
 		}
-		err := st.runBatch(ctx, &one, total)
+		err := st.runBatch(ctx, &single, total)
 		if store.IsPoison(err) {
-			one.bad = true
-			err = st.runBatch(ctx, &one, total)
+			single.bad = true
+			err = st.runBatch(ctx, &single, total)
 		}
 		if err != nil {
 			return err
 		}
-		place := one.place
+		place := single.place
 		all.bulk.Place = &place
 	}
 	return nil

@@ -74,7 +74,7 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 	proxy := sandbox.NewProxy(t, url)
 	proxy.LoseCancels()
 	db, observer := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
-	for _, limit := range []int{2, 11} { // a claim that may share a statement with others, and one that is above the limit for that
+	for _, limit := range []int{2, 11} { // a claim that may share a statement with others, and a claim above sharedLimit
 		db.MustSubmit(t, storetest.Submission())
 		db.MustClaim(t, "app", limit) // prepares the statement now: preparing would wait for the locked table
 		for range 2 {

@@ -24,8 +24,8 @@ func reportLater(db *storetest.DB, r task.Report) <-chan tasks.Reported {
 	returned := make(chan tasks.Reported, 1)
 	go func() {
 		defer close(returned)
-		if outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(r)}); errs[0] == nil {
-			returned <- outs[0]
+		if out, err := db.Report(r); err == nil {
+			returned <- out
 		}
 	}()
 	return returned
@@ -193,8 +193,8 @@ func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	began := time.Now()
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
-	_, errs = db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK})})
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	_, err = db.Report(task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	require.Less(t, time.Since(began), 15*time.Second)
 	proxy.Restore()
 	require.Eventually(t, func() bool {
@@ -319,9 +319,9 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	returned := make(chan tasks.Reported, 1)
 	go func() {
 		for {
-			outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})})
-			if errs[0] == nil {
-				returned <- outs[0]
+			out, err := db.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
+			if err == nil {
+				returned <- out
 				return
 			}
 		}
@@ -364,9 +364,8 @@ func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 	for range 2 { // a new row, and the same row again
 		out := record()
 		rows = append(rows, out.ID)
-		outs, errs := direct.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed})})
-		require.NoError(t, errs[0])
-		require.Equal(t, task.Applied, outs[0].Verdict, "the claim is the caller's")
+		report := task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed}
+		require.Equal(t, task.Applied, direct.MustReport(t, report).Verdict, "the claim is the caller's")
 	}
 	require.Equal(t, rows[0], rows[1])
 	require.Equal(t, 2, direct.Count(t, `select count(*) from tasks`))

@@ -123,9 +123,9 @@ func TestConcurrentReportsAndExtensionsKeepOneRow(t *testing.T) {
 		for i := range applied {
 			all.Go(func() {
 				err := storetest.RetryBusy(func() error {
-					outs, errs := []*storetest.DB{a, b}[i%2].Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})})
-					applied[i] = errs[0] == nil && outs[0].Verdict == task.Applied
-					return errs[0]
+					out, err := []*storetest.DB{a, b}[i%2].Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
+					applied[i] = err == nil && out.Verdict == task.Applied
+					return err
 				})
 				if err != nil {
 					t.Errorf("report: %v", err)

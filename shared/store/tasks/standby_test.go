@@ -80,8 +80,8 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			return err
 		},
 		"report": func() error {
-			_, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: reported.ID, AppID: "app", ClaimID: reported.ClaimID, Outcome: task.SentOK})})
-			return errs[0]
+			_, err := db.Report(task.Report{TaskID: reported.ID, AppID: "app", ClaimID: reported.ClaimID, Outcome: task.SentOK})
+			return err
 		},
 		"message": func() error {
 			_, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("m")})

@@ -27,18 +27,18 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	for _, c := range claimed {
 		one.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.SentFailed})
 	}
-	var kept atomic.Int64
+	var stored atomic.Int64
 	for _, c := range claimed {
 		var changes sync.WaitGroup
 		for _, db := range []*storetest.DB{one, other} {
 			changes.Go(func() {
-				outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID})})
+				out, err := db.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID})
 				switch {
-				case task.CodeOf(errs[0]) == task.CodeServerBusy: // the sender repeats it
-				case errs[0] != nil || !outs[0].Found:
-					t.Errorf("a report: found %v, %v", outs[0].Found, errs[0])
+				case task.CodeOf(err) == task.CodeServerBusy: // the sender repeats the report
+				case err != nil || !out.Found:
+					t.Errorf("a report: found %v, %v", out.Found, err)
 				default:
-					kept.Add(1)
+					stored.Add(1)
 				}
 			})
 		}
@@ -50,7 +50,7 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 		})
 		changes.Wait()
 	}
-	require.EqualValues(t, kept.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
+	require.EqualValues(t, stored.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
 }
 
 // An attacker who controls a function can delete the state of a task. It is then unknown whether its
