@@ -27,8 +27,9 @@ func FuzzValidKey(f *testing.F) {
 	pattern := regexp.MustCompile(`^[A-Za-z0-9._:-]{1,255}$`)
 	f.Add("order:42")
 	f.Add("a b")
+	f.Add("..")
 	f.Fuzz(func(t *testing.T, s string) {
-		require.Equal(t, pattern.MatchString(s), ValidKey(s))
+		require.Equal(t, pattern.MatchString(s) && s != "." && s != "..", ValidKey(s))
 	})
 }
 
