@@ -6,29 +6,25 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
 // AlertKind is what is wrong with a queue or a stream.
 type AlertKind string
 
-// The kinds of alert.
 const (
 	AlertFailureRate AlertKind = "failure_rate" // too many recently finished tasks failed
 	AlertBacklog     AlertKind = "backlog"      // too many tasks wait for a sender
 	AlertStreamFull  AlertKind = "stream_full"  // a stream is nearly full
 )
 
-// NoConsent is WeChat's error code for a user who has not allowed the message. It does not count as a
-// failure.
-const NoConsent = "43101"
+// Error codes of failures that do not count for the failure rate.
+const (
+	NoConsent   = "43101"        // WeChat's code for a user who has not allowed the message
+	AlreadySent = "ALREADY_SENT" // another task sent the subscribe message
+)
 
-// AlreadySent is the error code of a task whose subscribe message was sent by another task. It does not
-// count as a failure.
-const AlreadySent = "ALREADY_SENT"
-
-// Alert is a queue or stream with a value that is, or was, over its threshold.
+// Alert is a queue or stream whose value is, or was, above its threshold.
 type Alert struct {
 	Kind      AlertKind
 	Queue     string  // for AlertStreamFull the stream
@@ -36,46 +32,24 @@ type Alert struct {
 	Threshold float64
 }
 
-// Limits are thresholds by queue. "*" is for all queues without their own; 0 or missing means no
-// threshold.
+// Limits are thresholds by queue. "*" is for every queue without a threshold of its own; 0 = off.
 type Limits map[string]float64
 
-// limitsRule is what Decode accepts.
 const limitsRule = `must be one number, or numbers by queue as "wechat=0.1;*=0.2", where * is every other queue and 0 is off`
 
-// Decode parses a setting such as "0.2" or "wechat=0.1;*=0.2". An empty one sets no threshold.
+// Decode parses a setting such as "0.2" or "wechat=0.1;*=0.2". "" sets no threshold.
 func (l *Limits) Decode(text string) error {
-	all := Limits{}
-	for part := range strings.SplitSeq(text, ";") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
+	limits, err := parseByQueue(text, otherQueues, limitsRule, func(number string) (float64, error) {
+		limit, err := strconv.ParseFloat(number, 64)
+		if err != nil || limit < 0 || math.IsNaN(limit) || math.IsInf(limit, 0) {
+			return 0, fmt.Errorf("%q is not a number of at least 0", number)
 		}
-		queue, number, named := strings.Cut(part, "=")
-		if !named {
-			queue, number = otherQueues, part
-		}
-		queue = strings.TrimSpace(queue)
-		limit, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		switch _, twice := all[queue]; {
-		case queue != otherQueues && !ValidQueue(queue):
-			return fmt.Errorf("%s; %q has no valid queue name", limitsRule, part)
-		case twice:
-			return fmt.Errorf("%s; %q is set twice", limitsRule, queue)
-		case err != nil || limit < 0 || math.IsNaN(limit) || math.IsInf(limit, 0):
-			return fmt.Errorf("%s; %q is not a number of at least 0", limitsRule, part)
-		}
-		all[queue] = limit
+		return limit, nil
+	})
+	if err == nil {
+		*l = limits
 	}
-	*l = all
-	return nil
-}
-
-func (l Limits) of(queue string) float64 {
-	if limit, own := l[queue]; own {
-		return limit
-	}
-	return l[otherQueues]
+	return err
 }
 
 // On reports whether any queue has a threshold.
@@ -91,7 +65,7 @@ func (l Limits) On() bool {
 // AlertRules are the thresholds for alerts.
 type AlertRules struct {
 	FailureRate Limits        // ratio of tasks that finished within the window; each less than 1
-	MinFinished int           // with fewer results within the window, no failure rate alert is raised
+	MinFinished int           // fewer results within the window raise no failure rate alert
 	Window      time.Duration // how far back results count
 	Backlog     Limits        // number of pending tasks
 	StreamFull  float64       // used part of a stream's bytes, less than 1; 0 = off
@@ -100,15 +74,12 @@ type AlertRules struct {
 // On reports whether any queue has a threshold.
 func (r AlertRules) On() bool { return r.FailureRate.On() || r.Backlog.On() }
 
-// maxAlertInterval is the longest time between two checks.
-const maxAlertInterval = 30 * time.Second
-
-// CheckInterval is a tenth of the window, within bounds.
+// CheckInterval returns the time between two checks: a tenth of the window, from 1 to 30 seconds.
 func (r AlertRules) CheckInterval() time.Duration {
-	return max(min(r.Window/10, maxAlertInterval), time.Second)
+	return max(min(r.Window/10, 30*time.Second), time.Second)
 }
 
-// QueueLoad is what alerts are decided from for one queue.
+// QueueLoad has the numbers of one queue that are compared with the thresholds.
 type QueueLoad struct {
 	Pending  int64 // waiting for a sender now
 	Finished int64 // within the window, without failures that do not count (see Task.FailureCounts)
@@ -129,25 +100,24 @@ func (l QueueLoad) value(kind AlertKind) float64 {
 
 func (r AlertRules) limit(kind AlertKind, queue string) float64 {
 	if kind == AlertBacklog {
-		return r.Backlog.of(queue)
+		return ofQueue(r.Backlog, queue)
 	}
-	return r.FailureRate.of(queue)
+	return ofQueue(r.FailureRate, queue)
 }
 
-// clearRatio is the part of a threshold below which an alert clears, so that a value near the
-// threshold raises one alert.
+// An alert clears at 80% of its threshold, so that a value near the threshold raises one alert.
 const clearRatio = 0.8
 
-// CheckQueues returns the alerts to raise, and the open ones to clear with their values. Fewer than
-// MinFinished results raise no alert, but may clear one: an alert ends when its window is empty.
+// CheckQueues returns the alerts to raise, and the open alerts to clear with their present values. Fewer than
+// MinFinished results may clear an alert, so it ends when its window is empty.
 func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
-	type incident struct {
+	type key struct {
 		kind  AlertKind
 		queue string
 	}
-	known := map[incident]bool{}
+	isOpen := map[key]bool{}
 	for _, a := range open {
-		known[incident{a.Kind, a.Queue}] = true
+		isOpen[key{a.Kind, a.Queue}] = true
 		limit := r.limit(a.Kind, a.Queue)
 		a.Value = queues[a.Queue].value(a.Kind)
 		if limit == 0 || a.Value <= limit*clearRatio {
@@ -157,8 +127,8 @@ func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (rais
 	for queue, load := range queues {
 		for _, kind := range []AlertKind{AlertFailureRate, AlertBacklog} {
 			limit, value := r.limit(kind, queue), load.value(kind)
-			few := kind == AlertFailureRate && load.Finished < int64(r.MinFinished)
-			if limit > 0 && value > limit && !few && !known[incident{kind, queue}] {
+			tooFew := kind == AlertFailureRate && load.Finished < int64(r.MinFinished)
+			if limit > 0 && value > limit && !tooFew && !isOpen[key{kind, queue}] {
 				raised = append(raised, Alert{Kind: kind, Queue: queue, Value: value, Threshold: limit})
 			}
 		}
@@ -166,12 +136,11 @@ func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (rais
 	return raised, cleared
 }
 
-// streamClearMargin is how far below its threshold a stream's alert clears; clearRatio applies instead
-// if it is reached first.
+// A stream's alert clears 0.1 below its threshold, or by clearRatio if that is higher.
 const streamClearMargin = 0.1
 
-// CheckStreams is CheckQueues for streams. used is the used part of each stream's bytes. A stream that is
-// missing in used keeps its alert, since its state is unknown.
+// CheckStreams is CheckQueues for streams. used is the used part of each stream's bytes. A stream that is not in
+// used keeps its alert, since its state is unknown.
 func (r AlertRules) CheckStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
 	isOpen := map[string]bool{}
 	for _, a := range open {
@@ -190,8 +159,7 @@ func (r AlertRules) CheckStreams(used map[string]float64, open []Alert) (raised,
 	return raised, cleared
 }
 
-// FailureCounts reports whether the failure rate counts the task as failed. Tasks that were cancelled
-// or expired, or failed with NoConsent or AlreadySent, do not count.
+// FailureCounts reports whether the failure rate counts the task as failed.
 func (t Task) FailureCounts() bool {
 	return t.State == Failed && t.Reason != Cancelled && t.Reason != Expired && t.ErrorCode != NoConsent && t.ErrorCode != AlreadySent
 }

@@ -5,18 +5,17 @@ import (
 	"unicode/utf8"
 )
 
-// Draft is the text of a message before templates and default content are
-// applied.
+// Draft is the text of a message before templates and default content are applied.
 type Draft struct {
 	Content      string            // the text, or URL-encoded parameters of a template
-	Params       map[string]string // the parameters, instead of Content; nil when not given
+	Params       map[string]string // the parameters, instead of Content; nil = not given
 	UseTemplate  bool
-	TemplateID   int32  // 0 = not named
-	TemplateName string // "" = not named
+	TemplateID   int32  // 0 = not given
+	TemplateName string // "" = not given
 }
 
-// NeedsDefault reports whether the stored default content of the phone number must be sent: the draft has neither a
-// text nor parameters, and names no template.
+// NeedsDefault reports whether the draft has neither text nor parameters nor a template, so that the stored default
+// content of the phone number must be sent.
 func (d Draft) NeedsDefault() bool {
 	return d.Content == "" && d.Params == nil && d.TemplateID == 0 && d.TemplateName == ""
 }
@@ -43,23 +42,22 @@ type DefaultContent struct {
 	Sent        bool
 }
 
-// WithDefault replaces an empty draft by the phone number's default content; row is nil if there is none. The
-// row's UseTemplate applies instead of the request's, with the first active template.
-func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
+// WithDefault replaces an empty draft by the phone number's default content, nil if there is none.
+func (d Draft) WithDefault(stored *DefaultContent) (Draft, error) {
 	switch {
-	case row == nil:
+	case stored == nil:
 		return d, Refuse(CodeNoDefault, "content is empty and this phone number has no default content; send content, or let an admin store a default with POST /api/v1/admin/default-sms")
-	case row.Sent:
+	case stored.Sent:
 		return d, Refuse(CodeDefaultSent, "the default content of this phone number was already sent; send content, or reset the default")
 	}
-	return Draft{Content: row.Content, UseTemplate: row.UseTemplate}, nil
+	return Draft{Content: stored.Content, UseTemplate: stored.UseTemplate}, nil
 }
 
-// Compose returns the final text. tmpl is the template that the draft selects, nil if there is none; it is not
-// used if the draft does not use one. The error names missing parameters; unused ones are only listed.
+// Compose returns the final text. tmpl is the template that a draft with UseTemplate selects, nil if there is none. The
+// error names missing parameters.
 func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 	if !d.UseTemplate {
-		return Composed{Text: d.Content}, checkText("content", d.Content)
+		return Composed{Text: d.Content}, checkText(d.Content)
 	}
 	if tmpl == nil {
 		return Composed{}, d.noTemplate()
@@ -68,7 +66,7 @@ func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 	if params == nil && d.Content != "" {
 		var err error
 		if params, err = ParseParams(d.Content); err != nil {
-			return Composed{}, Invalid([]Field{{Name: "content", Message: err.Error()}})
+			return Composed{}, invalidField("content", err.Error())
 		}
 	}
 	text, missing, unused := ParseTemplate(tmpl.Content).Render(params)
@@ -79,28 +77,28 @@ func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 		}
 		return Composed{}, Invalid(fields)
 	}
-	return Composed{Text: text, UseTemplate: true, Unused: unused}, checkText("content", text)
+	return Composed{Text: text, UseTemplate: true, Unused: unused}, checkText(text)
 }
 
 func (d Draft) noTemplate() error {
 	switch {
 	case d.TemplateID != 0:
-		return Invalid([]Field{{Name: "template_id", Message: "must name an active template"}})
+		return invalidField("template_id", "must name an active template")
 	case d.TemplateName != "":
-		return Invalid([]Field{{Name: "template_name", Message: "must name an active template"}})
+		return invalidField("template_name", "must name an active template")
 	default:
-		return Invalid([]Field{{Name: "use_template", Message: "is true but no template is active; create one with POST /api/v1/admin/template"}})
+		return invalidField("use_template", "is true but no template is active; create one with POST /api/v1/admin/template")
 	}
 }
 
-// checkText checks the final text, after templates and defaults: it must not be blank, and have at most
-// MaxContent characters.
-func checkText(field, text string) error {
+func invalidField(name, message string) error { return Invalid([]Field{{name, message}}) }
+
+func checkText(text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
-		return Invalid([]Field{{Name: field, Message: "must not be blank"}})
+		return invalidField("content", "must not be blank")
 	case utf8.RuneCountInString(text) > MaxContent:
-		return Invalid([]Field{{Name: field, Message: "must be at most 200 characters after templates are applied"}})
+		return invalidField("content", "must be at most 200 characters after templates are applied")
 	default:
 		return nil
 	}

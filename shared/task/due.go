@@ -2,9 +2,8 @@ package task
 
 import "time"
 
-// SettleDue decides what happens to a task whose DueAt has passed. A claimed task is a zombie: its lease has
-// expired, see expireLease. A task past its ExpiresAt fails. A scheduled task becomes pending. backoff sets
-// how long a retry of a zombie waits.
+// SettleDue decides what happens to a task whose DueAt has passed. The lease of a claimed task has expired, see
+// expireLease. A task past its ExpiresAt fails. A scheduled task becomes pending. backoff has the delay of a retry.
 func (t Task) SettleDue(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
@@ -16,9 +15,8 @@ func (t Task) SettleDue(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// expireLease ends a claim whose lease has expired. If the claim's sender marks sends and has not marked this
-// task, it has not sent it, so another send is safe. Otherwise the outcome is unknown and OnUnknown
-// decides.
+// expireLease ends a claim whose lease has expired. A sender that marks sends and has not marked this task has not sent
+// the message, so another send is safe. Otherwise the outcome is unknown, and OnUnknown decides.
 func (t Task) expireLease(backoff Backoff, now time.Time) (Task, Verdict) {
 	policy := t.OnUnknown
 	if t.MarksSending && t.SendingAt.IsZero() {
@@ -40,7 +38,7 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// withResult sets result, a text of the original SMS API, and the verdict as the error code.
+// withResult sets a result text of the original SMS API, and the verdict as its error code.
 func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
 	t.Attempt = Attempt{Result: result, ErrorCode: string(v)}
 	return t, v

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// Error is a refusal that the caller can act on. Code is part of the wire contract; shared/fn maps it
-// to an HTTP status.
+// Error is a refusal that the caller can act on.
 type Error struct {
-	Code       string
+	Code       string // one of the Codes; package fn maps it to an HTTP status
 	Message    string
-	Fields     []Field       // every bad field, in the order they were found
+	Fields     []Field       // every bad field
 	RetryAfter time.Duration // wait before repeating the call; 0 = no hint
 }
 
@@ -21,7 +20,7 @@ type Field struct {
 	Message string
 }
 
-// The refusals of the domain.
+// The codes of refusals, which are part of the wire contract.
 const (
 	CodeInvalid       = "invalid_request"
 	CodeBlocked       = "content_blocked"
@@ -43,14 +42,11 @@ func (e *Error) Error() string {
 	if len(e.Fields) == 0 {
 		return e.Message
 	}
-	var b strings.Builder
-	b.WriteString(e.Message)
-	separator := ": "
-	for _, f := range e.Fields {
-		b.WriteString(separator + f.Name + " " + f.Message)
-		separator = "; "
+	fields := make([]string, len(e.Fields))
+	for i, f := range e.Fields {
+		fields[i] = f.Name + " " + f.Message
 	}
-	return b.String()
+	return e.Message + ": " + strings.Join(fields, "; ")
 }
 
 // Refuse returns an Error without fields.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ID is a UUID in its binary form. The ids of tasks are version 7 (RFC 9562): they sort by the time of their
-// creation, as bytes, as text and in the database.
+// ID is a UUID in its binary form. The ids of tasks are version 7 (RFC 9562): they sort by their creation time, as bytes,
+// as text and in the database.
 type ID [16]byte
 
 const (
@@ -19,31 +19,29 @@ const (
 	maxTick       = 1<<60 - 1
 )
 
-// lastTick is global because the ids of NewID are increasing within the whole process.
+// lastTick is the tick of the newest id of this process.
 var lastTick atomic.Uint64
 
 // NewID returns a new version 7 id by RFC 9562 section 6.2, method 3: 48 bits of Unix milliseconds, 12 bits of the
 // millisecond's fraction, 62 random bits. Within one process each id is greater than all previous ids, even
-// in the same tick of the clock or after the clock was set back. It never fails: without a source of randomness
-// the process ends.
+// in the same tick of the clock or after the clock was set back.
 func NewID() ID {
 	id := idAt(nextTick(tickOf(time.Now())))
-	// Random bits come from the operating system: instances that were cloned from one memory snapshot would have
-	// the same generator state.
+	// crypto/rand reads from the operating system, and ends the process if it fails. A generator in memory would return
+	// the same ids in instances that were cloned from one memory snapshot.
 	rand.Read(id[8:])
 	id[8] = id[8]&0x3f | 0x80
 	return id
 }
 
-// IDFloor returns the lowest id that NewID can return at t or later, to an accuracy of 245 ns. Times before 1970 count
-// as 1970, and times after the year 10889 as its last tick.
+// IDFloor returns the lowest id that NewID can return at t or later, to an accuracy of 245 ns. A time before 1970 counts
+// as 1970, and a time after the year 10889 as its last tick.
 func IDFloor(t time.Time) ID { return idAt(tickOf(t)) }
 
-// ParseID reads the canonical text of a UUID of any version: 36 characters,
-// hexadecimal digits in groups of 8-4-4-4-12, in either case.
+// ParseID reads the canonical text of a UUID of any version: hexadecimal digits in groups of 8-4-4-4-12, in either case.
 func ParseID(s string) (ID, error) { return parseID([]byte(s)) }
 
-// String is the canonical text, in lower case.
+// String returns the canonical text, in lower case.
 func (id ID) String() string {
 	text := id.text()
 	return string(text[:])
@@ -65,12 +63,12 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Time returns the creation time of a version 7 id, in UTC, to an accuracy of 245 ns and never later; it is
-// meaningless for other versions. IDFloor(id.Time()) is at most id.
+// Time returns the creation time of a version 7 id, in UTC, at most 245 ns too early. It is meaningless for other
+// versions. IDFloor(id.Time()) is at most id.
 func (id ID) Time() time.Time {
 	milli := binary.BigEndian.Uint64(id[:]) >> 16
 	fraction := uint64(binary.BigEndian.Uint16(id[6:]) & (ticksPerMilli - 1))
-	// Round up, else tickOf would return the tick before.
+	// Round up: else tickOf would return the tick before.
 	nano := (fraction*uint64(time.Millisecond) + ticksPerMilli - 1) / ticksPerMilli
 	return time.UnixMilli(int64(milli)).Add(time.Duration(nano)).UTC()
 }
@@ -81,7 +79,7 @@ func (id ID) IsZero() bool { return id == ID{} }
 // Compare returns -1, 0 or +1 if id sorts before, with or after other, as in Postgres.
 func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
-// tickOf counts the 1/4096 milliseconds from 1970 to t.
+// tickOf returns the time from 1970 to t in ticks of 1/4096 ms.
 func tickOf(t time.Time) uint64 {
 	milli := t.UnixMilli()
 	if milli < 0 {
@@ -94,7 +92,7 @@ func tickOf(t time.Time) uint64 {
 	return uint64(milli)*ticksPerMilli + fraction
 }
 
-// nextTick returns now, or the tick after the last one returned if that is later.
+// nextTick returns now, or the tick after lastTick if that is later.
 func nextTick(now uint64) uint64 {
 	for {
 		last := lastTick.Load()

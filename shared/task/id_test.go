@@ -173,18 +173,3 @@ func FuzzParseID(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkNewID(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		NewID()
-	}
-}
-
-func BenchmarkIDString(b *testing.B) {
-	b.ReportAllocs()
-	id := NewID()
-	for b.Loop() {
-		_ = id.String()
-	}
-}

@@ -13,7 +13,8 @@ import (
 // Hash is the first 128 bits of a SHA-256; the database stores it as a uuid.
 type Hash [16]byte
 
-// KeyHash identifies an idempotency key within its scope. The hashed bytes are different for different triples.
+// KeyHash identifies an idempotency key of a caller for a kind of resource. Lengths are hashed too, so that different
+// arguments never have the same bytes.
 func KeyHash(caller int64, resource, key string) Hash {
 	b := make([]byte, 0, 512)
 	b = binary.BigEndian.AppendUint64(b, uint64(caller))
@@ -24,13 +25,13 @@ func KeyHash(caller int64, resource, key string) Hash {
 	return hashOf(b)
 }
 
-// Fingerprint identifies the content of a decoded request: the hash of v's JSON with the keys of every object
-// sorted by bytes, members that are null left out, numbers as written (1 and 1.0 differ) and strings by their
-// characters, however they were escaped. The caller first clears fields that must not count, such as the
-// idempotency key. The error is that of encoding v as JSON.
+// Fingerprint identifies the content of a decoded request. It is the hash of v as canonical JSON: the keys of every
+// object are sorted by bytes, null members are left out, numbers stay as written (1 and 1.0 differ), and escapes in
+// strings do not matter. The caller must clear fields that do not count, such as the idempotency key. The error is that
+// of encoding v as JSON.
 //
-// Fingerprints are stored permanently, so the canonical form is written here and not by encoding/json, whose
-// escapes have changed between releases of Go.
+// Fingerprints are stored permanently. encoding/json does not write the canonical form, because its escapes have changed
+// between releases of Go.
 func Fingerprint(v any) (Hash, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil {
@@ -45,8 +46,8 @@ func hashOf(b []byte) Hash {
 	return Hash(sum[:16])
 }
 
-// appendCanonical appends the canonical form of the first value of encoded, which json.Marshal wrote: it is
-// valid and has no white space. rest is what follows the value.
+// appendCanonical appends the canonical form of the first value of encoded. json.Marshal wrote encoded, so it is valid
+// and has no white space. rest is the text after the value.
 func appendCanonical(b, encoded []byte) (canonical, rest []byte) {
 	end := valueEnd(encoded)
 	value, rest := encoded[:end], encoded[end:]
@@ -156,8 +157,7 @@ func unquoted(quoted []byte) []byte {
 	return []byte(text)
 }
 
-// appendQuoted escapes only what JSON requires: quote, backslash and control characters, the latter always as
-// \u00XX.
+// appendQuoted escapes only what JSON requires: quotes, backslashes, and control characters always as \u00XX.
 func appendQuoted(b, text []byte) []byte {
 	const digits = "0123456789abcdef"
 	b = append(b, '"')

@@ -2,8 +2,7 @@ package task
 
 import "time"
 
-// Cancel withdraws a task that no sender has claimed. Cancelling twice is allowed; any other state is
-// refused.
+// Cancel withdraws a task that no sender has claimed. Cancelling a cancelled task changes nothing.
 func (t Task) Cancel(now time.Time) (Task, error) {
 	switch {
 	case t.State == Failed && t.Reason == Cancelled:
@@ -19,14 +18,13 @@ func (t Task) Cancel(now time.Time) (Task, error) {
 // Resolution is an operator's decision on a held task.
 type Resolution string
 
-// The resolutions of a held task.
 const (
 	ResolveSucceeded Resolution = "succeeded"
 	ResolveFailed    Resolution = "failed"
 	ResolveResend    Resolution = "resend"
 )
 
-// Resolve settles a held task manually; reason becomes its result.
+// Resolve settles a held task. reason becomes its result.
 func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error) {
 	if t.State != Held {
 		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a held task can be resolved")

@@ -12,8 +12,8 @@ const (
 	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
-// MaskNumbers masks the middle of each run of 7 or more digits in a text for logs and pages, since it may be a phone number. The
-// digits are those of any script and may have separators between them. Times, UUIDs and IP addresses are not masked.
+// MaskNumbers masks the middle of each run of 7 or more digits in a text for logs and pages, since it may be a phone
+// number. Digits of any script count, with or without separators between them. Times, UUIDs and IP addresses stay.
 func MaskNumbers(text string) string {
 	if countDigits(text) < minMasked {
 		return text
@@ -68,7 +68,7 @@ func isPartOfNumber(before, after string) bool {
 	return endsInNumber.MatchString(before[max(0, len(before)-2):]) || beginsWithNumber.MatchString(after)
 }
 
-// maskRuns writes a text in which runs of digits are masked.
+// maskRuns writes the text with masked runs of digits.
 func maskRuns(b *strings.Builder, text string) {
 	for text != "" {
 		start := strings.IndexFunc(text, isAnyDigit)
@@ -83,9 +83,9 @@ func maskRuns(b *strings.Builder, text string) {
 	b.WriteString(text)
 }
 
-// run returns the end of the run of digits that text begins with, and their number. Up to
-// maxSeparators characters between two digits belong to the run, but no letters, except in an escape such as %2F of a
-// URL. The digits of an escape count: they may be part of the number.
+// run returns the end of the run of digits at the beginning of text, and the number of its digits. Between two digits, a
+// run has at most maxSeparators other characters, and letters only in an escape such as %2F of a URL. The digits of an
+// escape count: they may be part of the number.
 func run(text string) (end, digits int) {
 	separators := 0
 	for i, r := range text {

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// MaskURL leaves only the scheme and the host of a URL: the rest may be a secret, such as the key of a chat bot.
+// MaskURL masks all of a URL but its scheme and host: the rest may be a secret, such as the key of a chat robot.
 func MaskURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {

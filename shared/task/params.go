@@ -15,10 +15,9 @@ import (
 // maxParams is the highest number of template parameters in one request.
 const maxParams = 100
 
-// ParseParams reads template parameters from the form "code=123456&name=Ann".
-// Pairs are split at '&', '+' is a space and %XX a byte of UTF-8. Of a repeated name the first counts; a pair
-// without a value, or with an empty one, is ignored. It returns an error for an invalid % escape, invalid UTF-8, a NUL, or
-// more than maxParams parameters.
+// ParseParams reads template parameters from a text such as "code=123456&name=Ann", where + is a space and %XX a byte of
+// UTF-8. Of pairs with the same name only the first counts. A pair with an empty value is ignored. The error is for an
+// invalid % escape, invalid UTF-8, a NUL, or more than maxParams parameters.
 func ParseParams(encoded string) (map[string]string, error) {
 	params := make(map[string]string)
 	for pair := range strings.SplitSeq(encoded, "&") {
@@ -65,9 +64,9 @@ func checkParam(text string) error {
 	return nil
 }
 
-// ParamsFromJSON reads template parameters from a decoded JSON object: strings as they are, numbers with their
-// digits (a json.Number as it was written), booleans as true or false, each of at most MaxEncoded characters. It returns
-// either the parameters or every bad field, sorted by name.
+// ParamsFromJSON reads template parameters from a decoded JSON object: strings, numbers (a json.Number as it was written)
+// and booleans, each of at most MaxEncoded characters. It returns either the parameters or every bad field, sorted by
+// name.
 func ParamsFromJSON(object map[string]any) (map[string]string, []Field) {
 	if len(object) > maxParams {
 		return nil, []Field{{Name: "params", Message: fmt.Sprintf("must have at most %d parameters", maxParams)}}

@@ -28,10 +28,10 @@ func (c Country) Valid() bool {
 }
 
 // Phone converts a phone number to the form in which it is stored: digits, with or without + before them. If text is
-// not a phone number, problem says why and what is accepted; that does not depend on c.
+// not a phone number, problem says why and what is accepted. Whether it is one does not depend on c.
 //
-// Without a country only punctuation is removed. With one, a number with + or 00, and a national number of c, is
-// converted to E.164. All others are short codes and access codes, which are dialled as they are and not changed.
+// Punctuation is removed. If c is not "", a number with + or 00 and a national number of c are converted to E.164. All
+// other numbers are short codes and access codes, and are not changed.
 //
 // Only lengths and prefixes are checked, by E.164: there is no list of existing numbers.
 func (c Country) Phone(text string) (number, problem string) {
@@ -50,28 +50,28 @@ func (c Country) Phone(text string) (number, problem string) {
 	return digits, ""
 }
 
-// Spellings returns all forms in which a number that Phone returned may have been stored before c was set: those
-// that Phone converts to the same number.
+// Spellings returns number, which Phone has returned, and the other forms in which it may have been stored before c was
+// set: those that Phone converts to number.
 func (c Country) Spellings(number string) []string {
 	spellings := []string{number}
 	e164, international := strings.CutPrefix(number, "+")
 	if c == "" || !international {
 		return spellings
 	}
-	others := []string{"00" + e164}
+	candidates := []string{"00" + e164}
 	if national, found := strings.CutPrefix(e164, string(c)); found {
-		others = append(others, national, c.trunk()+national, e164)
+		candidates = append(candidates, national, c.trunk()+national, e164)
 	}
-	for _, other := range others {
-		if same, _ := c.Phone(other); same == number && !slices.Contains(spellings, other) {
-			spellings = append(spellings, other)
+	for _, candidate := range candidates {
+		if converted, _ := c.Phone(candidate); converted == number && !slices.Contains(spellings, candidate) {
+			spellings = append(spellings, candidate)
 		}
 	}
 	return spellings
 }
 
-// trunk is the prefix of numbers that are dialled within the country. In countries without one, numbers may begin
-// with 0.
+// trunk returns the prefix of numbers that are dialled within the country. In countries without a prefix, numbers may
+// begin with 0.
 func (c Country) trunk() string {
 	switch c {
 	case "1":
@@ -88,8 +88,8 @@ func (c Country) trunk() string {
 	return "0"
 }
 
-// national returns the national part of a number without + or 00; ok is false for short codes and access codes. The
-// number may begin with the country code if its length shows that.
+// national returns the national part of a number without + or 00. ok is false for short codes and access codes. In some
+// countries, the length shows whether the number begins with the country code.
 func (c Country) national(digits string) (rest string, ok bool) {
 	switch c {
 	case "1", "7": // ten digits
@@ -118,18 +118,18 @@ func splitPhone(text string) (prefix, digits, problem string) {
 	case utf8.RuneCountInString(text) > maxPhoneText:
 		return "", "", fmt.Sprintf("has more than %d characters; it %s", maxPhoneText, phoneRule)
 	}
-	kept := make([]byte, 0, maxPhoneText)
+	buffer := make([]byte, 0, maxPhoneText)
 	for _, r := range withoutTrunkPrefix(text) {
 		switch {
 		case r >= '0' && r <= '9':
-			kept = append(kept, byte(r))
-		case r == '+' && prefix == "" && len(kept) == 0:
+			buffer = append(buffer, byte(r))
+		case r == '+' && prefix == "" && len(buffer) == 0:
 			prefix = "+"
 		case !strings.ContainsRune(" -.()[]", r):
 			return "", "", fmt.Sprintf("must not contain %q here; it %s", r, phoneRule)
 		}
 	}
-	digits = string(kept)
+	digits = string(buffer)
 	if rest, found := strings.CutPrefix(digits, "00"); found && prefix == "" {
 		prefix, digits = "00", rest
 	}
@@ -144,8 +144,7 @@ func splitPhone(text string) (prefix, digits, problem string) {
 	return prefix, digits, ""
 }
 
-// withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within
-// the country.
+// withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within the country.
 func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
 	country := strings.TrimLeft(strings.Trim(before, " -.()[]"), "+0")

@@ -8,7 +8,7 @@ import (
 // Outcome is the result of an attempt as the sender reports it.
 type Outcome int16
 
-// The outcomes. SentOK and SentFailed are status 2 and 3 of the original SMS API.
+// SentOK and SentFailed are status 2 and 3 of the original SMS API.
 const (
 	SentOK Outcome = iota
 	SentFailed
@@ -38,7 +38,6 @@ type Report struct {
 // Verdict is the effect of a report, a due time or a manual change; report_logs stores it.
 type Verdict string
 
-// The verdicts.
 const (
 	Applied           Verdict = "applied"
 	Already           Verdict = "already"       // the same report was applied before
@@ -53,12 +52,11 @@ const (
 	RetriedManually   Verdict = "retried"
 )
 
-// Report decides what a report changes. The returned task equals t unless the verdict is Applied.
-// backoff is the delay of a retry.
+// Report applies a report. The returned task equals t unless the verdict is Applied. backoff has the delay of a retry.
 //
-// Only the caller of the newest claim may report; other reports are Stale. While the claim is open,
-// its report decides. After it ended, the same report again is Already, a late success still counts if
-// the outcome was open, and everything else is Stale.
+// A report is Stale unless it is of the caller of the newest claim. The first report of a claim is Applied. After the
+// claim has ended, the same report again is Already, a late success is Applied if the outcome was open, and every other
+// report is Stale.
 func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case !t.claimedBy(r):
@@ -74,8 +72,8 @@ func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// claimedBy reports whether r is about the newest claim. The app must match, so that a guessed
-// claim_id cannot settle another sender's task.
+// claimedBy reports whether r is of the newest claim. The app must match, so that nobody can settle another
+// sender's task with a guessed claim_id.
 func (t Task) claimedBy(r Report) bool {
 	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID) && !t.IsForeign(r.CallerID)
 }
@@ -125,8 +123,7 @@ func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
 	return t.retry(backoff, now)
 }
 
-// settleUnknown applies a policy to an attempt with unknown outcome; exhausted is the reason if no
-// retry is left.
+// settleUnknown applies a policy to an attempt with unknown outcome. exhausted is the reason if no retry is left.
 func (t Task) settleUnknown(p Policy, exhausted Reason, backoff Backoff, now time.Time) Task {
 	switch {
 	case p == Hold:

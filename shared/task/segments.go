@@ -11,16 +11,16 @@ const (
 	UCS2 Encoding = "UCS-2" // 16 bit units; phones read them as UTF-16
 )
 
-// A short message has 140 octets (3GPP TS 23.040 section 9.2.3.16). A part of a longer text has 134 octets of text, since
-// its concatenation header needs 6 (section 9.2.3.24.1).
+// A short message has 140 octets (3GPP TS 23.040 section 9.2.3.16). A part of a longer text has 134 octets of text and 6
+// of concatenation header (section 9.2.3.24.1).
 const (
 	singleSeptets, partSeptets = 160, 153
 	singleUnits, partUnits     = 70, 67
 )
 
-// Segments returns the number of short messages that text is sent in, and their encoding: GSM-7 if its alphabet has
-// every character of the text, else UCS-2. A character is never split between two messages. The result for an empty
-// text is 0 and GSM-7. A byte that is not UTF-8 counts as the replacement character.
+// Segments returns how many short messages a text needs, and their encoding: GSM-7 if its alphabet has every character
+// of the text, else UCS-2. A character is never split between two messages. The result for "" is 0 and GSM-7. A byte
+// that is not UTF-8 counts as the replacement character.
 func Segments(text string) (count int, encoding Encoding) {
 	if count, ok := countParts(text, septets, singleSeptets, partSeptets); ok {
 		return count, GSM7
@@ -29,8 +29,8 @@ func Segments(text string) (count int, encoding Encoding) {
 	return count, UCS2
 }
 
-// countParts counts the messages. A single message has space for single units, each of several for part units. ok is
-// false if width returns 0 or less for a character: the encoding does not have it.
+// countParts counts the messages. single is the size of a message that is alone, part that of each of several messages.
+// ok is false if width returns 0 or less for a character, which is not in the encoding.
 func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
 	total, used := 0, part // so that the first character begins a message
 	for _, r := range text {

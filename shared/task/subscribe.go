@@ -12,7 +12,6 @@ func IsSubscription(queue string) bool { return queue == WeChatQueue || queue ==
 // SendStatus is send_status of subscribe_message_logs.
 type SendStatus int16
 
-// The values of send_status.
 const (
 	SubscribeSending SendStatus = iota
 	SubscribeSent
@@ -42,15 +41,13 @@ func (t Task) waitsAfterFailure() bool {
 	return (t.State == Scheduled || t.State == Pending) && t.Ended == EndedFailed
 }
 
-// Replaceable reports whether a new request for the same subscribe message replaces this task. If not, the new request
-// is skipped. An unclaimed task of RecordedQueue is replaced too, because only the request that records a message
-// claims its task.
+// Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new request
+// is skipped. An unclaimed task of RecordedQueue is replaced too, because only the request that submitted it claims it.
 func (t Task) Replaceable() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }
 
-// MayHaveBeenSent reports whether the last send may have been delivered although its outcome is unknown. A claim that
-// marks sends and expired without a mark has sent nothing.
+// MayHaveBeenSent reports whether the last send may have been delivered although its outcome is unknown (see expireLease).
 func (t Task) MayHaveBeenSent() bool {
 	return t.Ended == EndedUnknown || t.Ended == EndedByTimeout && !(t.MarksSending && t.SendingAt.IsZero())
 }

@@ -11,10 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// CheckSubscribeData returns, sorted, each keyword in the data of a WeChat subscribe message that WeChat would refuse
-// (its errcode 47003), and why. The data must have the form {"thing1": {"value": "Tea"}, ...}, where a value is a
-// string or a number. A keyword's type is its name without the number at the end. The documented rules of types are
-// checked, and unknown types are accepted. WeChat may still refuse the data: only it has the keywords of a template.
+// CheckSubscribeData returns, sorted, each keyword in the data of a subscribe message that WeChat would refuse (errcode
+// 47003), and why. The data must have the form {"thing1": {"value": "Tea"}, ...}, where a value is a string or a number.
+// The type of a keyword is its name without the number at the end. Values are checked by WeChat's documented rules for
+// their types. Unknown types are accepted. WeChat may still refuse the data, since only WeChat has the keywords of a
+// template.
 func CheckSubscribeData(raw []byte) []Field {
 	var keywords map[string]json.RawMessage
 	if !utf8.Valid(raw) || json.Unmarshal(raw, &keywords) != nil || len(keywords) == 0 {
@@ -64,8 +65,8 @@ func keywordValue(raw json.RawMessage) (text string, ok bool) {
 	return "", false
 }
 
-// keywordRule returns the documented rule for a type of keywords and its description, or nil if there is none. If
-// the documentation is ambiguous, it is the less strict rule: a message that WeChat accepts must not be refused.
+// keywordRule returns the documented rule for a type of keywords and its description, or nil if there is none. Where the
+// documentation is ambiguous, the rule is the less strict one: a message that WeChat accepts must not be refused.
 func keywordRule(kind string) (fits func(value string) bool, rule string) {
 	switch kind {
 	case "thing":
@@ -147,30 +148,25 @@ func isName(s string) bool {
 	return within(s, limit) && all(s, func(r rune) bool { return isPrintable(r) && !unicode.IsDigit(r) })
 }
 
-// isTime accepts one time of day or two, each with or without a date.
+// isTime accepts a time of day, or a range of two, each with or without a date.
 func isTime(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
-	_, timed := parseMoment(from)
-	if ranged {
-		_, toTimed := parseMoment(to)
-		return timed && toTimed
-	}
-	return timed
+	_, fromTime := parseMoment(from)
+	_, toTime := parseMoment(to)
+	return fromTime && (toTime || !ranged)
 }
 
-// isDate accepts one date or two, each with or without a time of day; the second may be only a time of day.
+// isDate accepts a date, or a range of two, each with or without a time of day. The end of a range may be only a time of
+// day.
 func isDate(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
-	dated, _ := parseMoment(from)
-	if ranged {
-		toDated, toTimed := parseMoment(to)
-		return dated && (toDated || toTimed)
-	}
-	return dated
+	fromDate, _ := parseMoment(from)
+	toDate, toTime := parseMoment(to)
+	return fromDate && (toDate || toTime || !ranged)
 }
 
-// parseMoment reports whether s has a date and whether it has a time of day; both are false for any other text.
-func parseMoment(s string) (dated, timed bool) {
+// parseMoment reports whether s has a date and whether it has a time of day. Both are false for any other text.
+func parseMoment(s string) (hasDate, hasTime bool) {
 	s = strings.Join(strings.Fields(strings.Replace(s, "日", "日 ", 1)), " ")
 	hours := []string{"15:04", "15:04:05"}
 	if parses(s, "", hours) {

@@ -6,7 +6,7 @@ import "time"
 // task_done.status + 2 after it.
 type State int16
 
-// The states. Only Pending tasks are claimed.
+// Only Pending tasks are claimed.
 const (
 	Scheduled  State = iota // waits for its send time or its next try
 	Pending                 // waits for a sender
@@ -22,17 +22,22 @@ func (s State) String() string {
 }
 
 // ParseState parses a name on the wire.
-func ParseState(name string) (State, bool) {
-	for s := Scheduled; s <= Failed; s++ {
-		if s.String() == name {
-			return s, true
+func ParseState(name string) (State, bool) { return parseName(name, Failed) }
+
+// parseName returns the number from 0 to last that has this name.
+func parseName[T interface {
+	~int16
+	String() string
+}](name string, last T) (T, bool) {
+	for n := T(0); n <= last; n++ {
+		if n.String() == name {
+			return n, true
 		}
 	}
 	return 0, false
 }
 
-// Status returns the original SMS API's number for the state: 0 PENDING, 1 PROCESSING, 2 SUCCESS, 3
-// FAILED.
+// Status returns the number of the original SMS API: 0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAILED.
 func (s State) Status() int { return [...]int{0, 0, 1, 1, 2, 3}[s] }
 
 // Final reports whether the task has ended: only a late success or an operator can change it now.
@@ -41,7 +46,6 @@ func (s State) Final() bool { return s >= Succeeded }
 // Reason is why a task failed; NoReason in every other state.
 type Reason int16
 
-// The reasons of a failure.
 const (
 	NoReason         Reason = iota
 	Rejected                // the sender reported that a retry would not help
@@ -66,51 +70,34 @@ func nameAt(i int, names ...string) string {
 }
 
 // ParseReason parses a name on the wire; "" is NoReason.
-func ParseReason(name string) (Reason, bool) {
-	for r := NoReason; r <= Cancelled; r++ {
-		if r.String() == name {
-			return r, true
-		}
-	}
-	return 0, false
-}
+func ParseReason(name string) (Reason, bool) { return parseName(name, Cancelled) }
 
 // Policy is what happens when it is unknown whether the message was sent.
 type Policy int16
 
-// The policies. Resend is at-least-once, as in the original SMS API; Fail is at-most-once; Hold waits
-// for an operator.
 const (
-	Resend Policy = iota
-	Hold
-	Fail
+	Resend Policy = iota // at-least-once, as in the original SMS API
+	Hold                 // an operator decides
+	Fail                 // at-most-once
 )
 
 // String returns the policy's name on the wire, "" for a number that is no policy.
 func (p Policy) String() string { return nameAt(int(p), "resend", "hold", "fail") }
 
 // ParsePolicy parses a name on the wire.
-func ParsePolicy(name string) (Policy, bool) {
-	for p := Resend; p <= Fail; p++ {
-		if p.String() == name {
-			return p, true
-		}
-	}
-	return 0, false
-}
+func ParsePolicy(name string) (Policy, bool) { return parseName(name, Fail) }
 
 // Ending is how the newest claim of a task ended.
 type Ending int16
 
-// The endings. Open is also that of a task never claimed.
 const (
-	Open            Ending = iota
-	EndedFailed            // reported as failed
-	EndedUnknown           // reported as unknown
-	EndedReleased          // returned untried
-	EndedByTimeout         // the lease expired
-	EndedSucceeded         // reported as sent
-	EndedByOperator        // resolved manually
+	Open            Ending = iota // not ended, or never claimed
+	EndedFailed                   // reported as failed
+	EndedUnknown                  // reported as unknown
+	EndedReleased                 // returned untried
+	EndedByTimeout                // the lease expired
+	EndedSucceeded                // reported as sent
+	EndedByOperator               // resolved manually
 )
 
 // Limits of the contract.
@@ -137,8 +124,7 @@ const (
 	ResultCancelled        = "已取消"
 )
 
-// Task has everything that the next state of a task depends on: its live row, or its result row and
-// columns of its body. A zero time means none.
+// Task has everything on which the next state of a task depends. A zero time means none.
 type Task struct {
 	ID         ID
 	Queue      string
@@ -164,7 +150,7 @@ type Task struct {
 	ClaimedBy    *int64 // the caller that claimed; nil = never claimed
 	Ended        Ending
 	MarksSending bool      // its app marks the task before it sends the message
-	SendingAt    time.Time // of that mark
+	SendingAt    time.Time // when the app marked it
 }
 
 // Attempt is the result of the last attempt to send the task, or of a later decision such as a cancellation.

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxRendered is the number of characters after which a rendered text is cut. It is far more than MaxContent, so a cut
-// text is refused like the whole text would be.
+// maxRendered is the number of characters after which a rendered text is cut. It is more than MaxContent, so a cut text
+// is still too long and refused.
 const maxRendered = 10 * MaxContent
 
 // Template is a parsed message text with placeholders. The zero value renders "". A Template is immutable and safe for
@@ -23,9 +23,8 @@ type templatePart struct {
 	name    string
 }
 
-// ParseTemplate reads content. A placeholder is {name}, where name is one or more
-// characters other than braces, taken as written. Any other brace is text, so
-// every content is a template.
+// ParseTemplate reads content. A placeholder is {name}, where name is one or more characters other than braces, taken as
+// written. Any other brace is text, so every content is a template.
 func ParseTemplate(content string) Template {
 	var t Template
 	start, open := 0, -1
@@ -54,9 +53,9 @@ func ParseTemplate(content string) Template {
 // Names returns the placeholders in order of first appearance, each once.
 func (t Template) Names() []string { return slices.Clone(t.names) }
 
-// Render replaces the placeholders by params, in a single pass: braces in a value are text. text is cut at maxRendered
-// characters. missing has the placeholders without a parameter, in order of first appearance; they stay in the text.
-// unused has the parameters without a placeholder, sorted.
+// Render replaces the placeholders by params. Braces in a value are text. text is cut at maxRendered characters. missing
+// has the placeholders without a parameter, in order of first appearance; they stay in the text. unused has the
+// parameters without a placeholder, sorted.
 func (t Template) Render(params map[string]string) (text string, missing, unused []string) {
 	for _, name := range t.names {
 		if _, ok := params[name]; !ok {
@@ -72,8 +71,8 @@ func (t Template) Render(params map[string]string) (text string, missing, unused
 	return Cut(t.fill(params), maxRendered), missing, unused
 }
 
-// fill returns the text, or a little more than its first maxRendered characters: a long value in many placeholders
-// would need too much memory.
+// fill returns the text. It stops a little after maxRendered characters, because a long value in many placeholders would
+// need too much memory.
 func (t Template) fill(params map[string]string) string {
 	var b strings.Builder
 	for _, p := range t.parts {

@@ -91,12 +91,3 @@ func FuzzRender(f *testing.F) {
 		require.Empty(t, unused)
 	})
 }
-
-func BenchmarkRender(b *testing.B) {
-	b.ReportAllocs()
-	template := ParseTemplate("您的验证码是{code}，用户{name}")
-	params := map[string]string{"code": "123456", "name": "张三"}
-	for b.Loop() {
-		template.Render(params)
-	}
-}
