@@ -15,19 +15,17 @@ import (
 // Saving is the result of saving an accepted message.
 type Saving int8
 
-// The outcomes of saving.
 const (
 	SavedNow     Saving = iota
-	SavedBefore         // it was saved already: nothing changed
-	SaveRejected        // its client_msg_id was used for another message: it is not saved, and its sender is notified
-	SavePoisoned        // the database can never store it: it is a dead letter, and its sender is notified
+	SavedBefore         // the message was saved already: nothing changed
+	SaveRejected        // the client_msg_id was used for another message: this one is not saved, and its sender is notified
+	SavePoisoned        // the database can never store the message: it is a dead letter, and its sender is notified
 )
 
-// SaveAccepted saves messages that a stream has accepted, in the stream's order, together with
-// the acknowledgements to their senders, in one transaction. If the database refuses
-// some of them, the others are saved. An error means that none is known to be saved; repeat the same
-// call. A repeat does not undo or duplicate what was saved, but may send an acknowledgement
-// again.
+// SaveAccepted saves messages that a stream has accepted, in the stream's order, and the acknowledgements to
+// their senders, in one transaction. If the database refuses some messages, each message has a transaction of
+// its own. After an error, repeat the call with the same rows: no message is lost or saved twice, but an
+// acknowledgement may be sent again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
 	if len(rows) == 1 && store.IsPoison(err) {
@@ -38,17 +36,16 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 	}
 	out = make([]Saving, 0, len(rows))
 	for i := range rows {
-		one, err := st.SaveAccepted(ctx, rows[i:i+1])
+		saving, err := st.SaveAccepted(ctx, rows[i:i+1])
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, one...)
+		out = append(out, saving...)
 	}
 	return out, nil
 }
 
-// buryAccepted stores a message that the database will never accept as a dead letter, and
-// notifies its sender.
+// buryAccepted stores a message that the database can never store as a dead letter, and notifies its sender.
 func (st *Store) buryAccepted(ctx context.Context, m *Submission, reason string) error {
 	notifier := st.db.NewNotifier()
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
@@ -67,9 +64,8 @@ const (
 	rememberPoisonedSQL = `
 insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
-	// rememberAcceptedSQL also sets the delivery time of the messages, if it is known.
-	// RecordDelivered and this statement write the same row for each id, so the second
-	// of them sees what the first has written.
+	// rememberAcceptedSQL also sets the delivery times that RecordDelivered has stored. Both write the same row
+	// for each id, so the later one sees the row of the earlier one.
 	rememberAcceptedSQL = `
 with t as materialized (
     select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
@@ -126,8 +122,8 @@ left join lateral (
     select accept_seq from accepted_messages where accepted_messages.id = m.id and saved_at is not null offset 0
 ) a on true`
 
-// savedBefore returns the fingerprint of the message that is saved under each id. For ids that
-// were saved before this transaction, it also returns the sequence number that was processed last.
+// savedBefore returns the fingerprint of the message that is saved under each id. For messages that were saved
+// before this transaction, it also returns the last processed sequence number.
 func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
 	fingerprints map[task.ID]task.Hash, seqs map[task.ID]int64, err error,
 ) {
@@ -152,8 +148,8 @@ func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted m
 	return fingerprints, seqs, err
 }
 
-// savingResults returns the result of each row. Of several rows of one message, only the first is
-// SavedNow: it removes the id from inserted.
+// savingResults returns the result of each row. Only the first of several rows of one message is SavedNow: it
+// removes the id from inserted.
 func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerprints map[task.ID]task.Hash) []Saving {
 	out := make([]Saving, len(rows))
 	for i, m := range rows {
@@ -169,9 +165,8 @@ func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerpri
 	return out
 }
 
-// usageOfAccepted counts what the stream stored, rejected messages and repeats included. It does not
-// count a message again whose sequence number was processed before: the call is repeated because its
-// response was lost.
+// usageOfAccepted counts the messages that the stream stored, rejected ones and repeats included. It does not
+// count a sequence number twice, since a call is repeated if its response was lost.
 func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
@@ -188,9 +183,9 @@ func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, o
 	for i, m := range rows {
 		if out[i] == SaveRejected {
 			rejected = append(rejected, m.ID)
-			continue
+		} else {
+			saved = append(saved, m.ID)
 		}
-		saved = append(saved, m.ID)
 	}
 	batch.Queue(rememberAcceptedSQL, store.Column(rows, func(m *Submission) int64 { return m.AcceptSeq }), store.Column(rows, func(m *Submission) task.ID { return m.ID }),
 		store.Column(rows, func(m *Submission) task.Hash { return m.Fingerprint }))
@@ -211,15 +206,14 @@ type AcceptedSeq struct {
 	Seq int64
 }
 
-// PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved at least
-// window ago.
+// PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved at least window ago.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
 	saved, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
 	return saved, store.Wrap("list purge candidates", err)
 }
 
-// Only rows of poisoned messages have a sender. They are kept, without their sequence number, because the
-// relay reads from them who gets the acknowledgement.
+// Rows of poisoned messages, the only ones with a sender, are kept without their sequence number: the relay
+// reads the receiver of the acknowledgement from them.
 const (
 	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
 
@@ -241,41 +235,37 @@ func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 }
 
 const checkedSQL = `
-select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
+select accept_seq, looked_seq, looked_taken, now() - looked_at from accepted_checked where stream_created = $1`
 
-// beginStreamSQL begins the progress of a stream that was created again. It deletes the rows of the
-// earlier stream, whose sequence numbers would be confused with those of this one. As in markPurgedSQL,
-// rows of poisoned messages stay without their sequence number. The last scan is set to 1970.
+// beginStreamSQL begins the progress of a stream that was created again. It deletes the rows of the earlier
+// stream, because this stream uses the same sequence numbers again. The last scan is set to 1970.
 const beginStreamSQL = `
-with other as (
+with began as (
     insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
     on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
     where accepted_checked.stream_created <> excluded.stream_created
     returning 1
 ), kept as (
-    ` + keepSendersSQL + ` where a.sender is not null and a.saved_at < $1 and exists (select from other)
+    ` + keepSendersSQL + ` where a.sender is not null and a.saved_at < $1 and exists (select from began)
 )
-delete from accepted_messages where sender is null and coalesce(saved_at, delivered_at) < $1 and exists (select from other)`
+delete from accepted_messages where sender is null and coalesce(saved_at, delivered_at) < $1 and exists (select from began)`
 
-// Checked is how far a stream was compared with the saved messages, and what its last scan
-// found.
+// Checked is the progress of comparing a stream with the saved messages.
 type Checked struct {
-	Seq         uint64        // nothing is missing up to here
-	LastSeq     uint64        // of the stream at the scan
-	ConsumedSeq uint64        // up to here, everything had been consumed at the scan
-	Ago         time.Duration // since the scan
+	Seq         uint64        // no message up to here is missing
+	LastSeq     uint64        // the last one of the stream at the last scan
+	ConsumedSeq uint64        // all messages up to here had been consumed at the last scan
+	Ago         time.Duration // since the last scan
 }
 
-// Checked returns the progress of the stream that was created at this time. For any other stream than
-// the last one it begins anew.
+// Checked returns the progress of the stream that was created at this time. A stream that was created again
+// begins anew.
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
-	var seq, last, consumed int64
-	var ago float64
-	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&seq, &last, &consumed, &ago)
+	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&c.Seq, &c.LastSeq, &c.ConsumedSeq, &c.Ago)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = st.db.Hot.Exec(ctx, beginStreamSQL, store.Unprepared, created)
 	}
-	return Checked{Seq: uint64(seq), LastSeq: uint64(last), ConsumedSeq: uint64(consumed), Ago: time.Duration(ago * float64(time.Second))}, store.Wrap("checked messages", err)
+	return c, store.Wrap("checked messages", err)
 }
 
 const markScannedSQL = `
@@ -290,8 +280,8 @@ func (st *Store) MarkScanned(ctx context.Context, created time.Time, last, consu
 const setCheckedSQL = `
 update accepted_checked set accept_seq = case when accept_seq between 0 and $3 then greatest(accept_seq, $1) else $1 end where stream_created = $2`
 
-// SetChecked records that nothing up to seq is missing in the stream, whose last sequence number is
-// last. It replaces a higher number only if that is above last.
+// SetChecked records that no message up to seq is missing. last is the last sequence number of the stream. A
+// recorded number above seq stays, unless it is above last.
 func (st *Store) SetChecked(ctx context.Context, created time.Time, seq, last uint64) error {
 	_, err := st.db.Hot.Exec(ctx, setCheckedSQL, store.Unprepared, int64(seq), created, int64(last))
 	return store.Wrap("set checked messages", err)
@@ -304,15 +294,7 @@ where not exists (select from accepted_messages a where a.accept_seq = seq)`
 // MissingSequences returns the sequence numbers from first to last, in order, that no saved message has.
 // Its cost grows with the range.
 func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
-	rows, err := st.db.Hot.Query(ctx, missingSequencesSQL, int64(first), int64(last))
-	if err != nil {
-		return nil, store.Wrap("find missing messages", err)
-	}
-	seqs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (seq uint64, err error) {
-		var n int64
-		err = row.Scan(&n)
-		return uint64(n), err
-	})
+	seqs, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[uint64], missingSequencesSQL, int64(first), int64(last))
 	slices.Sort(seqs)
 	return seqs, store.Wrap("find missing messages", err)
 }
@@ -320,7 +302,7 @@ func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]ui
 const buriedSQL = `
 select event_id from dead_letters where dead and function = 'save' and event_id = any($1::text[])`
 
-// Buried returns those ids of accepted messages that are dead letters.
+// Buried returns which of the accepted messages are dead letters.
 func (st *Store) Buried(ctx context.Context, ids []string) ([]string, error) {
 	buried, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], buriedSQL, ids)
 	return buried, store.Wrap("buried messages", err)

@@ -21,11 +21,21 @@ func accepted(seq int64, key string, change ...func(*messages.Submission)) *mess
 	return storetest.Message(key, append(change, func(m *messages.Submission) { m.AcceptSeq, m.AcceptedAt, m.Producer = seq, time.Now(), "host" })...)
 }
 
+// poisoned makes a message that the database refuses.
+func poisoned(m *messages.Submission) { m.MaxSends = 21 }
+
 func mustSaveAccepted(t *testing.T, db *storetest.DB, rows ...*messages.Submission) []messages.Saving {
 	t.Helper()
 	out, err := db.Messages.SaveAccepted(t.Context(), rows)
 	require.NoError(t, err)
 	return out
+}
+
+func missing(t *testing.T, db *storetest.DB, first, last uint64) []uint64 {
+	t.Helper()
+	seqs, err := db.Messages.MissingSequences(t.Context(), first, last)
+	require.NoError(t, err)
+	return seqs
 }
 
 func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
@@ -35,7 +45,8 @@ func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), accepted(2, "b")))
 	out := mustSaveAccepted(t, db, accepted(1, "a"), accepted(2, "b"), accepted(3, "c"), accepted(4, "c"), accepted(5, "c", data(`"other"`)),
 		accepted(6, "a", data(`"other"`)), accepted(7, "saved-directly"), accepted(8, "differs", data(`"other"`)))
-	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SavedBefore, messages.SavedNow, messages.SavedBefore, messages.SaveRejected, messages.SaveRejected, messages.SavedBefore, messages.SaveRejected}, out)
+	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SavedBefore, messages.SavedNow, messages.SavedBefore, messages.SaveRejected,
+		messages.SaveRejected, messages.SavedBefore, messages.SaveRejected}, out)
 	require.Equal(t, 5, db.Count(t, `select count(*) from messages`))
 	require.Equal(t, 5, db.Count(t, `select count(*) from message_live`))
 	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender gets an ack, and still has the message")
@@ -46,7 +57,7 @@ func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	greedy, modest := from(1), from(2)
+	greedy, modest := ofCaller(1), ofCaller(2)
 	large := data(`"` + strings.Repeat("x", 998) + `"`)
 	db.MustSave(t, storetest.Message("rejected", greedy), storetest.Message("repeated", greedy, large))
 	save := func() {
@@ -73,28 +84,22 @@ func TestAcceptedMessagesKeepTheOrderOfTheStream(t *testing.T) {
 	for i := range 50 {
 		rows = append(rows, accepted(int64(i+1), fmt.Sprint("k-", i)))
 	}
-	for _, o := range mustSaveAccepted(t, db, rows...) {
-		require.Equal(t, messages.SavedNow, o)
-	}
+	require.Equal(t, make([]messages.Saving, len(rows)), mustSaveAccepted(t, db, rows...), "all are SavedNow")
 	require.Zero(t, db.Count(t, `select count(*) from (
 		select accept_seq - lag(accept_seq) over (order by next_at, id) as step from messages join message_live using (id)) s where step <> 1`))
-	missing, err := db.Messages.MissingSequences(t.Context(), 1, 52)
-	require.NoError(t, err)
-	require.Equal(t, []uint64{51, 52}, missing)
+	require.Equal(t, []uint64{51, 52}, missing(t, db, 1, 52))
 }
 
 func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	bad := accepted(2, "bad", func(m *messages.Submission) { m.MaxSends = 21 })
+	bad := accepted(2, "bad", poisoned)
 	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavePoisoned, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), bad, accepted(3, "b")))
 	require.Equal(t, 2, db.Count(t, `select count(*) from messages`))
 	buried, err := db.Messages.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})
 	require.NoError(t, err)
 	require.Equal(t, []string{bad.ID.String()}, buried)
-	missing, err := db.Messages.MissingSequences(t.Context(), 1, 3)
-	require.NoError(t, err)
-	require.Empty(t, missing)
+	require.Empty(t, missing(t, db, 1, 3))
 }
 
 // A stream that is nearly full is purged at once, which may be before the acknowledgement is published.
@@ -117,20 +122,18 @@ func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 			db := storetest.Open(t)
 			_, err := db.Messages.Checked(t.Context(), time.Now().Add(-time.Hour))
 			require.NoError(t, err)
-			mustSaveAccepted(t, db, accepted(1, "good"), accepted(2, "bad", func(m *messages.Submission) { m.MaxSends = 21 }))
+			mustSaveAccepted(t, db, accepted(1, "good"), accepted(2, "bad", poisoned))
 			purge(t, db)
 			saved, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
 			require.NoError(t, err)
 			require.Empty(t, saved, "no message is purged twice")
-			missing, err := db.Messages.MissingSequences(t.Context(), 1, 2)
-			require.NoError(t, err)
-			require.Equal(t, []uint64{1, 2}, missing, "the rows do not count for the same numbers in the next stream")
+			require.Equal(t, []uint64{1, 2}, missing(t, db, 1, 2), "the rows do not count for the same numbers in the next stream")
 			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
 			var acks []string
 			_, err = db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
 				for _, d := range due {
 					acks = append(acks, fmt.Sprint(d.Kind, " ", d.From, " ", d.ClientMsgID, " ", d.AcceptSeq))
-					results = append(results, msg.Result{Outcome: msg.Accepted})
+					results = append(results, storetest.Accepted)
 				}
 				return results, nil
 			})
@@ -148,32 +151,28 @@ func TestProgressBelongsToOneStream(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	created := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
-	first, err := db.Messages.Checked(t.Context(), created)
-	require.NoError(t, err)
-	require.Equal(t, messages.Checked{}, first)
-	second, err := db.Messages.Checked(t.Context(), created)
-	require.NoError(t, err)
-	require.Greater(t, second.Ago, 24*time.Hour, "the stream was not scanned yet")
+	checked := func(created time.Time) messages.Checked {
+		t.Helper()
+		c, err := db.Messages.Checked(t.Context(), created)
+		require.NoError(t, err)
+		return c
+	}
+	require.Zero(t, checked(created))
+	require.Greater(t, checked(created).Ago, 24*time.Hour, "the stream was not scanned yet")
 	require.NoError(t, db.Messages.MarkScanned(t.Context(), created, 9, 4))
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 7, 9))
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 5, 9))
-	c, err := db.Messages.Checked(t.Context(), created)
-	require.NoError(t, err)
+	c := checked(created)
 	require.Less(t, c.Ago, time.Minute)
 	c.Ago = 0
 	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "the number does not decrease")
 
 	db.Exec(t, `update accepted_checked set accept_seq = 9e18`)
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 6, 9))
-	c, err = db.Messages.Checked(t.Context(), created)
-	require.NoError(t, err)
-	require.EqualValues(t, 6, c.Seq, "the stream has no such number")
+	require.EqualValues(t, 6, checked(created).Seq, "the recorded number is above the last one of the stream")
 
 	recreated := created.Add(time.Second)
-	_, err = db.Messages.Checked(t.Context(), recreated)
-	require.NoError(t, err)
+	checked(recreated)
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 8, 9))
-	c, err = db.Messages.Checked(t.Context(), recreated)
-	require.NoError(t, err)
-	require.Zero(t, c.Seq, "a stream that was created again has no progress")
+	require.Zero(t, checked(recreated).Seq, "a stream that was created again has no progress")
 }

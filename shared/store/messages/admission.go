@@ -31,45 +31,44 @@ select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_checked), 0)
 from w`
 
-// Admission counts a message for its caller, and for the inbox of its user, before the message is
-// saved or accepted. Call End when the call is over: it removes the message from the counts, unless
-// Saved or Accepted was called before.
+// Admission counts a message for its caller, and for the inbox of its user, before the message is saved or
+// accepted. Always call End when the call is over: unless Saved or Accepted was called before, it removes the
+// message from the counts.
 type Admission struct {
 	quota.Admission
 	inbox *inboxReservation // of a message to a user
 }
 
-// Saved records that this call committed the message; a replay does not.
+// Saved records that this call committed the message. Do not call it for a replay.
 func (a Admission) Saved() {
 	a.inbox.keep()
 	a.Admission.Saved()
 }
 
-// Accepted records that a stream stored the message with this sequence number; a duplicate is not stored.
+// Accepted records that a stream stored the message with this sequence number. Do not call it for a duplicate.
 func (a Admission) Accepted(seq int64) {
 	a.inbox.keep()
 	a.Admission.Accepted(seq)
 }
 
-// End ends the call that submitted the message.
 func (a Admission) End() {
 	a.inbox.release()
 	a.Admission.End()
 }
 
-// Admit counts a message of a caller before it is saved, or accepted by a stream. The refusal
-// (task.CodeQuota) means that the caller would exceed its quota of waiting messages, has used
-// more than its share of a stream, or has sent more than a quarter of an inbox to this user
-// within 15 minutes. Only the last of these has a field, to: other receivers are not affected.
-// A replay must succeed even if it is refused here.
+// Admit counts a message of a caller before it is saved, or accepted by a stream. It refuses the message
+// (task.CodeQuota) if the caller would exceed its quota of waiting messages, has used more than its share of a
+// stream, or has sent more than a quarter of an inbox to this user within 15 minutes. Only the last refusal has
+// a field, to, since it affects no other receivers. A replay must succeed even if it is refused here.
 //
-// The count is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
-// more than 50 ms). It includes only what other processes committed before it, so a caller can
-// exceed its quota by what other processes accept within that time. Within one process it
-// cannot.
+// The count of the database is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
+// more than 50 ms). A caller can exceed its quota by the messages that other processes accept within that time,
+// but not within one process.
 func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission, accepted bool) (Admission, *task.Error) {
-	q := st.messageQuotas
-	limit := q.ByDefault
+	if caller.ID == 0 { // the built-in admin
+		return Admission{}, nil
+	}
+	limit := st.quotas.ByDefault
 	if caller.MaxWaitingMessages != nil {
 		limit.Items = *caller.MaxWaitingMessages
 	}
@@ -79,9 +78,6 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	streams := []string{m.To.Stream()}
 	if accepted {
 		streams = append(streams, StreamAccepted)
-	}
-	if caller.ID == 0 { // the built-in admin
-		return Admission{}, nil
 	}
 	if st.shares.exceeded(caller.Account(), streams) {
 		return Admission{}, quota.Refuse(shareRetry,
@@ -104,8 +100,8 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	if limit == (quota.Waiting{}) {
 		return Admission{inbox: inbox}, nil
 	}
-	q.AwaitCount(ctx, caller.Account(), limit)
-	admission, waiting := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
+	st.quotas.AwaitCount(ctx, caller.Account(), limit)
+	admission, waiting := st.quotas.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
 	if admission.Items() == 0 {
 		inbox.release()
 		return Admission{}, quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+

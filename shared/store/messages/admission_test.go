@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func from(caller int64) func(*messages.Submission) {
+func ofCaller(caller int64) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.CallerID = caller }
 }
 
@@ -50,7 +50,7 @@ func TestQuotaLimitsWaitingMessages(t *testing.T) {
 	n := 0
 	next := func(caller callers.Caller, change ...func(*messages.Submission)) *messages.Submission {
 		n++
-		return storetest.Message(fmt.Sprint(n), append(change, from(caller.ID))...)
+		return storetest.Message(fmt.Sprint(n), append(change, ofCaller(caller.ID))...)
 	}
 	addresses := []func(*messages.Submission){storetest.SendTo(msg.User, "bob"), storetest.SendTo(msg.URL, "https://a.example/x"), storetest.SendTo(msg.Subject, "msg.a.b")}
 	for _, address := range addresses {
@@ -63,13 +63,13 @@ func TestQuotaLimitsWaitingMessages(t *testing.T) {
 	require.True(t, trySubmit(t, db, modest, next(modest)), "another caller is not refused")
 	require.True(t, trySubmit(t, db, callers.Caller{ID: 1, MaxWaitingMessages: new(int64(4))}, next(greedy)), "a caller may have a limit of its own")
 
-	after := storetest.OpenAt(t, url, waitingAtMost(3, 0))
-	require.False(t, trySubmit(t, after, greedy, next(greedy)), "another process counts the same messages")
-	require.True(t, trySubmit(t, after, modest, next(modest)))
+	another := storetest.OpenAt(t, url, waitingAtMost(3, 0))
+	require.False(t, trySubmit(t, another, greedy, next(greedy)), "another process counts the same messages")
+	require.True(t, trySubmit(t, another, modest, next(modest)))
 
 	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null where caller_id = 1`)
-	after = storetest.OpenAt(t, url, waitingAtMost(3, 0))
-	require.False(t, trySubmit(t, after, greedy, next(greedy)), "messages that wait for an operator count too")
+	another = storetest.OpenAt(t, url, waitingAtMost(3, 0))
+	require.False(t, trySubmit(t, another, greedy, next(greedy)), "messages that wait for an operator count too")
 	db.Exec(t, `delete from message_live where caller_id = 1`)
 	require.Eventually(t, func() bool { return trySubmit(t, db, greedy, next(greedy)) }, time.Minute, 10*time.Millisecond, "delivered messages do not count")
 }
@@ -81,14 +81,14 @@ func TestQuotaOfBytesCountsEachSend(t *testing.T) {
 	limit := waitingAtMost(0, 500)
 	db, caller := storetest.OpenAt(t, url, limit), callers.Caller{ID: 1}
 	for i := range 5 {
-		require.True(t, trySubmit(t, db, caller, storetest.Message(fmt.Sprint(i), sized, from(1))))
+		require.True(t, trySubmit(t, db, caller, storetest.Message(fmt.Sprint(i), sized, ofCaller(1))))
 	}
-	require.False(t, trySubmit(t, db, caller, storetest.Message("more", from(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("more", ofCaller(1))))
 	db.Exec(t, `delete from message_live where id <> (select min(id::text)::uuid from message_live)`)
 	db.Exec(t, `update message_live set send_no = 4`)
 	db = storetest.OpenAt(t, url, limit)
-	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, from(1))))
-	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, from(1))))
+	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, ofCaller(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, ofCaller(1))))
 }
 
 func TestQuotaLimitsConcurrentCalls(t *testing.T) {
@@ -98,7 +98,7 @@ func TestQuotaLimitsConcurrentCalls(t *testing.T) {
 	var calls sync.WaitGroup
 	for i := range 100 {
 		calls.Go(func() {
-			m := storetest.Message(fmt.Sprint(i), from(1))
+			m := storetest.Message(fmt.Sprint(i), ofCaller(1))
 			admission, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, m, false)
 			if refused != nil {
 				return
@@ -120,21 +120,20 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	t.Parallel()
 	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0)), callers.Caller{ID: 1}
 	accept := func(seq int64) bool {
-		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message(fmt.Sprint(seq), from(1)), true)
+		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message(fmt.Sprint(seq), ofCaller(1)), true)
 		if refused == nil {
 			admission.Accepted(seq)
 			admission.End()
 		}
 		return refused == nil
 	}
-	counted := func() time.Time { return db.Messages.CountedAt(1) }
 	for seq := range int64(3) {
 		require.True(t, accept(seq+1))
 	}
-	before := counted()
+	before := db.Messages.CountedAt(1)
 	require.Eventually(t, func() bool {
 		require.False(t, accept(4), "none of them is saved in the database")
-		return counted().After(before)
+		return db.Messages.CountedAt(1).After(before)
 	}, time.Minute, 10*time.Millisecond)
 	require.False(t, accept(4))
 	db.Exec(t, `insert into accepted_messages (accept_seq, id) values (3, gen_random_uuid())`)
@@ -145,11 +144,11 @@ func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(1, 0)), callers.Caller{ID: 1}
 	for range 5 {
-		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message("k", from(1)), false)
+		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message("k", ofCaller(1)), false)
 		require.Nil(t, refused)
 		admission.End()
 	}
-	require.True(t, trySubmit(t, db, caller, storetest.Message("k", from(1))))
+	require.True(t, trySubmit(t, db, caller, storetest.Message("k", ofCaller(1))))
 }
 
 // Opening a connection takes longer than all queries for the first message of a process.
@@ -160,7 +159,7 @@ func TestFirstMessageOpensOneConnection(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Admin.Blocked(t.Context(), "text")
 	require.NoError(t, err)
-	m := storetest.Message("k", from(1))
+	m := storetest.Message("k", ofCaller(1))
 	admission, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, m, false)
 	require.Nil(t, refused)
 	defer admission.End()
@@ -178,14 +177,14 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	db := storetest.OpenAt(t, url, sizes)
 	flood := func(caller int64, n int) {
 		for i := range n {
-			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), from(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), func(m *messages.Submission) { m.Confirm = false }))
+			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), ofCaller(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), unconfirmed))
 		}
 		for db.RelayDue(t, storetest.Always(storetest.Accepted)).More {
 		}
 	}
 	over := func(db *storetest.DB, caller int64) func() bool {
 		return func() bool {
-			_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: caller}, storetest.Message("x", storetest.SendTo(msg.User, "bob"), from(caller)), false)
+			_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: caller}, storetest.Message("x", storetest.SendTo(msg.User, "bob"), ofCaller(caller)), false)
 			return refused != nil
 		}
 	}
@@ -194,10 +193,10 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	flood(2, 2)
 	require.Eventually(t, over(db, 1), 10*time.Second, 10*time.Millisecond)
 	require.False(t, over(db, 2)(), "other callers are not refused")
-	_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), from(1)), false)
+	_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), ofCaller(1)), false)
 	require.Nil(t, refused, "messages to other streams are not refused")
-	again := storetest.OpenAt(t, url, sizes)
-	require.Eventually(t, over(again, 1), 10*time.Second, 10*time.Millisecond, "the usage is stored in the database")
+	another := storetest.OpenAt(t, url, sizes)
+	require.Eventually(t, over(another, 1), 10*time.Second, 10*time.Millisecond, "the usage is stored in the database")
 	db.Exec(t, `update stream_usage set since = since - interval '16 minutes'`)
 	require.Eventually(t, func() bool { return !over(db, 1)() }, time.Minute, 10*time.Millisecond)
 }
@@ -212,7 +211,7 @@ func TestRelayDividesABatchAmongCallers(t *testing.T) {
 	db.Exec(t, `update message_live set caller_id = 1`)
 	b := storetest.Always(storetest.Accepted)
 	for i := range 5 {
-		modest := storetest.Message(fmt.Sprint(i), from(2), storetest.SendTo(msg.User, "carol"), func(m *messages.Submission) { m.Confirm = false })
+		modest := storetest.Message(fmt.Sprint(i), ofCaller(2), storetest.SendTo(msg.User, "carol"), unconfirmed)
 		db.MustSave(t, modest)
 		relayed := db.RelayDue(t, b)
 		require.Equal(t, "sent", db.MustMessage(t, modest.ID).State())
@@ -220,7 +219,7 @@ func TestRelayDividesABatchAmongCallers(t *testing.T) {
 		require.True(t, relayed.More)
 	}
 	for caller := range int64(150) { // more callers than a batch has rows
-		db.MustSave(t, storetest.Message("many", from(100+caller), storetest.SendTo(msg.User, "dave"), func(m *messages.Submission) { m.Confirm = false }))
+		db.MustSave(t, storetest.Message("many", ofCaller(100+caller), storetest.SendTo(msg.User, "dave"), unconfirmed))
 	}
 	relayed := db.RelayDue(t, b)
 	require.True(t, relayed.More)

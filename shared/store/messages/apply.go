@@ -18,8 +18,8 @@ where l.id = any($1::uuid[])
 order by l.id
 for update of l`
 
-// lockDoneMessagesSQL runs after lockLiveMessagesSQL: it finds messages that became
-// final while the first statement waited for their locks.
+// lockDoneMessagesSQL runs after lockLiveMessagesSQL, so it finds messages that became final while that
+// waited for their locks.
 const lockDoneMessagesSQL = `
 select ` + messageBody + `, ` + messageDone + `, ` + noReceipts + `, now()
 from message_done d cross join lateral (select * from messages where messages.id = d.id offset 0) m
@@ -27,25 +27,24 @@ where d.id = any($1::uuid[])
 order by d.id
 for update of d`
 
-// messagesExistSQL finds the messages that are live or done. As one statement, it
-// reads both tables in one snapshot.
+// messagesExistSQL finds the messages that are live or final, in one snapshot of both tables.
 const messagesExistSQL = `
 select id from messages where id = any($1::uuid[]) and (exists (select from message_live where message_live.id = messages.id offset 0)
     or exists (select from message_done where message_done.id = messages.id offset 0))`
 
-// messageLockTimeout is how long a confirmation or an operator waits for a message
-// that a relay is sending: longer than a relay holds its locks.
+// messageLockTimeout is how long a confirmation or an operator waits for a locked message. A relay
+// holds its locks for 3 s.
 const messageLockTimeout = "4s"
 
-// lockedMessages is the set of messages that a transaction has locked, and the database's now.
+// lockedMessages are the messages that a transaction has locked.
 type lockedMessages struct {
 	byID  map[task.ID]Detail
 	exist map[task.ID]bool // locked or not
-	now   time.Time
+	now   time.Time        // by the database's clock
 }
 
-// queueMessageLocks locks messages, live or final. Reading the results of the batch fills the
-// returned set.
+// queueMessageLocks adds the statements that lock messages, live or final. Reading the results of the
+// batch fills the returned value.
 func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
 	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, ids)
@@ -58,21 +57,21 @@ func queueUnlockedMessages(batch *pgx.Batch, ids []task.ID) *lockedMessages {
 
 func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessages {
 	locked := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
-	keep := func(rows pgx.Rows) error {
+	collect := func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m Detail, now time.Time) {
 			if locked.now = now; locked.byID[m.ID].ID.IsZero() { // if it has both rows, the live one counts
 				locked.byID[m.ID] = m
 			}
 		})
 	}
-	batch.Queue(live, ids).Query(keep)
-	batch.Queue(done, ids).Query(keep)
+	batch.Queue(live, ids).Query(collect)
+	batch.Queue(done, ids).Query(collect)
 	batch.Queue(messagesExistSQL, ids).Query(store.CollectSet(locked.exist))
 	return locked
 }
 
-// get returns one message. If it exists but neither statement locked it, it changed from
-// final to live between them: the caller must try again (store.Busy).
+// get returns a locked message. The error is store.Busy if the message changed from final to live
+// between the two statements, so that neither locked it: the caller must try again.
 func (l *lockedMessages) get(id task.ID) (Detail, error) {
 	m, found := l.byID[id]
 	switch {
@@ -85,10 +84,16 @@ func (l *lockedMessages) get(id task.ID) (Detail, error) {
 	}
 }
 
-// messageChange is one message before and after a decision.
 type messageChange struct {
 	id            task.ID
 	before, after msg.Message
+}
+
+// messageJSON returns a message for its audit entry.
+func messageJSON(m msg.Message) string {
+	return store.MustJSON(map[string]any{
+		"state": m.State(), "status": m.Status, "epoch": m.Epoch, "remaining_sends": m.Remaining, "last_error": m.LastError,
+	})
 }
 
 const deleteLiveMessagesSQL = `delete from message_live where id = any($1::uuid[])`
@@ -102,10 +107,7 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 where l.id = t.id`
 
-// messageDestinationKey is destinationKey of a message m to a URL, null for others.
-const messageDestinationKey = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
-
-// streamOfMessage is msg.Address.Stream of the message m.
+// streamOfMessage is the SQL of msg.Address.Stream for a message m.
 const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else case split_part(m.destination, '.', 1) when 'msg' then 'MESSAGES'
     else 'other-' || get_byte(sha256(convert_to(split_part(m.destination, '.', 1), 'UTF8')), 0) % 64 end end`
 
@@ -116,8 +118,8 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
-// insertDoneMessagesSQL skips messages that have a final row already. Only a function that was taken over can have written
-// it, and it must not make the changes of other messages fail.
+// insertDoneMessagesSQL skips messages that have a final row already, so that the changes of the other
+// messages do not fail. Only a compromised function writes such a row.
 const insertDoneMessagesSQL = `
 insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
 select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, abandoned, nullif(finished_by, '')
@@ -130,8 +132,8 @@ update message_done d set status = t.status, abandoned = t.abandoned, finished_b
 from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[], $5::timestamptz[]) as t (id, status, abandoned, finished_by, delivered_at)
 where d.id = t.id`
 
-// queueMessageChanges adds the statements that apply the changes. Every change of a message
-// locks the row in one round trip and runs these in the next.
+// queueMessageChanges adds the statements that store the changes of messages. The transaction must have
+// locked their rows.
 func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 	var finish, update, amend, revive []messageChange
 	for _, c := range changes {

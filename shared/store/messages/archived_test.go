@@ -2,6 +2,7 @@ package messages_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,10 +18,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// archiveMessages puts all final messages 100 days back and archives them.
+const oldMessagesSQL = `update message_done set finished_at = finished_at - interval '100 days'`
+
+// archiveMessages makes all final messages 100 days old and archives them.
 func archiveMessages(t *testing.T, db *storetest.DB) (moved int) {
 	t.Helper()
-	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
+	db.Exec(t, oldMessagesSQL)
 	return db.ArchivedRows(t, maintenance.ArchiveRun{})["messages"]
 }
 
@@ -31,9 +34,8 @@ func TestArchivedMessage(t *testing.T) {
 		m.Exchange, m.RoutingKey, m.SentAt, m.ExpectedReceipts = "orders", "paid", time.Now().Truncate(time.Microsecond), 2
 	})
 	db.SaveReceived(t, m)
-	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("stock"))
-	require.NoError(t, err)
-	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
+	mustConfirm(t, db, m.ID, "stock")
+	db.Exec(t, oldMessagesSQL)
 	before := db.MustMessage(t, m.ID)
 	young, sending := storetest.Message("young"), storetest.Message("sending")
 	db.SaveReceived(t, young)
@@ -43,14 +45,14 @@ func TestArchivedMessage(t *testing.T) {
 	require.Equal(t, []int{2, 1, 1, 1}, []int{
 		db.Count(t, `select count(*) from messages`), db.Count(t, `select count(*) from message_live`),
 		db.Count(t, `select count(*) from message_done`), db.Count(t, `select count(*) from message_receipts`),
-	}, "messages that finished lately or are not final stay")
+	}, "messages that became final lately or are not final stay")
 
 	t.Run("is found by its id", func(t *testing.T) {
 		after := db.MustMessage(t, m.ID)
 		require.True(t, after.Archived)
 		require.Len(t, after.Receipts, 2)
 		after.Archived = false
-		require.Equal(t, before, after, "nothing of it is lost")
+		require.Equal(t, before, after, "all fields are archived")
 	})
 	t.Run("is returned to its repeats", func(t *testing.T) {
 		want := messages.Submitted{State: "received", Status: msg.Received, Replayed: true, Archived: true}
@@ -59,30 +61,28 @@ func TestArchivedMessage(t *testing.T) {
 		other := storetest.Message("k", data(`8`))
 		require.Equal(t, task.CodeKeyReused, db.MustSave(t, other)[0].Refused.Code)
 		want.Replayed = false
-		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "the very call whose response was lost")
+		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "a further try of the call that saved it")
 		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
 			accepted(1, "k", func(r *messages.Submission) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
 		require.Zero(t, db.Count(t, `select count(*) from message_live where id = $1`, m.ID), "it is not sent again")
 	})
 	t.Run("is still acknowledged to its sender", func(t *testing.T) {
-		var from []string
+		var acks []string
 		_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			for _, e := range due {
 				if e.Subject == m.ID {
-					from = append(from, e.Kind+" to "+e.From)
+					acks = append(acks, e.Kind+" to "+e.From)
 				}
 			}
 			return make([]msg.Result, len(due)), nil
 		})
 		require.NoError(t, err)
-		require.ElementsMatch(t, []string{"message.saved to shop", "message.rejected to shop"}, from)
+		require.ElementsMatch(t, []string{"message.saved to shop", "message.rejected to shop"}, acks)
 	})
 	t.Run("can still be confirmed", func(t *testing.T) {
 		for range 2 {
-			after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("late"))
-			require.NoError(t, err)
-			require.Equal(t, "received", after.State())
+			require.Equal(t, "received", mustConfirm(t, db, m.ID, "late"))
 		}
 		require.Equal(t, []string{"points", "stock", "late"}, store.Column(db.MustMessage(t, m.ID).Receipts, func(r messages.Receipt) string { return r.Consumer }))
 	})
@@ -92,10 +92,9 @@ func TestArchivedMessage(t *testing.T) {
 		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
 	})
 	t.Run("is not redriven", func(t *testing.T) {
-		by := store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
-		_, err := db.Messages.Redrive(t.Context(), m.ID, by)
+		_, err := db.Messages.Redrive(t.Context(), m.ID, storetest.Tester)
 		require.Equal(t, task.CodeConflict, task.CodeOf(err))
-		_, err = db.Messages.Abandon(t.Context(), m.ID, by)
+		_, err = db.Messages.Abandon(t.Context(), m.ID, storetest.Tester)
 		require.Equal(t, task.CodeConflict, task.CodeOf(err))
 		require.Zero(t, db.Count(t, `select count(*) from operator_actions`))
 	})
@@ -103,25 +102,23 @@ func TestArchivedMessage(t *testing.T) {
 
 func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	t.Parallel()
-	db, by := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
 	m, unsent := storetest.Message("k"), storetest.Message("unsent")
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Accepted))
 	db.MustSave(t, unsent)
 	for _, id := range []task.ID{m.ID, unsent.ID} {
-		_, err := db.Messages.Abandon(t.Context(), id, by)
+		_, err := db.Messages.Abandon(t.Context(), id, storetest.Tester)
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2, archiveMessages(t, db))
-	again, err := db.Messages.Abandon(t.Context(), m.ID, by)
+	again, err := db.Messages.Abandon(t.Context(), m.ID, storetest.Tester)
 	require.NoError(t, err, "it is abandoned already")
 	require.Equal(t, "abandoned", again.State())
-	_, err = db.Messages.Redrive(t.Context(), m.ID, by)
+	_, err = db.Messages.Redrive(t.Context(), m.ID, storetest.Tester)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	require.ErrorContains(t, err, "archived")
-	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
-	require.NoError(t, err)
-	require.Equal(t, "received", after.State())
+	require.Equal(t, "received", mustConfirm(t, db, m.ID, "points"))
 	d := db.MustMessage(t, m.ID)
 	require.Equal(t, []any{"received", "points", true}, []any{d.State(), d.FinishedBy, d.Archived})
 
@@ -130,30 +127,25 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
 
-// A message is repeated while it is archived: the repeat waits for the row, which is then
-// deleted, and must not insert the message again.
+// A message is repeated while it is archived. The repeat waits for the row. When the row is deleted, the
+// repeat must not insert the message again.
 func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)
 	m := storetest.Message("k")
 	db.SaveReceived(t, m)
-	db.Exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
+	db.Exec(t, oldMessagesSQL)
 	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
-	repeat := storetest.Message("k")
-	returned := make(chan messages.Submitted, 1)
-	go func() {
-		outs, errs := db.Messages.Submit([]*messages.Submission{repeat})
-		if errs[0] == nil {
-			returned <- outs[0]
-		}
-		close(returned)
-	}()
+	var outs []messages.Submitted
+	var errs []error
+	var submit sync.WaitGroup
+	submit.Go(func() { outs, errs = db.Messages.Submit([]*messages.Submission{storetest.Message("k")}) })
 	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, 10*time.Millisecond)
 	release()
-	out, ok := <-returned
-	require.True(t, ok)
-	require.True(t, out.Replayed && out.Archived, "%+v", out)
+	submit.Wait()
+	require.NoError(t, errs[0])
+	require.True(t, outs[0].Replayed && outs[0].Archived, "%+v", outs[0])
 	require.Zero(t, db.Count(t, `select count(*) from messages`))
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }

@@ -3,12 +3,12 @@ package messages
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/sendonce/sendonce/shared/store"
 )
 
-// A row of message_live without a body was left by a function that was taken over. Many of them at
-// the head of an index would fill the batches, so relay and deliver, when they find one, remove those
-// among the first 1,000 rows of each caller and stream.
+// Only a compromised function leaves rows of message_live without a body. Many of them at the head of an
+// index would fill the batches. A relay or claim that finds one removes those among the first 1,000 rows of
+// each caller and stream.
 const (
 	deleteFirstBodiless = ` limit 1000 for update skip locked
     ) head where not exists (select from messages where messages.id = head.id offset 0) limit 20000
@@ -26,12 +26,8 @@ delete from message_live where id = any (array(select id from bodiless))`
         order by m.next_at` + deleteFirstBodiless
 )
 
-type executor interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
 // removeBodiless runs one of the statements above, and reports whether it removed a row.
-func removeBodiless(ctx context.Context, on executor, sql string) (removed bool, err error) {
-	tag, err := on.Exec(ctx, sql)
+func removeBodiless(ctx context.Context, db store.Execer, sql string) (removed bool, err error) {
+	tag, err := db.Exec(ctx, sql)
 	return tag.RowsAffected() > 0, err
 }

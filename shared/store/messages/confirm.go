@@ -17,15 +17,14 @@ select kind, destination, confirm_token from messages where id = $1
 union all
 select kind, destination, confirm_token from archived_messages where id = $1`
 
-// Recipient is who a message is addressed to.
+// Recipient is the receiver of a message.
 type Recipient struct {
 	To    msg.Address
 	Token []byte // the confirm token of a message to a URL; nil = it has none yet
 }
 
-// Recipient returns who a saved message is addressed to; found is false when there is none. It
-// waits for no lock, so that its duration reveals nothing to a caller without a right to the
-// message.
+// Recipient returns the receiver of a saved message. found is false if there is no such message. It waits
+// for no lock, so its duration reveals nothing to a caller that may not confirm the message.
 func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found bool, err error) {
 	err = store.QueryEach(ctx, st.db.Hot, recipientSQL, []any{id}, []any{&r.To.Kind, &r.To.Name, &r.Token}, func() {
 		found = true
@@ -33,20 +32,19 @@ func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found 
 	return r, found, store.Wrap("recipient", err)
 }
 
-// confirmTokensSQL creates the token of a message only once: the receiver may confirm with
-// the token of any of its deliveries.
+// confirmTokensSQL creates the token of a message only once, so the token of any of its deliveries
+// confirms it.
 const confirmTokensSQL = `
 with l as materialized (
     select id, confirm_token from messages where id = any($1::uuid[]) order by id for update
-), made as (
+), created as (
     update messages set confirm_token = uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
     where id = any(array(select id from l where confirm_token is null))
     returning id, confirm_token
 )
-select id, coalesce(made.confirm_token, l.confirm_token) from l left join made using (id)`
+select id, coalesce(created.confirm_token, l.confirm_token) from l left join created using (id)`
 
-// ConfirmTokens returns the tokens of messages to URLs that need a confirmation. It creates
-// those that are missing, with 244 random bits each.
+// ConfirmTokens returns the confirm tokens of messages, and creates missing ones with 244 random bits each.
 func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID][]byte, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -60,15 +58,14 @@ func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID]
 	return tokens, store.Wrap("confirm tokens", err)
 }
 
-// Confirmation is a consumer's confirmation that it received a message.
+// Confirmation says that a consumer has received a message.
 type Confirmation struct {
 	Consumer   string
 	Permission msg.Permission
 	By         store.Operator // for the audit entry of a confirmation by an admin
 }
 
-// errNotSentYet is for the receivers of a message: they may have received it before its
-// send was recorded.
+// errNotSentYet is the error while a consumer may have received a send that is not recorded yet.
 func errNotSentYet() error {
 	return &task.Error{
 		Code:       task.CodeServerBusy,
@@ -77,16 +74,14 @@ func errNotSentYet() error {
 	}
 }
 
-const confirmAction = "message.receive"
-
 const consumersSQL = `select consumer from message_receipts where message_id = $1`
 
 const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
 
-// Confirm records a confirmation and returns the changed message. A confirmation counts once and
-// may be repeated, also after the message was abandoned or archived. The error is
-// task.CodeNotFound if there is no such message or it was never sent, and task.CodeServerBusy
-// while its first send may be in progress.
+// Confirm records a confirmation and returns the changed message. A consumer counts once, however often it
+// confirms. A message can be confirmed at any time, even when it is abandoned or archived. The error is
+// task.CodeNotFound if there is no such message or it was never sent, and task.CodeServerBusy while its first
+// send may be in progress.
 func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -100,8 +95,8 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 	return after, store.Wrap("confirm message", err)
 }
 
-// decide returns the message after the confirmation. consumers are those that have already
-// confirmed it. again reports that c.Consumer is one of them: then nothing changes.
+// decide returns the message after the confirmation. consumers have already confirmed it. If c.Consumer is
+// one of them, again is true and nothing changes.
 func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, again bool, err error) {
 	switch m.FirstSend(c.Permission) {
 	case msg.NotSent:
@@ -115,17 +110,17 @@ func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Messa
 	return m.Receive(c.Consumer, len(consumers)+1), false, nil
 }
 
-// queueAudit adds an audit entry if an admin confirms for others.
+// queueAudit adds an audit entry if an admin confirms.
 func (c Confirmation) queueAudit(batch *pgx.Batch, id task.ID, before, after msg.Message) {
 	if c.Permission == msg.ByOperator {
-		c.By.QueueAudit(batch, confirmAction, id.String(), messageJSON(before), store.MustJSON(map[string]any{
+		c.By.QueueAudit(batch, "message.receive", id.String(), messageJSON(before), store.MustJSON(map[string]any{
 			"state": after.State(), "status": after.Status, "consumer": c.Consumer,
 		}))
 	}
 }
 
-// confirmOnce counts the receipts while it holds the row lock of the message, so confirmations
-// do not run concurrently with each other or with the relay of this message.
+// confirmOnce reads the receipts while it holds the row lock of the message, so it does not run
+// concurrently with another confirmation or relay of this message.
 func confirmOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (msg.Message, error) {
 	var consumers []string
 	var batch pgx.Batch
@@ -170,11 +165,9 @@ update archived_messages set status = $2, abandoned = $3, finished_by = nullif($
     receipts = receipts || jsonb_build_object('consumer', $5::text, 'confirmedAt', now(), 'sendNo', send_no)
 where id = $1`
 
-// confirmArchived stores a confirmation of an archived message: a receiver can
-// confirm at any time.
 func confirmArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		m, err := readArchivedMessage(ctx, tx, lockArchivedMessageSQL, id)
+		m, err := messageByID(ctx, tx, lockArchivedMessageSQL, id)
 		if err != nil {
 			return err
 		}

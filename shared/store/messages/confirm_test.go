@@ -13,6 +13,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// mustConfirm confirms a message and returns its state. The message must be addressed to the consumer.
+func mustConfirm(t *testing.T, db *storetest.DB, id task.ID, consumer string) string {
+	t.Helper()
+	after, err := db.Messages.Confirm(t.Context(), id, storetest.Addressee(consumer))
+	require.NoError(t, err)
+	return after.State()
+}
+
 func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -13,11 +13,11 @@ import (
 // MaxUnread is the number of unread messages at which counting stops.
 const MaxUnread = 100
 
-// Conversation is one page of the messages that two users, its members, sent to
-// each other, and how far each of them has read.
+// Conversation is one page of the messages that two users (its members) sent to each other, and how far
+// each member has read.
 type Conversation struct {
 	Messages []Detail      // newest first: by creation, then id; with their receipts
-	More     bool          // there are older ones
+	More     bool          // there are older messages
 	Read     [2]ReadCursor // of the members, in the order of the arguments
 }
 
@@ -28,17 +28,17 @@ type ReadCursor struct {
 	Unread int       // newer messages of the other member; MaxUnread = that many or more
 }
 
-// ofConversation are the messages m between $1 and $2.
+// ofConversation selects the messages m between the users $1 and $2.
 const ofConversation = `m.kind = 2 and (m.sender = $1 and m.destination = $2 or m.sender = $2 and m.destination = $1)`
 
-// olderThanMessage selects one page of one direction, newest first: the messages older
-// than the message $4, which was created at $3; all if these are null.
+// olderThanMessage selects the $5 newest messages that are older than the message $4, created at $3. If both
+// are null, it selects the newest of all.
 const olderThanMessage = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
     order by created_at desc, id desc limit $5`
 
-// conversationSQL merges both directions, each of the main tables and of the
-// archive. Messages beyond the size of a page (store.CollectPage) are not loaded:
-// the database knows the length of a text without loading it.
+// conversationSQL merges the messages of both directions, from the main tables and from the archive. It
+// does not load messages beyond the size of a page (store.CollectPage): the database knows the length of
+// a text without loading the text.
 const conversationSQL = `
 select s.*
 from (
@@ -78,36 +78,35 @@ select m.created_at from messages m where m.id = $3 and ` + ofConversation + `
 union all
 select m.created_at from archived_messages m where m.id = $3 and ` + ofConversation
 
-// unreadOf bounds the messages m of $2 to $1 that are newer than the cursor c.
-const unreadOf = `m.kind = 2 and m.sender = $2 and m.destination = $1` + newerThanCursor
-
-const newerThanCursor = `
+// unreadOfPeer selects the messages m of a peer to $1 that are newer than the cursor c.
+const unreadOfPeer = `m.kind = 2 and m.sender = peer.name and m.destination = $1
         and (m.created_at, m.id) > (coalesce(c.created_at, '-infinity'), coalesce(c.id, '00000000-0000-0000-0000-000000000000'))`
 
-// readCursorSQL returns the cursor of $1 in its conversation with $2, and the number of
-// newer messages of $2.
-const readCursorSQL = `
-select c.id, c.read_at, (select count(*) from (
-    (select from messages m where ` + unreadOf + ` limit $3)
-    union all
-    (select from archived_messages m where ` + unreadOf + ` limit $3)
-    limit $3) unread)
-from (select) one left join message_cursors c on c.reader = $1 and c.peer = $2`
+// readCursor returns the cursor of $1 in its conversation with a peer, and how many messages of the peer
+// are newer, up to $2.
+const readCursor = `
+    select c.id, c.read_at, (select count(*) from (
+        (select from messages m where ` + unreadOfPeer + ` limit $2)
+        union all
+        (select from archived_messages m where ` + unreadOfPeer + ` limit $2)
+        limit $2) unread)
+    from (select) one_row left join message_cursors c on c.reader = $1 and c.peer = peer.name`
 
-// Peer is a user who wrote to another, the reader, and the reader's cursor in their conversation.
+const readCursorSQL = `select read.* from (select $3::text as name) peer cross join lateral (` + readCursor + `) read`
+
+// Peer is a user who wrote to another user, the reader.
 type Peer struct {
 	Name   string
 	Last   task.ID   // the newest message to the reader
-	LastAt time.Time // when it was saved
+	LastAt time.Time // when Last was saved
 	Read   ReadCursor
 }
 
-// lastToUser finds the newest message of the sender p to $1 in a table.
-const lastToUser = ` where kind = 2 and destination = $1 and sender = p.sender order by created_at desc, id desc limit 1`
+// lastToUser selects the newest message of a sender to $1.
+const lastToUser = ` where kind = 2 and destination = $1 and sender = senders.name order by created_at desc, id desc limit 1`
 
-// peersSQL goes from sender to sender of the messages to $1, so it reads a few
-// entries of an index for each of them, however many messages they sent. Unread
-// messages are counted only for the peers of the page.
+// peersSQL steps from sender to sender of the messages to $1. It reads a few index entries for each sender,
+// however many messages the sender has sent, and counts unread messages only for the peers of the page.
 const peersSQL = `
 with recursive live as (
     (select sender from messages where kind = 2 and destination = $1 order by sender limit 1)
@@ -119,76 +118,73 @@ with recursive live as (
     union all
     select (select m.sender from archived_messages m where m.kind = 2 and m.destination = $1 and m.sender > archived.sender order by m.sender limit 1)
     from archived where archived.sender is not null
-), page as materialized (
-    select p.sender, l.created_at, l.id
-    from (select sender from live union select sender from archived) p
+), peer as materialized (
+    select senders.name, last.created_at, last.id
+    from (select sender from live union select sender from archived) senders (name)
     cross join lateral (
         (select created_at, id from messages` + lastToUser + `)
         union all
         (select created_at, id from archived_messages` + lastToUser + `)
         order by created_at desc, id desc limit 1
-    ) l
-    where p.sender <> $1
-        and (l.created_at, l.id) < (coalesce($2::timestamptz, 'infinity'), coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
-    order by l.created_at desc, l.id desc limit $4
+    ) last
+    where senders.name <> $1
+        and (last.created_at, last.id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+    order by last.created_at desc, last.id desc limit $5
 )
-select page.sender, page.id, page.created_at, read.*
-from page cross join lateral (` + readCursorOfPeer + `) read
-order by page.created_at desc, page.id desc`
-
-// readCursorOfPeer is readCursorSQL for each row of page.
-const readCursorOfPeer = `
-    select c.id, c.read_at, (select count(*) from (
-        (select from messages m where ` + unreadOfPeer + ` limit $5)
-        union all
-        (select from archived_messages m where ` + unreadOfPeer + ` limit $5)
-        limit $5) unread)
-    from (select) one left join message_cursors c on c.reader = $1 and c.peer = page.sender`
-
-const unreadOfPeer = `m.kind = 2 and m.sender = page.sender and m.destination = $1` + newerThanCursor
+select peer.name, peer.id, peer.created_at, read.*
+from peer cross join lateral (` + readCursor + `) read
+order by peer.created_at desc, peer.id desc`
 
 const peerTimeSQL = `
 select created_at from messages where id = $2 and kind = 2 and destination = $1
 union all
 select created_at from archived_messages where id = $2 and kind = 2 and destination = $1`
 
-// Peers reads a page of the other users who wrote to a user, ordered by their newest
-// messages, newest first. after is the Last of the last peer of the previous page, zero
-// for the first page. The error is task.CodeNotFound if it is not a message to the user.
-func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit int) (peers []Peer, more bool, err error) {
-	var before *time.Time
-	if !after.IsZero() {
-		found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", peerTimeSQL, user, after)
-		if err != nil {
-			return nil, false, store.Wrap("peers", err)
-		}
-		before = &found.At
+// createdAt returns the time that sql finds for a message, nil for the zero id. The last parameter of sql
+// is the id. The error is task.CodeNotFound if there is no such message.
+func (st *Store) createdAt(ctx context.Context, id task.ID, sql string, users ...any) (*time.Time, error) {
+	if id.IsZero() {
+		return nil, nil
 	}
-	peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, before, store.OrNull(after), limit+1, MaxUnread)
+	found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", sql, append(users, id)...)
+	return &found.At, err
+}
+
+// Peers reads a page of the other users who wrote to a user, those with the newest messages first. after
+// is the Last of the last peer of the previous page, zero for the first page. The error is
+// task.CodeNotFound if after is not a message to the user.
+func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit int) (peers []Peer, more bool, err error) {
+	before, err := st.createdAt(ctx, after, peerTimeSQL, user)
+	if err == nil {
+		peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, MaxUnread, before, store.OrNull(after), limit+1)
+	}
 	return peers, more, store.Wrap("peers", err)
 }
 
 func scanPeer(row pgx.CollectableRow) (p Peer, err error) {
-	var upTo *task.ID
-	var readAt *time.Time
-	if err := row.Scan(&p.Name, &p.Last, &p.LastAt, &upTo, &readAt, &p.Read.Unread); err != nil {
-		return p, err
-	}
-	p.Read.set(upTo, readAt)
-	return p, nil
+	err = p.Read.scan(row, &p.Name, &p.Last, &p.LastAt)
+	return p, err
 }
 
-// Conversation reads a page of the conversation of two different users. after is the
-// last id of the previous page, zero for the first page. The error is task.CodeNotFound
-// if it is not of this conversation.
+// scan reads a row with the columns for first and then those of readCursor.
+func (c *ReadCursor) scan(row pgx.Row, first ...any) error {
+	var upTo *task.ID // null if the reader has no cursor yet
+	var readAt *time.Time
+	err := row.Scan(append(first, &upTo, &readAt, &c.Unread)...)
+	if upTo != nil {
+		c.UpTo = *upTo
+	}
+	c.ReadAt = store.OrZero(readAt)
+	return err
+}
+
+// Conversation reads a page of the conversation of two different users. after is the last id of the
+// previous page, zero for the first page. The error is task.CodeNotFound if after is not a message of this
+// conversation.
 func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, limit int) (page Conversation, err error) {
-	var before *time.Time
-	if !after.IsZero() {
-		found, err := store.QueryOne[struct{ At time.Time }](ctx, st.db.Hot, "message", messageTimeSQL, a, b, after)
-		if err != nil {
-			return page, store.Wrap("conversation", err)
-		}
-		before = &found.At
+	before, err := st.createdAt(ctx, after, messageTimeSQL, a, b)
+	if err != nil {
+		return page, store.Wrap("conversation", err)
 	}
 	var batch pgx.Batch
 	batch.Queue(conversationSQL, a, b, before, store.OrNull(after), limit+1).Query(func(rows pgx.Rows) error {
@@ -196,32 +192,14 @@ func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, l
 		return err
 	})
 	for i, members := range [][2]string{{a, b}, {b, a}} {
-		batch.Queue(readCursorSQL, members[0], members[1], MaxUnread).QueryRow(page.Read[i].scan)
+		batch.Queue(readCursorSQL, members[0], MaxUnread, members[1]).QueryRow(func(row pgx.Row) error { return page.Read[i].scan(row) })
 	}
 	err = st.db.Hot.SendBatch(ctx, &batch).Close()
 	return page, store.Wrap("conversation", err)
 }
 
-func (c *ReadCursor) scan(row pgx.Row) error {
-	var id *task.ID
-	var at *time.Time
-	if err := row.Scan(&id, &at, &c.Unread); err != nil {
-		return err
-	}
-	c.set(id, at)
-	return nil
-}
-
-// set stores the columns of a cursor, which are null if there is none yet.
-func (c *ReadCursor) set(upTo *task.ID, at *time.Time) {
-	if upTo != nil {
-		c.UpTo = *upTo
-	}
-	c.ReadAt = store.OrZero(at)
-}
-
-// markReadSQL returns whether message $3 belongs to the conversation of $1 and $2, and if so
-// moves the cursor of $1 up to it.
+// markReadSQL returns whether the message $3 belongs to the conversation of $1 and $2. If so, it moves the
+// cursor of $1 up to $3.
 const markReadSQL = `
 with m as materialized (
     select m.created_at, m.id from messages m where m.id = $3 and ` + ofConversation + `
@@ -234,10 +212,9 @@ with m as materialized (
 )
 select exists (select from m)`
 
-// MarkRead records that reader has read its conversation with peer up to a message
-// of either of them. The cursor never moves back: an older message changes nothing.
-// The error is task.CodeNotFound if the message is not of this conversation, or is not
-// saved yet.
+// MarkRead records that reader has read its conversation with peer up to a message of either of them. An
+// older message than before changes nothing. The error is task.CodeNotFound if the message is not of this
+// conversation or not saved yet.
 func (st *Store) MarkRead(ctx context.Context, reader, peer string, upTo task.ID) error {
 	var found bool
 	err := st.db.Hot.QueryRow(ctx, markReadSQL, reader, peer, upTo).Scan(&found)

@@ -11,27 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
-	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// keys are the client_msg_ids of a page.
+// keys returns the client_msg_ids of a page.
 func keys(c messages.Conversation) []string {
 	return store.Column(c.Messages, func(m messages.Detail) string { return m.ClientMsgID })
 }
 
 func TestConversationIsPagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pageConversation(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
-		})
-	}
+	withAndWithoutPooler(t, pageConversation)
 }
 
 func pageConversation(t *testing.T, db *storetest.DB) {
@@ -48,20 +41,20 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 	db.Chat(t, "ann", "cid", "other")
 	db.Chat(t, "ann", "ann", "self")
 	db.MustSave(t, storetest.Message("subject", func(m *messages.Submission) { m.From, m.To.Name = "ann", "bob" }))
-	db.Relay(t, storetest.Always(storetest.Accepted)) // some are at their end, the rest on its way
+	db.Relay(t, storetest.Always(storetest.Accepted)) // the message to the subject waits for its confirmation, the others are final
 	db.Chat(t, "bob", "ann", "fresh")
 	want = append([]string{"fresh"}, want...)
 
 	for _, members := range [][2]string{{"ann", "bob"}, {"bob", "ann"}} {
-		var seen []string
+		var paged []string
 		var after task.ID
 		for more := true; more; {
 			page := db.MustConverse(t, members[0], members[1], after, 2)
 			require.LessOrEqual(t, len(page.Messages), 2)
-			seen = append(seen, keys(page)...)
+			paged = append(paged, keys(page)...)
 			more, after = page.More, page.Messages[len(page.Messages)-1].ID
 		}
-		require.Equal(t, want, seen)
+		require.Equal(t, want, paged)
 	}
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
 	require.False(t, page.More, "it ends at the limit")
@@ -170,9 +163,7 @@ func TestUnreadCountStopsAtMaxUnread(t *testing.T) {
 	require.Equal(t, messages.MaxUnread-1, db.MustConverse(t, "ann", "bob", task.ID{}, 1).Read[1].Unread)
 }
 
-func peerText(p messages.Peer) string { return fmt.Sprint(p.Name, " ", p.Read.Unread) }
-
-// allPeers reads all pages.
+// allPeers reads all pages and returns the name and the number of unread messages of each peer.
 func allPeers(t *testing.T, db *storetest.DB, user string, limit int) (all []string) {
 	t.Helper()
 	var after task.ID
@@ -183,7 +174,7 @@ func allPeers(t *testing.T, db *storetest.DB, user string, limit int) (all []str
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page), limit)
 		for _, p := range page {
-			all = append(all, peerText(p))
+			all = append(all, fmt.Sprint(p.Name, " ", p.Read.Unread))
 			after = p.Last
 		}
 	}
@@ -209,9 +200,7 @@ func TestPeersAreListedNewestFirst(t *testing.T) {
 	_, _, err := db.Messages.Peers(t.Context(), "bob", second, 1)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "no message to bob")
 
-	db.MustSave(t, storetest.Message("archived", func(m *messages.Submission) {
-		m.From, m.To, m.Confirm = "fay", msg.Address{Kind: msg.User, Name: "ann"}, false
-	}))
+	db.Chat(t, "fay", "ann", "archived")
 	db.Exec(t, `
 with gone as (delete from messages where sender = 'fay' returning *), live as (delete from message_live using gone where message_live.id = gone.id)
 insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
@@ -235,7 +224,7 @@ set session_replication_role = default;
 analyze messages`)
 	require.NoError(t, err)
 	require.Equal(t, []string{"peer 1 100", "peer 2 100", "peer 0 100"}, allPeers(t, db, "ann", 50))
-	blocks := storetest.Blocks(t, conn, messages.PeersSQL, pgx.QueryExecModeExec, "ann", nil, nil, 51, messages.MaxUnread)
+	blocks := storetest.Blocks(t, conn, messages.PeersSQL, pgx.QueryExecModeExec, "ann", messages.MaxUnread, nil, nil, 51)
 	require.Less(t, blocks, 200, "3 peers, 100 unread messages of each")
 }
 
@@ -255,10 +244,10 @@ insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann'
 		Cases: map[string]string{
 			"conversationSQL": `'ann', 'bob', now(), ` + storetest.AnID + `, 51`,
 			"messageTimeSQL":  `'ann', 'bob', ` + storetest.AnID,
-			"readCursorSQL":   `'bob', 'ann', 100`,
+			"readCursorSQL":   `'bob', 100, 'ann'`,
 			"markReadSQL":     `'bob', 'ann', ` + storetest.AnID,
 			"sentToUserSQL":   `'ann', 'bob', 5000`,
-			"peersSQL":        `'ann', now(), ` + storetest.AnID + `, 51, 100`,
+			"peersSQL":        `'ann', 100, now(), ` + storetest.AnID + `, 51`,
 			"peerTimeSQL":     `'ann', ` + storetest.AnID,
 		},
 		Index: map[string]string{

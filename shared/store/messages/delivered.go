@@ -11,47 +11,40 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// noteDeliveredSQL stores the time in accepted_messages, where SaveAccepted reads it. Rows
-// are written in the order of their ids, as SaveAccepted does, so that the two never deadlock.
-// An event may name a message twice, but on conflict cannot update a row twice: hence distinct.
+// noteDeliveredSQL stores the time in accepted_messages, where SaveAccepted reads it. Both write rows in
+// the order of their ids, so they never deadlock. distinct is for a message that is given twice: on
+// conflict cannot update a row twice.
 const noteDeliveredSQL = `
 insert into accepted_messages as a (id, saved_at, delivered_at)
 select distinct id, null::timestamptz, $2::timestamptz from unnest($1::uuid[]) as t (id) order by id
 on conflict (id) do update set delivered_at = least(a.delivered_at, excluded.delivered_at)`
 
-// These set the time of messages that are saved already. A message may change from live to
-// final, or back, while they wait for its lock. So they run for live, done and live again.
+// deliveredLiveSQL and deliveredDoneSQL set the time of messages that are saved already.
 const (
-	deliveredLiveSQL = `
-with l as materialized (
-    select id from message_live where id = any($1::uuid[]) order by id for update
-)
-update message_live set delivered_at = $3
+	deliveredLiveSQL = `with l as materialized (select id from message_live` + lockDelivered + `update message_live` + setDelivered
+	deliveredDoneSQL = `with l as materialized (select id from message_done` + lockDelivered + `update message_done` + setDelivered
+
+	lockDelivered = ` where id = any($1::uuid[]) order by id for update)
+`
+	setDelivered = ` s set delivered_at = $3
 from l join unnest($1::uuid[], $2::uuid[]) as t (id, fingerprint) using (id)
 cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
-where message_live.id = l.id and m.fingerprint = t.fingerprint and (message_live.delivered_at is null or message_live.delivered_at > $3)`
-	deliveredDoneSQL = `
-with d as materialized (
-    select id from message_done where id = any($1::uuid[]) order by id for update
-)
-update message_done set delivered_at = $3
-from d join unnest($1::uuid[], $2::uuid[]) as t (id, fingerprint) using (id)
-cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
-where message_done.id = d.id and m.fingerprint = t.fingerprint and (message_done.delivered_at is null or message_done.delivered_at > $3)`
+where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null or s.delivered_at > $3)`
 )
 
-// RecordDelivered records when accepted messages, given by id and fingerprint, were delivered
-// before they were saved. It may run before, after or during SaveAccepted: when both are done,
-// the rows have the time. Of several times the earliest counts. A row that was saved under the
-// same id for another message is not changed.
+// RecordDelivered records when accepted messages, given by id and fingerprint, were delivered before they
+// were saved. It may run before, after or during SaveAccepted: when both have returned, the messages have
+// the time. The earliest of several times counts. A message that was saved under the same id with another
+// fingerprint is not changed.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
-	// This is not in one transaction with the statements below, which may wait for a relay:
-	// SaveAccepted would wait for these rows.
+	// This is a transaction of its own. The statements below may wait for a relay, and SaveAccepted must not
+	// wait with them for these rows.
 	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
 		return store.Wrap("record delivered messages", err)
 	}
 	var batch pgx.Batch
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
+	// While a statement waits for a lock, a message may change from live to final or back.
 	for _, sql := range []string{deliveredLiveSQL, deliveredDoneSQL, deliveredLiveSQL} {
 		batch.Queue(sql, ids, fingerprints, at)
 	}
@@ -60,8 +53,8 @@ func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprint
 
 const deliveredSQL = `select delivered_at from accepted_messages where id = $1`
 
-// DeliveredAt returns when an accepted message that is not saved yet was delivered; zero if no
-// delivery is recorded.
+// DeliveredAt returns when an accepted message that is not saved yet was delivered; zero if no delivery is
+// recorded.
 func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error) {
 	var at *time.Time
 	err := st.db.Hot.QueryRow(ctx, deliveredSQL, id).Scan(&at)
@@ -71,22 +64,19 @@ func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error)
 	return store.OrZero(at), store.Wrap("delivered message", err)
 }
 
-// deliveredKept is how long the time of a delivery waits for its message to be saved, and
-// senderKept how long the sender of a poisoned message waits for its acknowledgement to be
-// published.
 const (
-	deliveredKept = 30 * 24 * time.Hour
-	senderKept    = 24 * time.Hour
+	deliveredKept = 30 * 24 * time.Hour // for a delivery time whose message is not saved
+	poisonedKept  = 24 * time.Hour      // for the sender of a poisoned message, until the acknowledgement is published
 )
 
 const forgetDeliveredSQL = `
 delete from accepted_messages
 where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))`
 
-// ForgetDelivered removes times of deliveries whose messages were never saved, or were saved and
-// purged before the time was recorded. It also removes the rows of poisoned messages that the
+// ForgetDelivered removes delivery times that are 30 days old and whose messages were never saved, or were
+// saved and purged before the time was recorded. It also removes the rows of poisoned messages that the
 // stream no longer has, a day after they were rejected.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
-	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), senderKept.Seconds())
+	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), poisonedKept.Seconds())
 	return store.Wrap("forget delivered messages", err)
 }

@@ -4,14 +4,13 @@ import "time"
 
 const (
 	DeliveredKept         = deliveredKept
-	InsertMessagesSQL     = insertMessagesSQL
 	MessageDestinationKey = messageDestinationKey
 	PeersSQL              = peersSQL
 )
 
+var InsertMessages = &insertMessages
+
 func DestinationKey(caller int64, url string) string { return destinationKey(caller, url) }
 
-func MessageColumns(rows []*Submission) []any { return messageColumns(rows) }
-
-// CountedAt is when the last count of a caller ended.
-func (st *Store) CountedAt(caller int64) time.Time { return st.messageQuotas.CountedAt(caller) }
+// CountedAt returns when the last count of a caller ended.
+func (st *Store) CountedAt(caller int64) time.Time { return st.quotas.CountedAt(caller) }

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	inboxPart    = 4           // a sender may fill this part of an inbox within 15 minutes: a quarter
-	inboxPairs   = 8192        // pairs of sender and user that are remembered
+	inboxPart    = 4           // a sender may fill a quarter of an inbox within 15 minutes
+	inboxPairs   = 8192        // pairs of sender and user in memory
 	inboxMinutes = 16          // the last 15 minutes, and the current one
 	countMaxAge  = time.Minute // how long a count of the database is used
 )
 
-// inboxShares limits how many messages a sender sends to one user within 15 minutes, so that
-// one sender cannot push the messages of others out of an inbox. Messages that this process
-// accepts are counted exactly, before they are saved. Above a few messages, the database is
-// queried for those of other processes.
+// inboxShares limits how many messages a sender sends to one user within 15 minutes, so that one sender
+// cannot push the messages of others out of an inbox. It counts the messages of this process exactly,
+// before they are saved. For a pair with more than a few messages, it queries the database for those of other
+// processes.
 type inboxShares struct {
 	limit      int // messages of a sender to a user; 0 = no limit
 	countSaved func(ctx context.Context, pair inboxPair) (int, error)
 
 	mu       sync.Mutex
-	of       map[inboxPair]*inboxShare
-	counting bool // a query is running; there is one at a time
+	byPair   map[inboxPair]*inboxShare
+	counting bool // a query is running: only one at a time
 }
 
 type inboxPair struct{ sender, user string }
 
 type inboxShare struct {
-	byMinute [inboxMinutes]int // messages that this process accepted, those of the minute m at m % inboxMinutes
+	byMinute [inboxMinutes]int // messages that this process accepted; minute m is at m % inboxMinutes
 	minute   int64             // the newest in byMinute
 	inFlight int               // messages of calls that have not ended
 
@@ -54,19 +54,18 @@ func (s *inboxShare) accepted(now time.Time) (n int) {
 	return n
 }
 
-// uncounted is the number of messages of a pair up to which the database is not queried.
+// uncounted returns up to how many messages of a pair the database is not queried.
 func (i *inboxShares) uncounted() int { return i.limit / 250 }
 
-// inboxReservation is one message of a pair, counted before it is saved. It is nil for a
-// message that is not counted.
+// inboxReservation is one message of a pair, counted before it is saved; nil for a message without a limit.
 type inboxReservation struct {
 	shares *inboxShares
 	share  *inboxShare
 	ended  bool
 }
 
-// admit counts a message as in flight. It returns nil if the sender has reached its limit for
-// the user. Call release when the call ends.
+// admit counts a message as in flight until release is called. It returns nil if the sender has reached its
+// limit for the user.
 func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,54 +91,46 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	return &inboxReservation{shares: i, share: s}
 }
 
-// share returns the counts of a pair. If there are too many pairs, it forgets those with few
-// messages, or all pairs with nothing in flight: their saved messages are still in the database.
+// share returns the counts of a pair. If there are too many pairs, it removes those with few messages and, if
+// that is not enough, all pairs with nothing in flight: the database still has their saved messages.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
-	s := i.of[pair]
-	if s != nil {
+	if s := i.byPair[pair]; s != nil {
 		return s
 	}
-	if len(i.of) >= inboxPairs {
-		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool {
-			return old.inFlight == 0 && old.accepted(now) <= i.uncounted()
-		})
+	for _, atMost := range []int{i.uncounted(), i.limit} {
+		if len(i.byPair) >= inboxPairs {
+			maps.DeleteFunc(i.byPair, func(_ inboxPair, s *inboxShare) bool { return s.inFlight == 0 && s.accepted(now) <= atMost })
+		}
 	}
-	if len(i.of) >= inboxPairs {
-		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.inFlight == 0 })
+	if i.byPair == nil {
+		i.byPair = map[inboxPair]*inboxShare{}
 	}
-	if i.of == nil {
-		i.of = map[inboxPair]*inboxShare{}
-	}
-	s = &inboxShare{}
-	i.of[pair] = s
+	s := &inboxShare{}
+	i.byPair[pair] = s
 	return s
 }
 
 // keep records that the message was saved or accepted.
-func (p *inboxReservation) keep() {
-	p.end(func(s *inboxShare) {
-		s.accepted(time.Now())
-		s.byMinute[s.minute%inboxMinutes]++
-	})
-}
+func (r *inboxReservation) keep() { r.end(1) }
 
-// release ends the call: a message that was not kept no longer counts.
-func (p *inboxReservation) release() { p.end(func(*inboxShare) {}) }
+// release removes the message from the counts, unless keep was called before.
+func (r *inboxReservation) release() { r.end(0) }
 
-func (p *inboxReservation) end(count func(*inboxShare)) {
-	if p == nil {
+func (r *inboxReservation) end(accepted int) {
+	if r == nil {
 		return
 	}
-	p.shares.mu.Lock()
-	defer p.shares.mu.Unlock()
-	if !p.ended {
-		p.ended = true
-		p.share.inFlight--
-		count(p.share)
+	r.shares.mu.Lock()
+	defer r.shares.mu.Unlock()
+	if !r.ended {
+		r.ended = true
+		r.share.inFlight--
+		r.share.accepted(time.Now()) // sets minute
+		r.share.byMinute[r.share.minute%inboxMinutes] += accepted
 	}
 }
 
-// count queries how many messages of a pair are saved.
+// count sets how many messages of a pair other processes have saved.
 func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()
@@ -153,7 +144,8 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	}
 }
 
-// sentToUserSQL counts what $1 and the other callers of its account sent to the user $2 within 15 minutes, up to $3.
+// sentToUserSQL counts, up to $3, the messages that $1 and the other callers of its account sent to the user $2
+// within 15 minutes.
 const sentToUserSQL = `
 select count(*) from (
     select from messages where kind = 2 and sender in (

@@ -24,13 +24,13 @@ func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 			shares.add("greedy", "vic")
 		}
 		shares.add("ann", fmt.Sprint(n))
-		if len(shares.of) > inboxPairs {
+		if len(shares.byPair) > inboxPairs {
 			require.Fail(t, "too many")
 		}
 	}
 	require.Nil(t, shares.admit(inboxPair{"greedy", "vic"}), "a pair with many messages is kept")
 	require.NotNil(t, shares.admit(inboxPair{"ann", "1"}))
-	require.Same(t, slow.share, shares.of[inboxPair{"slow", "vic"}], "and one with a message in flight")
+	require.Same(t, slow.share, shares.byPair[inboxPair{"slow", "vic"}], "and one with a message in flight")
 }
 
 func (i *inboxShares) add(sender, user string) {

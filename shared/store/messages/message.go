@@ -3,6 +3,8 @@ package messages
 import (
 	"context"
 	"encoding/json"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,15 +14,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// messageBody is the part of messages m that every query of a message returns, followed by
-// messageLive, messageDone or messageArchived, its receipts and now().
+// messageBody has the first columns of a row for readMessage. One of messageLive, messageWaiting,
+// messageDone and messageArchived follows, then receipts and now(). The aliases are m for the body, l
+// for the live row and d for the final one.
 const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
     coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
     coalesce(m.accept_seq, 0), m.accepted_at, coalesce(m.producer, ''), m.fingerprint`
 
 const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
-// messageWaiting is messageLive with the error of the paused stream of a message that is due.
+// messageWaiting is messageLive, but the error of a due message is that of its stream if that is paused.
 const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
     coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
@@ -32,19 +35,22 @@ const (
 	messageArchived = messageEnd + `, true`
 )
 
+// fromArchivedMessages is the from clause for messageBody and messageArchived.
+const fromArchivedMessages = ` from archived_messages m cross join lateral (select m.*) d `
+
 // ReceiptJSON is a row of message_receipts r as a Receipt.
 const ReceiptJSON = `jsonb_build_object('consumer', r.consumer, 'confirmedAt', r.confirmed_at, 'sendNo', r.send_no)`
 
 const receiptsOfBody = `(select coalesce(jsonb_agg(` + ReceiptJSON + ` order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
 
-// noReceipts is used where receipts are not wanted or cannot be seen: a statement that waits
-// for a lock does not see what was committed meanwhile.
+// noReceipts stands for receipts that are not needed. A statement that waits for a lock could not
+// return them: it does not see rows that are committed meanwhile.
 const noReceipts = `'[]'::jsonb`
 
-// bodyOfLive joins the body to live rows l, always by its primary key.
+// bodyOfLive joins the bodies m of live rows l, always by their primary key.
 const bodyOfLive = ` cross join lateral (select * from messages where messages.id = l.id offset 0) m `
 
-// bodyOrNull is bodyOfLive with nulls for a row whose body is missing, which scanClaimed counts.
+// bodyOrNull is bodyOfLive, but keeps rows without a body, for scanClaimed to count.
 const bodyOrNull = ` left join lateral (select * from messages where messages.id = l.id offset 0) m on true `
 
 // bodyOfListed is bodyOfLive for the read role, which may not read confirm tokens.
@@ -53,6 +59,23 @@ const bodyOfListed = ` cross join lateral (
         expected_receipts, created_at, accept_seq, accepted_at, producer, fingerprint
     from messages where messages.id = l.id offset 0
 ) m `
+
+// messageDestinationKey is the SQL of destinationKey for a message m to a URL; null for others.
+const messageDestinationKey = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
+
+// destinationKey is the same for all messages of a caller to a host.
+func destinationKey(caller int64, url string) string {
+	return strconv.FormatInt(caller, 10) + " " + HostOf(url)
+}
+
+// HostOf returns the host of a URL, with its port.
+func HostOf(url string) string {
+	_, rest, _ := strings.Cut(url, "://")
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		rest = rest[:i]
+	}
+	return rest
+}
 
 // Detail is a reliable message with its body.
 type Detail struct {
@@ -68,9 +91,9 @@ type Detail struct {
 	Data        json.RawMessage // any JSON but null, as it was submitted
 	SentAt      time.Time       // by the sender's clock; zero = not given
 	CreatedAt   time.Time
-	AcceptSeq   int64     // in the stream that accepted it; 0 = it was saved by Submit
-	AcceptedAt  time.Time // zero likewise
-	Producer    string    // the process that accepted it; "" likewise
+	AcceptSeq   int64     // its sequence number in the stream that accepted it; 0 = Submit saved it
+	AcceptedAt  time.Time // zero if Submit saved it
+	Producer    string    // the process that accepted it; "" if Submit saved it
 	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
 	Receipts    store.List[Receipt] // in time order; nil unless the method documents it
@@ -87,19 +110,18 @@ type Receipt struct {
 // Valid implements store.Element.
 func (r Receipt) Valid() bool { return store.ValidTime(r.ConfirmedAt) }
 
-// To is where the message goes.
+// To returns the address of the message.
 func (m *Detail) To() msg.Address {
 	return msg.Address{Kind: m.Kind, Name: m.Destination}
 }
 
-// scanMessages reads rows of messageBody with what follows it, receipts and now(), and then the
-// columns in more.
-func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) error {
-	_, err := scanClaimed(rows, each, more...)
+func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time)) error {
+	_, err := scanClaimed(rows, each)
 	return err
 }
 
-// scanClaimed is scanMessages for rows of bodyOrNull. It skips and counts those without a body.
+// scanClaimed calls each for every row of bodyOrNull, and scans its last columns into more. It skips
+// and counts rows without a body.
 func scanClaimed(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) (bodiless int, err error) {
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
 		if row.RawValues()[0] == nil { // the id of the body
@@ -142,17 +164,26 @@ select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
 from messages m join message_done d on d.id = m.id where m.id = $1
 union all` + archivedMessageSQL
 
+const archivedMessageSQL = `
+select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromArchivedMessages + `where m.id = $1`
+
 // ByID returns a message with its receipts, whether it is live, final or archived. The error
 // is task.CodeNotFound if there is none.
-func (st *Store) ByID(ctx context.Context, id task.ID) (found Detail, err error) {
-	rows, err := st.db.Hot.Query(ctx, messageSQL, id)
+func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
+	m, err := messageByID(ctx, st.db.Hot, messageSQL, id)
+	return m, store.Wrap("message", err)
+}
+
+// messageByID reads the message that sql finds by id. The error is task.CodeNotFound if there is none.
+func messageByID(ctx context.Context, q store.Querier, sql string, id task.ID) (message Detail, err error) {
+	rows, err := q.Query(ctx, sql, id)
 	if err == nil {
-		err = scanMessages(rows, func(m Detail, _ time.Time) { found = m })
+		err = scanMessages(rows, func(m Detail, _ time.Time) { message = m })
 	}
-	if err == nil && found.ID.IsZero() {
+	if err == nil && message.ID.IsZero() {
 		err = errNoMessage()
 	}
-	return found, store.Wrap("message", err)
+	return message, err
 }
 
 func errNoMessage() error { return store.NotFound("message") }
@@ -164,10 +195,9 @@ where l.remaining_sends = 0 and l.status = $1 and l.id > $2 and l.updated_at <= 
 order by l.id
 limit $4`
 
-// ListStuck lists, by id, messages that have no sends left and wait for an operator: those that
-// no broker accepted (msg.Sending) or that were sent and not confirmed (msg.Sent) for
-// olderThan. They have their receipts. after is the last id of the previous page, zero for the
-// first page.
+// ListStuck lists, by id and with their receipts, messages that have no sends left and did not change for
+// olderThan. Their status is msg.Sending (no send was accepted) or msg.Sent (not all consumers have
+// confirmed). after is the last id of the previous page, zero for the first page.
 func (st *Store) ListStuck(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []Detail, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanMessage, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
 	return page, more, store.Wrap("stuck messages", err)

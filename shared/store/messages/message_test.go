@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
@@ -23,18 +24,24 @@ func data(text string) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.Data = []byte(text) }
 }
 
+func unconfirmed(m *messages.Submission) { m.Confirm = false }
+
 func TestMessageLifeFromSubmitToConfirmation(t *testing.T) {
 	t.Parallel()
+	withAndWithoutPooler(t, wholeMessageLife)
+}
+
+// withAndWithoutPooler runs a test on a database behind PgBouncer, as far as the client can tell, and directly.
+func withAndWithoutPooler(t *testing.T, test func(t *testing.T, db *storetest.DB)) {
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			wholeMessageLife(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
+			test(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
 		})
 	}
 }
 
 func wholeMessageLife(t *testing.T, db *storetest.DB) {
-	ctx := t.Context()
 	sentAt := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	m := storetest.Message("k", func(m *messages.Submission) {
 		m.SentAt, m.Exchange, m.RoutingKey, m.ExpectedReceipts = sentAt, "orders", "paid", 2
@@ -48,39 +55,31 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 		and content = '{"order": 7, "b":1e400}' and remaining_sends = 2 and status = 0`, m.ID))
 
 	b := storetest.Always(storetest.Accepted)
-	relayed, err := db.Messages.Relay(ctx, 100, b.Publish)
-	require.NoError(t, err)
+	relayed := db.RelayDue(t, b)
 	require.Equal(t, 1, relayed.Rows)
 	require.WithinRange(t, relayed.Again[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
 	require.Equal(t, []string{storetest.Send(m, "1.1")}, b.MsgIDs())
 	require.Equal(t, "order.paid.v1", b.Sends[0].Type)
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
-	relayed, err = db.Messages.Relay(ctx, 100, b.Publish)
-	require.NoError(t, err)
-	require.Zero(t, relayed.Rows, "it is not due yet")
+	require.Zero(t, db.RelayDue(t, b).Rows, "the second send is not due yet")
 
 	for range 2 {
-		after, err := db.Messages.Confirm(ctx, m.ID, storetest.Addressee("points"))
-		require.NoError(t, err)
-		require.Equal(t, "sent", after.State(), "one consumer counts once")
+		require.Equal(t, "sent", mustConfirm(t, db, m.ID, "points"), "one consumer counts once")
 	}
-	after, err := db.Messages.Confirm(ctx, m.ID, storetest.Addressee("stock"))
-	require.NoError(t, err)
-	require.Equal(t, "received", after.State())
-	_, err = db.Messages.Confirm(ctx, m.ID, storetest.Addressee("late"))
-	require.NoError(t, err)
+	require.Equal(t, "received", mustConfirm(t, db, m.ID, "stock"))
+	mustConfirm(t, db, m.ID, "late")
 	d = db.MustMessage(t, m.ID)
 	require.Equal(t, []string{"points", "stock", "late"}, store.Column(d.Receipts, func(r messages.Receipt) string { return r.Consumer }))
 	require.EqualValues(t, 1, d.Receipts[0].SendNo)
 	require.WithinDuration(t, time.Now(), d.Receipts[0].ConfirmedAt, time.Minute)
 	require.Equal(t, "stock", d.FinishedBy)
-	require.Equal(t, 0, db.Count(t, `select count(*) from message_live`))
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where status = 2 and remaining_sends = 1`))
 	require.Zero(t, db.Relay(t, b).Rows)
 
-	_, err = db.Messages.Confirm(ctx, task.NewID(), storetest.Addressee("points"))
+	_, err := db.Messages.Confirm(t.Context(), task.NewID(), storetest.Addressee("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
-	_, err = db.Messages.ByID(ctx, task.NewID())
+	_, err = db.Messages.ByID(t.Context(), task.NewID())
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
@@ -145,8 +144,7 @@ func TestConcurrentRepeatsAreSavedOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		firsts := slices.DeleteFunc(first, func(is bool) bool { return !is })
-		require.Len(t, firsts, 1)
+		require.Len(t, slices.DeleteFunc(first, func(saved bool) bool { return !saved }), 1)
 	}
 	require.Equal(t, 40, storetest.OpenAt(t, url).Count(t, `select count(*) from message_live`))
 }
@@ -158,8 +156,9 @@ func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 	tx, err := slow.Begin(t.Context())
 	require.NoError(t, err)
 	m := storetest.Message("k")
-	_, err = tx.Exec(t.Context(), messages.InsertMessagesSQL, messages.MessageColumns([]*messages.Submission{m})...)
-	require.NoError(t, err)
+	var batch pgx.Batch
+	messages.InsertMessages.Queue(&batch, []*messages.Submission{m})
+	require.NoError(t, tx.SendBatch(t.Context(), &batch).Close())
 	outs, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("k"), storetest.Message("bystander")})
 	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
 	require.NoError(t, errs[1])
@@ -212,7 +211,7 @@ func TestFinalStateDependsOnTheAddress(t *testing.T) {
 	}
 	db.MustSave(t, slices.Collect(maps.Keys(want))...)
 	db.Relay(t, storetest.Always(storetest.Accepted))
-	postAll(t, db, msg.Result{Outcome: msg.Accepted})
+	settlePosts(t, db, storetest.Accepted, claimPosts(t, db)...)
 	for m, state := range want {
 		d := db.MustMessage(t, m.ID)
 		require.Equal(t, state, d.State())

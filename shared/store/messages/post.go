@@ -3,8 +3,6 @@ package messages
 import (
 	"context"
 	"math/rand/v2"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// PostSources finds the callers that have messages for URLs, and when the earliest of
-// each is due: one probe of the index each.
+// PostSources lists, as source, the callers that have messages for URLs, with the earliest due time of each:
+// one index probe for each caller.
 const PostSources = `
 with recursive source (caller_id, next_at) as (
     (select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 order by caller_id, next_at limit 1)
@@ -27,18 +25,23 @@ with recursive source (caller_id, next_at) as (
     ) n
 )`
 
-// claimPostsSQL claims due messages to URLs. Its CTEs are those of claimDeliveriesSQL in package
-// webhooks, where each has a comment. An HTTP call may take longer than a lock should be held, so
-// the next send time is the lease.
-const claimPostsSQL = PostSources + `, in_flight as materialized (
+// claimPostsSQL claims due messages to URLs. The next send time is the lease. Each CTE narrows the one before it.
+const claimPostsSQL = PostSources +
+	// in_flight: the posts that this process has claimed. busy: how many of these each account has.
+	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::text[]) as h (caller_id, destination_key)
 ), busy as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n from in_flight h left join callers c on c.id = h.caller_id group by account
-), open as materialized (
+)` +
+	// open: the callers with something due, of accounts below their limit.
+	`, open as materialized (
     select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as busy, ` + store.RandomHash + ` as start
     from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
-), due as (
+)` +
+	// due: the earliest of each caller and, so that no destination hides another one, the earliest of each of 64 destinations. If there
+	// are more destinations, start chooses the 64. One destination is written as a range, as only the index of destinations has that order.
+	`, due as (
     select o.account, o.busy, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
         select id, destination_key, next_at from message_live
@@ -48,12 +51,12 @@ const claimPostsSQL = PostSources + `, in_flight as materialized (
     union
     select o.account, o.busy, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
-        with recursive l (hash, destination_key) as (
+        with recursive destinations (hash, key) as (
             select o.start, ''
             union
-            select n.hash, n.destination_key from l cross join lateral (
+            select n.hash, n.destination_key from destinations d cross join lateral (
                 (select hashtextextended(destination_key, 0) as hash, destination_key from message_live
-                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and (hashtextextended(destination_key, 0), destination_key) > (l.hash, l.destination_key)
+                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and (hashtextextended(destination_key, 0), destination_key) > (d.hash, d.key)
                 order by hashtextextended(destination_key, 0), destination_key limit 1)
                 union all
                 (select hashtextextended(destination_key, 0), destination_key from message_live
@@ -62,17 +65,22 @@ const claimPostsSQL = PostSources + `, in_flight as materialized (
                 limit 1
             ) n
         )
-        select hash, destination_key from l where destination_key <> '' limit 64
-    ) l cross join lateral (
+        select hash, key from destinations where key <> '' limit 64
+    ) d cross join lateral (
         select id, destination_key, next_at from message_live
         where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
-            and (hashtextextended(destination_key, 0), destination_key) >= (l.hash, l.destination_key) and (hashtextextended(destination_key, 0), destination_key, next_at) <= (l.hash, l.destination_key, now())
+            and (hashtextextended(destination_key, 0), destination_key) >= (d.hash, d.key)
+            and (hashtextextended(destination_key, 0), destination_key, next_at) <= (d.hash, d.key, now())
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
-), by_destination as (
+)` +
+	// by_destination: turn counts the posts of a destination, those in flight first, then the earliest.
+	`, by_destination as (
     select due.*, coalesce(h.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as turn
     from due left join (select destination_key, count(*) as n from in_flight group by destination_key) h on h.destination_key = due.destination_key
-), by_account as (
+)` +
+	// by_account: turn counts the posts of an account, its destinations in turn. claimed: accounts in turn, without locked rows.
+	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn from by_destination where turn <= $4
 ), claimed as materialized (
     select x.id from (select id from by_account where turn <= $5 order by turn, random()) p cross join lateral (
@@ -92,23 +100,17 @@ type Post struct{ Detail }
 // (InFlightLimits.Destination).
 func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Destination) }
 
-// destinationKey is the same for all messages of a caller to a host.
-func destinationKey(caller int64, url string) string {
-	return strconv.FormatInt(caller, 10) + " " + HostOf(url)
+// InFlightLimits limits how many posts, or how many webhook deliveries, one process has in flight.
+type InFlightLimits struct {
+	All         int
+	Caller      int // for one caller and the other callers of its account, together
+	Destination int // for one host of a caller, or one endpoint
+	Failing     int // webhooks only: for all endpoints that fail; one account may use a quarter
 }
 
-// HostOf is the host of a URL, with its port.
-func HostOf(address string) string {
-	_, rest, _ := strings.Cut(address, "://")
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		rest = rest[:i]
-	}
-	return rest
-}
-
-// ClaimPosts claims messages that are due for their URLs, up to limits. The posts that the process
-// already has in flight count towards these. A post that is not settled within lease is due again,
-// as if it had not been sent.
+// ClaimPosts claims messages that are due for their URLs, up to limits. inFlight are the posts that this
+// process has claimed and not settled: they count towards the limits. A post that is not settled within lease
+// is due again, as if it had not been sent.
 func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, err error) {
 	for again := true; again && err == nil && len(posts) == 0; {
 		posts, again, err = st.claimPosts(ctx, limits, inFlight, lease)
@@ -116,7 +118,7 @@ func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight
 	return posts, store.Wrap("claim posts", err)
 }
 
-// claimPosts is one claim. removed reports whether it found rows without a body and removed some.
+// claimPosts claims once. removed reports whether it removed rows without a body.
 func (st *Store) claimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, removed bool, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, limits.All-len(inFlight),
 		store.Column(inFlight, func(p Post) int64 { return p.CallerID }), store.Column(inFlight, func(p Post) string { return p.DestinationKey() }),
@@ -137,14 +139,14 @@ type Posted struct {
 	Result msg.Result
 }
 
-// SettledPosts is what SettlePosts did.
+// SettledPosts is the result of SettlePosts.
 type SettledPosts struct {
 	Locked []int       // indexes of the results that were not stored, as another transaction has locked their messages: settle these again
 	Again  []time.Time // when messages are due again
 }
 
-// SettlePosts records the results of posts. It never waits for locked messages, as it serves many
-// callers: their results are left out. So are those of messages that no longer exist.
+// SettlePosts stores the results of posts. It serves many callers, so it never waits for locked messages: it
+// leaves out their results. It also leaves out the results of messages that no longer exist.
 func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled SettledPosts, err error) {
 	if len(posted) == 0 {
 		return settled, nil
@@ -156,7 +158,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 			return err
 		}
 		var changes []messageChange
-		indexes := make(map[task.ID]int, len(posted)) // in changes: a message that was redriven during its post may be there twice
+		indexes := make(map[task.ID]int, len(posted)) // in changes: a message that was redriven during its post may have two results
 		for i, p := range posted {
 			m, found := locked.byID[p.ID]
 			if !found {
@@ -181,12 +183,4 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return settled, store.Wrap("settle posts", err)
-}
-
-// InFlightLimits limits how many posts, or how many webhook deliveries, one process has in flight.
-type InFlightLimits struct {
-	All         int
-	Caller      int // for one caller and the other callers of its account, together
-	Destination int // for one host of a caller, or one endpoint
-	Failing     int // webhooks only: for all endpoints that fail; at most a quarter of Failing for one account
 }

@@ -19,18 +19,21 @@ import (
 // wideLimits allow all posts of these tests.
 var wideLimits = messages.InFlightLimits{All: 100, Caller: 100, Destination: 16}
 
-// postAll claims all due posts, settles each with the result r, and returns when they are due again.
-func postAll(t *testing.T, db *storetest.DB, r msg.Result) []time.Time {
+func claimPosts(t *testing.T, db *storetest.DB, inFlight ...messages.Post) []messages.Post {
 	t.Helper()
-	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
+	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, inFlight, time.Minute)
 	require.NoError(t, err)
-	var posted []messages.Posted
-	for _, p := range posts {
-		posted = append(posted, messages.Posted{Post: p, Result: r})
-	}
-	settled, err := db.Messages.SettlePosts(t.Context(), posted)
+	return posts
+}
+
+// settlePosts settles each post with the result r.
+func settlePosts(t *testing.T, db *storetest.DB, r msg.Result, posts ...messages.Post) messages.SettledPosts {
+	t.Helper()
+	settled, err := db.Messages.SettlePosts(t.Context(), store.Column(posts, func(p messages.Post) messages.Posted {
+		return messages.Posted{Post: p, Result: r}
+	}))
 	require.NoError(t, err)
-	return settled.Again
+	return settled
 }
 
 func toURL(m *messages.Submission) {
@@ -42,35 +45,25 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
 	db.MustSave(t, m)
-	relayed, err := db.Messages.Relay(t.Context(), 10, storetest.Always(storetest.Accepted).Publish)
-	require.NoError(t, err)
-	require.Zero(t, relayed.Rows, "the relay does not send messages to URLs")
+	require.Zero(t, db.RelayDue(t, storetest.Always(storetest.Accepted)).Rows, "the relay does not send messages to URLs")
 
-	first, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
-	require.NoError(t, err)
+	first := claimPosts(t, db)
 	require.Len(t, first, 1)
 	require.Equal(t, "https://shop.example/in", first[0].Destination)
-	none, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
-	require.NoError(t, err)
-	require.Empty(t, none)
+	require.Empty(t, claimPosts(t, db))
 
 	db.Exec(t, `update message_live set next_at = now()`) // the lease ended
-	second, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
-	require.NoError(t, err)
+	second := claimPosts(t, db)
 	require.Len(t, second, 1)
 	refused := msg.Result{Outcome: msg.Refused, Reason: "returned 500"}
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: refused}})
-	require.NoError(t, err)
+	settlePosts(t, db, refused, first[0])
 	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a failure after the lease does not count as a send")
-	settled, err := db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: second[0], Result: refused}})
-	require.NoError(t, err)
-	require.Len(t, settled.Again, 1)
+	require.Len(t, settlePosts(t, db, refused, second[0]).Again, 1)
 	d := db.MustMessage(t, m.ID)
 	require.EqualValues(t, 1, d.Remaining)
 	require.Equal(t, "returned 500", d.LastError)
 
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Accepted}}})
-	require.NoError(t, err)
+	settlePosts(t, db, storetest.Accepted, first[0])
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State(), "a late success counts: the receiver has it")
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
@@ -80,13 +73,13 @@ func TestRedriveSendsMessageStuckOnDeadURL(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL, func(m *messages.Submission) { m.MaxSends = 1 })
 	db.MustSave(t, m)
-	require.Empty(t, postAll(t, db, msg.Result{Outcome: msg.Refused, Reason: "connection refused"}))
+	require.Empty(t, settlePosts(t, db, msg.Result{Outcome: msg.Refused, Reason: "connection refused"}, claimPosts(t, db)...).Again)
 	d := db.MustMessage(t, m.ID)
 	require.True(t, d.Stuck())
 	require.Equal(t, "sending", d.State())
 	_, err := db.Messages.Redrive(t.Context(), m.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
-	postAll(t, db, msg.Result{Outcome: msg.Accepted})
+	settlePosts(t, db, storetest.Accepted, claimPosts(t, db)...)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
@@ -95,12 +88,10 @@ func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL)
 	db.MustSave(t, m)
-	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
+	posts := claimPosts(t, db)
+	_, err := db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
 	require.NoError(t, err)
-	_, err = db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
-	require.NoError(t, err)
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Accepted}}})
-	require.NoError(t, err)
+	settlePosts(t, db, storetest.Accepted, posts...)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
@@ -124,27 +115,19 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		busy, free := storetest.Message(name+" busy", toURL), storetest.Message(name+" free", toURL)
 		deleted := storetest.Message(name+" deleted", toURL)
 		db.MustSave(t, busy, free, deleted)
-		posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
-		require.NoError(t, err)
+		posts := claimPosts(t, db)
 		require.Len(t, posts, 3, name)
-		var posted []messages.Posted
-		for _, p := range posts {
-			posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Accepted}})
-		}
 		held.before(busy.ID)
 		db.Exec(t, `delete from message_live where id = $1`, deleted.ID)
 		db.Exec(t, `delete from messages where id = $1`, deleted.ID)
 		release := storetest.HoldLock(t, url, held.sql, busy.ID)
-		settled, err := db.Messages.SettlePosts(t.Context(), posted)
-		require.NoError(t, err, name)
+		settled := settlePosts(t, db, storetest.Accepted, posts...)
 		require.Equal(t, "received", db.MustMessage(t, free.ID).State(), name)
 		require.Len(t, settled.Locked, 1, name)
-		locked := posted[settled.Locked[0]]
+		locked := posts[settled.Locked[0]]
 		require.Equal(t, busy.ID, locked.ID, name)
 		release()
-		settled, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{locked})
-		require.NoError(t, err, name)
-		require.Empty(t, settled.Locked, name)
+		require.Empty(t, settlePosts(t, db, storetest.Accepted, locked).Locked, name)
 		require.Equal(t, "received", db.MustMessage(t, busy.ID).State(), name)
 	}
 }
@@ -164,16 +147,12 @@ func TestOneHostDoesNotDelayAnother(t *testing.T) {
 		}
 		return n
 	}
-	first, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
-	require.NoError(t, err)
+	first := claimPosts(t, db)
 	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, byKey(first))
 	shop := slices.DeleteFunc(slices.Clone(first), func(p messages.Post) bool { return p.DestinationKey() != "0 shop.example" })
-	more, err := db.Messages.ClaimPosts(t.Context(), wideLimits, shop[:15], time.Minute)
-	require.NoError(t, err)
-	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(more), "those in flight count")
+	require.Equal(t, map[string]int{"0 shop.example": 1}, byKey(claimPosts(t, db, shop[:15]...)), "the posts in flight count")
 
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: first[0], Result: msg.Result{Outcome: msg.Accepted}}})
-	require.NoError(t, err)
+	settlePosts(t, db, storetest.Accepted, first[0])
 	next, due, err := db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)
 	require.True(t, due)
@@ -204,20 +183,14 @@ func TestSettlePostsOfOneMessageTwice(t *testing.T) {
 	db := storetest.Open(t)
 	redriven, other := storetest.Message("redriven", toURL), storetest.Message("other", toURL)
 	db.MustSave(t, redriven, other)
-	posts, err := db.Messages.ClaimPosts(t.Context(), wideLimits, nil, time.Minute)
+	posts := claimPosts(t, db)
+	_, err := db.Messages.Redrive(t.Context(), redriven.ID, store.Operator{Name: "ops"})
 	require.NoError(t, err)
-	_, err = db.Messages.Redrive(t.Context(), redriven.ID, store.Operator{Name: "ops"})
-	require.NoError(t, err)
-	again, err := db.Messages.ClaimPosts(t.Context(), wideLimits, posts, time.Minute)
-	require.NoError(t, err)
+	again := claimPosts(t, db, posts...)
 	require.Len(t, again, 1)
-	var posted []messages.Posted
-	for _, p := range append(posts, again...) {
-		posted = append(posted, messages.Posted{Post: p, Result: msg.Result{Outcome: msg.Accepted}})
-	}
-	require.Len(t, posted, 3)
-	_, err = db.Messages.SettlePosts(t.Context(), posted)
-	require.NoError(t, err)
+	posts = append(posts, again...)
+	require.Len(t, posts, 3)
+	settlePosts(t, db, storetest.Accepted, posts...)
 	require.Equal(t, 2, db.Count(t, `select count(*) from message_done`))
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }

@@ -11,41 +11,31 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// messageJSON is a message in operator_actions.
-func messageJSON(m msg.Message) string {
-	return store.MustJSON(map[string]any{
-		"state": m.State(), "status": m.Status, "epoch": m.Epoch, "remaining_sends": m.Remaining, "last_error": m.LastError,
-	})
+// decision is a change of messages by an operator.
+type decision struct {
+	action string // in operator_actions
+	apply  func(m msg.Message, now time.Time) (msg.Message, error)
 }
 
-// decision applies an operator's decision to a message.
-type decision func(m msg.Message, now time.Time) (msg.Message, error)
-
-func redrive(m msg.Message, now time.Time) (msg.Message, error) { return m.Redrive(now) }
+var redrive = decision{"message.redrive", msg.Message.Redrive}
 
 func abandonBy(by store.Operator) decision {
-	return func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }
+	return decision{"message.abandon", func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }}
 }
-
-// The actions in operator_actions.
-const (
-	redriveAction = "message.redrive"
-	abandonAction = "message.abandon"
-)
 
 // Redrive makes a message due at once, with all its sends again. The error is task.CodeNotFound if
 // there is no such message, or task.CodeConflict if it is archived, or final and not abandoned.
 func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
-	return st.decideMessage(ctx, id, redriveAction, redrive, by)
+	return st.decideMessage(ctx, id, redrive, by)
 }
 
 // Abandon ends a message without delivery. Abandoning it again changes nothing. Errors are
 // those of Redrive.
 func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
-	return st.decideMessage(ctx, id, abandonAction, abandonBy(by), by)
+	return st.decideMessage(ctx, id, abandonBy(by), by)
 }
 
-func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, decide decision, by store.Operator) (Detail, error) {
+func (st *Store) decideMessage(ctx context.Context, id task.ID, d decision, by store.Operator) (Detail, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var locks pgx.Batch
 		locked := queueMessageLocks(&locks, id)
@@ -54,41 +44,38 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, action string, d
 		}
 		m, err := locked.get(id)
 		if task.CodeOf(err) == task.CodeNotFound {
-			if m, err = archivedMessage(ctx, tx, id); err == nil {
-				return store.AuditEntry{}, decideArchivedMessage(m, decide)
-			}
+			m, err = messageByID(ctx, tx, archivedMessageSQL, id)
 		}
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		after, err := decide(m.Message, locked.now)
+		after, err := d.apply(m.Message, locked.now)
 		if err != nil {
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, err.Error())
 		}
+		if m.Archived && after != m.Message {
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "the message is archived and changes no more; send it again under another client_msg_id")
+		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
-		return store.AuditEntry{Action: action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
+		return store.AuditEntry{Action: d.action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
 	})
 	if err != nil {
-		return Detail{}, store.Wrap(action, err)
+		return Detail{}, store.Wrap(d.action, err)
 	}
 	return st.ByID(ctx, id)
 }
 
-// RecordReveal adds audit entries: an operator was shown the data of messages.
+// RecordReveal adds an audit entry for each message whose data was shown to an operator.
 func (st *Store) RecordReveal(ctx context.Context, ids []task.ID, by store.Operator) error {
-	subjects := make([]string, len(ids))
-	for i, id := range ids {
-		subjects[i] = id.String()
-	}
-	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "message.reveal", `{"revealed":["data"]}`, subjects...))
+	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "message.reveal", `{"revealed":["data"]}`, store.Column(ids, task.ID.String)...))
 }
 
 // StuckFilter selects stuck messages. A zero field selects all.
 type StuckFilter struct {
 	Status    *msg.Status // msg.Sending or msg.Sent
 	IDs       []task.ID
-	OlderThan time.Duration // stuck for at least as long
+	OlderThan time.Duration // without a change for at least as long
 }
 
 func (f StuckFilter) args() []any {
@@ -126,39 +113,40 @@ from l` + bodyOfLive
 // RedriveStuck redrives up to limit stuck messages in one transaction, with an audit entry for
 // each, and returns how many were changed. Locked messages are skipped.
 func (st *Store) RedriveStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
-	return st.decideStuck(ctx, f, limit, redriveAction, redrive, by)
+	return st.decideStuck(ctx, f, limit, redrive, by)
 }
 
-// AbandonStuck is RedriveStuck with Abandon.
+// AbandonStuck is RedriveStuck for Abandon.
 func (st *Store) AbandonStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
-	return st.decideStuck(ctx, f, limit, abandonAction, abandonBy(by), by)
+	return st.decideStuck(ctx, f, limit, abandonBy(by), by)
 }
 
-func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, action string, decide decision, by store.Operator) (n int, err error) {
+func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, d decision, by store.Operator) (n int, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		changes, err := decideLocked(ctx, tx, f, limit, decide)
+		changes, err := lockStuck(ctx, tx, f, limit, d)
 		if err != nil {
 			return err
 		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, changes)
 		for _, c := range changes {
-			by.QueueAudit(&batch, action, c.id.String(), messageJSON(c.before), messageJSON(c.after))
+			by.QueueAudit(&batch, d.action, c.id.String(), messageJSON(c.before), messageJSON(c.after))
 		}
 		n = len(changes)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return n, store.Wrap(action, err)
+	return n, store.Wrap(d.action, err)
 }
 
-func decideLocked(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, decide decision) (changes []messageChange, err error) {
+// lockStuck locks stuck messages and returns their changes.
+func lockStuck(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, d decision) (changes []messageChange, err error) {
 	rows, err := tx.Query(ctx, lockStuckMessagesSQL, append(f.args(), limit)...)
 	if err != nil {
 		return nil, err
 	}
 	var refused error
 	err = scanMessages(rows, func(m Detail, now time.Time) {
-		after, err := decide(m.Message, now)
+		after, err := d.apply(m.Message, now)
 		if err != nil {
 			refused = err
 		}

@@ -12,9 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// DueStreams lists the callers and streams that have messages to send as s, with the earliest
-// due time of each pair, by one index probe each. Messages to URLs (kind 1) are left to
-// ClaimPosts.
+// DueStreams lists, as s, each pair of caller and stream that has messages to send, with its earliest due
+// time: one index probe for each pair. Messages to URLs (kind 1) are left out, see ClaimPosts.
 const DueStreams = `
 with recursive s (caller_id, stream, next_at) as (
     (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at, id limit 1)
@@ -30,13 +29,13 @@ with recursive s (caller_id, stream, next_at) as (
 const anyMessageDueSQL = DueStreams + `
 select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`
 
-// lockDueMessagesSQL locks due messages for the broker and reads their bodies, the earliest of
-// each caller and stream. Each caller gets an equal part of $1, divided equally among its
-// streams, and an equal part of $2 on a stream whose pause has ended. So however much one
-// caller has waiting, on however many streams, the first messages of every other caller are in
-// the same batch. If there are more callers or streams than rows to lock, some are chosen at random.
-// The data of a batch is limited to about 4 MiB: messages above that are locked but not loaded,
-// and room = 0 means that there may be more. Rows that another relay has locked are skipped.
+// lockDueMessagesSQL locks due messages for the broker, the earliest of each caller and stream, and reads
+// their bodies. Each caller gets an equal part of the $1 rows, divided equally among its streams. On a stream
+// whose pause has ended, each caller gets an equal part of $2 rows. So however many messages and streams one
+// caller has, the first messages of every other caller are in the same batch. If there are more callers or
+// streams than rows, some are chosen at random. The data of a batch is limited to about 4 MiB: messages above
+// that are locked but not loaded, and room = 0 means that there may be more. Rows that another relay has locked
+// are skipped.
 const lockDueMessagesSQL = DueStreams + `, due as materialized (
     select s.caller_id, s.stream, p.failures, random() as chance
     from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
@@ -45,50 +44,48 @@ const lockDueMessagesSQL = DueStreams + `, due as materialized (
 ), probed as materialized (
     select stream, count(*) as callers from due where failures is not null group by stream
 ), l as materialized (
-    select x.*, o.failures, case when x.through > o.budget then 0 else o.room end as allowed
+    select picked.*, share.failures, case when picked.bytes_so_far > share.max_bytes then 0 else share.max_rows end as room
     from (
-        select due.*, greatest(coalesce($2 / probed.callers, $1 / parts), 1) as room, (4 << 20) / least(parts, $1) as budget
+        select due.*, greatest(coalesce($2 / probed.callers, $1 / parts), 1) as max_rows, (4 << 20) / least(parts, $1) as max_bytes
         from due join shares using (caller_id) left join probed using (stream)
         where chance * parts < $1
-    ) o cross join lateral (
-        select y.*, sum(bytes) over (rows unbounded preceding) as through
+    ) share cross join lateral (
+        select locked.*, sum(bytes) over (rows unbounded preceding) as bytes_so_far
         from (
             select * from message_live m
-            where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = o.caller_id and m.stream = o.stream and m.next_at <= now()
+            where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = share.caller_id and m.stream = share.stream and m.next_at <= now()
             order by m.next_at, m.id
-            limit o.room
+            limit share.max_rows
             for update skip locked
-        ) y
+        ) locked
         offset 0
-    ) x
-    where x.through - x.bytes <= o.budget
+    ) picked
+    where picked.bytes_so_far - picked.bytes <= share.max_bytes
 )
-select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.allowed, l.failures
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.room, l.failures
 from l` + bodyOrNull
 
 // Due is a message to be sent now.
 type Due struct {
 	Detail
-	MsgID string // identifies this send; the same again if no stream accepted it
+	MsgID string // identifies this send; stays the same until a stream accepts it
 
 	stream string
 }
 
-// Relay sends about limit due messages to the broker, the earliest of each caller and stream,
-// and settles them in one transaction. publish is called while the rows are locked. It returns
-// one result per message, in order, within 3 s: otherwise confirmations give up waiting, and
-// after 10 s the database releases the locks. Any number of relays may run at once; each
-// message is sent by one of them at a time.
+// Relay sends about limit due messages to the broker, the earliest of each caller and stream, and settles
+// them in one transaction. It calls publish while the rows are locked. publish returns one result per message,
+// in order, within 3 s: otherwise confirmations give up waiting, and after 10 s the database releases the
+// locks. Any number of relays may run at once: a message is sent by one of them at a time.
 //
-// A stream that is unavailable (msg.OneStream) is paused: its messages are not changed, and after
-// growing pauses a few of them are tried until it accepts them. While the broker is unavailable
-// (Relayed.BrokerUnavailable) nothing changes either; the caller must pause, or the next call takes the same
-// messages. So one relay keeps the order of a sender's messages to one receiver. A second one,
-// running beside it, takes messages behind those that the first has locked. Only a message that
-// its stream refuses alone is overtaken.
+// An unavailable stream (msg.OneStream) is paused, and its messages are not changed. After growing pauses, a
+// few of them are tried until the stream accepts them. While the broker is unavailable
+// (Relayed.BrokerUnavailable), nothing changes: the caller must pause, or the next call takes the same
+// messages. So a single relay keeps the order of a sender's messages to one receiver, except for a message
+// that its stream refuses alone. A concurrent relay takes messages behind those that the first one has locked.
 //
-// When publish fails, the process dies or the commit is lost, nothing is settled: the messages
-// are sent again with the same MsgID, by which a broker recognises them.
+// If publish fails, the process dies or the commit is lost, nothing is settled. The messages are sent again
+// with the same MsgID, by which the broker recognises them.
 func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -129,7 +126,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 		if r.Outcome == msg.Accepted {
 			usage.add(m.stream, m.CallerID, len(m.Data))
 		}
-		// One jitter plus a microsecond each, so that delayed messages keep their order.
+		// All have the same jitter and a microsecond between them, so that delayed messages keep their order.
 		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
 		if after.NextAt.After(now) {
@@ -146,8 +143,8 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	return relayed, bodiless, conn.SendBatch(ctx, &batch).Close()
 }
 
-// lockDueMessages begins a transaction and locks due messages. It ends the transaction if there
-// are none. bodiless counts the locked rows without a body, which are not in due.
+// lockDueMessages begins a transaction and locks due messages. If there are none, it ends the transaction.
+// bodiless counts locked rows without a body, which are not in due.
 func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, bodiless int, err error) {
 	var anyDue bool
 	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&anyDue); err != nil || !anyDue {

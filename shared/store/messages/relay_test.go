@@ -33,9 +33,7 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
 	db.MakeDue(t)
 	db.Relay(t, storetest.Always(storetest.Accepted))
-	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
-	require.NoError(t, err)
-	require.Equal(t, "received", after.State())
+	require.Equal(t, "received", mustConfirm(t, db, m.ID, "points"))
 	db.MakeDue(t)
 	require.Zero(t, db.Relay(t, storetest.Always(refuses)).Rows)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
@@ -67,7 +65,7 @@ const insertBodilessSQL = `insert into message_live (id, remaining_sends, kind, 
 func TestRelayRemovesBodilessMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	well := storetest.Message("well", func(m *messages.Submission) { m.To, m.Confirm = msg.Address{Kind: msg.User, Name: "bob"}, false })
+	well := storetest.Message("well", storetest.SendTo(msg.User, "bob"), unconfirmed)
 	db.MustSave(t, well)
 	db.Exec(t, insertBodilessSQL, msg.User, msg.StreamUsers, nil)
 	b := storetest.Always(storetest.Accepted)
@@ -80,17 +78,15 @@ func TestRelayRemovesBodilessMessages(t *testing.T) {
 func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	well := storetest.Message("well", func(m *messages.Submission) { m.To = msg.Address{Kind: msg.URL, Name: "https://shop.example/"} })
+	well := storetest.Message("well", toURL)
 	db.MustSave(t, well)
 	db.Exec(t, insertBodilessSQL, msg.URL, "", "0 shop.example")
-	posts, err := db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 128, Caller: 32, Destination: 16}, nil, time.Minute)
-	require.NoError(t, err)
+	posts := claimPosts(t, db)
 	require.Len(t, posts, 1)
 	require.Equal(t, well.ID, posts[0].ID)
 	require.Zero(t, db.Count(t, `select count(*) from message_live where next_at <= now()`))
 	db.MakeDue(t)
-	_, err = db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 128, Caller: 32, Destination: 16}, nil, time.Minute)
-	require.NoError(t, err)
+	claimPosts(t, db)
 	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "a later claim removes the rows that the first one leased")
 }
 
@@ -130,30 +126,25 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 		rows = append(rows, storetest.Message(fmt.Sprint(i)))
 		sends = append(sends, storetest.Send(rows[i], "1.1"))
 	}
-	db.MustSave(t, rows[0])
-	db.MustSave(t, rows[1])
-	db.MustSave(t, rows[2])
-	before := db.MustMessage(t, rows[0].ID)
-	relay := func(b *storetest.Broker) store.Relayed {
-		relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
-		require.NoError(t, err)
-		return relayed
+	for _, m := range rows[:3] {
+		db.MustSave(t, m)
 	}
+	before := db.MustMessage(t, rows[0].ID)
 	for range 3 {
 		b := storetest.Always(storetest.NoStream)
-		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, relay(b), "no message gets another time")
+		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "no message gets another time")
 		require.Equal(t, sends[:3], b.MsgIDs())
 	}
 	after := db.MustMessage(t, rows[0].ID)
 	require.Equal(t, "no connection", after.LastError, "a reader sees why")
 	after.LastError = ""
-	require.Equal(t, before, after, "and no message was written")
+	require.Equal(t, before, after, "no message was written")
 	require.Equal(t, 1, db.Count(t, `select count(*) from stream_pauses where xmin::text::bigint = (select min(xmin::text::bigint) from stream_pauses) and failures = 0`))
 
 	db.MustSave(t, rows[3])
 	db.MustSave(t, rows[4])
 	b := storetest.Always(storetest.Accepted)
-	require.Len(t, relay(b).Again, 5)
+	require.Len(t, db.RelayDue(t, b).Again, 5)
 	require.Equal(t, sends, b.MsgIDs())
 }
 
@@ -252,14 +243,14 @@ func TestManyStreamsOfACallerDoNotDelayOthers(t *testing.T) {
 	}
 	save(7, 50, 4)
 	save(8, 1, 120)
-	b, of := storetest.Always(storetest.Accepted), func(d messages.Due) int64 { return d.CallerID }
+	b, caller := storetest.Always(storetest.Accepted), func(d messages.Due) int64 { return d.CallerID }
 	db.RelayDue(t, b)
-	require.Equal(t, map[int64]int{7: 50, 8: 50}, storetest.ByCaller(b.Sends, of), "half of the batch for each")
+	require.Equal(t, map[int64]int{7: 50, 8: 50}, storetest.ByCaller(b.Sends, caller), "half of the batch for each")
 	save(7, 250, 1)
 	b.Sends = nil
 	db.RelayDue(t, b)
-	require.Equal(t, 50, storetest.ByCaller(b.Sends, of)[8], "even if there are more streams than the batch has rows")
-	require.Less(t, storetest.ByCaller(b.Sends, of)[7], 90, "about half of the batch")
+	require.Equal(t, 50, storetest.ByCaller(b.Sends, caller)[8], "even if there are more streams than the batch has rows")
+	require.Less(t, storetest.ByCaller(b.Sends, caller)[7], 90, "about half of the batch")
 	for db.RelayDue(t, b).More {
 	}
 	require.Zero(t, db.Count(t, `select count(*) from message_live`), "all are sent")

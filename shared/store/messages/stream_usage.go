@@ -19,11 +19,11 @@ import (
 // is configurable.
 const StreamAccepted = "ACCEPTED"
 
-// StreamOverhead is about how many bytes a stream stores for a message beside its data:
-// subject, headers and its own record.
+// StreamOverhead is about how many bytes a stream stores for a message beside its data, such as subject and
+// headers.
 const StreamOverhead = 500
 
-// streamUsage has the bytes that each stream stored for each caller.
+// streamUsage is how many bytes each stream stored for each caller.
 type streamUsage map[usageKey]int64
 
 type usageKey struct {
@@ -31,7 +31,7 @@ type usageKey struct {
 	caller int64
 }
 
-// add counts a message that a stream stored. Only the streams of Sendonce are counted.
+// add counts a message that a stream stored, if the stream is one of Sendonce's own.
 func (u streamUsage) add(stream string, caller int64, data int) {
 	switch stream {
 	case msg.StreamMessages, msg.StreamUsers, StreamAccepted:
@@ -39,15 +39,14 @@ func (u streamUsage) add(stream string, caller int64, data int) {
 	}
 }
 
-// addUsageSQL adds to the rows of this minute. They are sorted, so that two transactions
-// never deadlock.
+// addUsageSQL adds to the rows of this minute. Its input is sorted, so that two transactions never deadlock.
 const addUsageSQL = `
 insert into stream_usage as u (since, stream, caller_id, bytes)
 select date_trunc('minute', now()), * from unnest($1::text[], $2::bigint[], $3::bigint[]) as t (stream, caller_id, bytes)
 on conflict (since, stream, caller_id) do update set bytes = least(u.bytes, 1000000000000000000) + excluded.bytes`
 
-// queueStreamUsage adds the statement that stores usage. It belongs at the end of a transaction,
-// because other transactions that count the same caller wait for its rows.
+// queueStreamUsage adds the statement that stores usage. Call it at the end of a transaction, because other
+// transactions with messages of the same caller wait for its rows.
 func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 	if len(usage) == 0 {
 		return
@@ -61,31 +60,31 @@ func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 
 const (
 	sharesEvery = 2 * time.Second
-	sharesDelay = 500 * time.Millisecond // of a query, so that the first call of a process does not wait for a second connection
+	sharesDelay = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
 	shareRetry  = time.Minute
 )
 
-// sharesExceededSQL finds the accounts (see Caller.Account) whose messages of the last 15 minutes take more
-// than a quarter of a stream, if those of all accounts take more than half of it.
+// sharesExceededSQL returns the accounts (see Caller.Account) whose messages of the last 15 minutes take more
+// than a quarter of a stream of which all accounts together take more than half. A stream of size 0 has no limit.
 const sharesExceededSQL = `
 select stream, caller_id from (
     select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
     from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' group by 1, 2
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
-where total > size / 2 and own > size / 4`
+where size > 0 and total > size / 2 and own > size / 4`
 
-// streamShares caches which callers have recently used more than their share of a stream. It is
-// read again every two seconds while messages arrive.
+// streamShares caches which accounts use more than their share of a stream. It is read again every two seconds
+// while messages arrive.
 type streamShares struct {
 	query func(ctx context.Context) (map[usageKey]bool, error)
 
 	mu         sync.Mutex
-	over       map[usageKey]bool
-	next       time.Time
+	over       map[usageKey]bool // by stream and account
+	next       time.Time         // the earliest next query
 	refreshing bool
 }
 
-func (s *streamShares) exceeded(caller int64, streams []string) bool {
+func (s *streamShares) exceeded(account int64, streams []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.refreshing && time.Now().After(s.next) {
@@ -93,7 +92,7 @@ func (s *streamShares) exceeded(caller int64, streams []string) bool {
 		time.AfterFunc(sharesDelay, s.refresh)
 	}
 	for _, stream := range streams {
-		if s.over[usageKey{stream, caller}] {
+		if s.over[usageKey{stream, account}] {
 			return true
 		}
 	}
@@ -112,24 +111,17 @@ func (s *streamShares) refresh() {
 	}
 }
 
-// sharesExceeded returns streamShares.query for streams of these sizes in bytes.
-func (st *Store) sharesExceeded(sizes map[string]int64) func(context.Context) (map[usageKey]bool, error) {
-	var names []string
-	var bytes []int64
-	for _, name := range []string{msg.StreamMessages, msg.StreamUsers, StreamAccepted} {
-		if sizes[name] > 0 {
-			names, bytes = append(names, name), append(bytes, sizes[name])
-		}
+// sharesExceeded queries the accounts that use more than their share of streams with these sizes in bytes.
+func (st *Store) sharesExceeded(ctx context.Context, sizes map[string]int64) (over map[usageKey]bool, err error) {
+	if len(sizes) == 0 {
+		return nil, nil
 	}
-	return func(ctx context.Context) (map[usageKey]bool, error) {
-		if len(names) == 0 {
-			return nil, nil
-		}
-		over := map[usageKey]bool{}
-		var key usageKey
-		err := store.QueryEach(ctx, st.db.Hot, sharesExceededSQL, []any{store.Unprepared, names, bytes}, []any{&key.stream, &key.caller}, func() {
-			over[key] = true
-		})
-		return over, err
-	}
+	streams := slices.Collect(maps.Keys(sizes))
+	bytes := store.Column(streams, func(name string) int64 { return sizes[name] })
+	over = map[usageKey]bool{}
+	var key usageKey
+	err = store.QueryEach(ctx, st.db.Hot, sharesExceededSQL, []any{store.Unprepared, streams, bytes}, []any{&key.stream, &key.caller}, func() {
+		over[key] = true
+	})
+	return over, err
 }

@@ -14,18 +14,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one message to save. One with Refused set is not saved; if its id is
-// known, it is a replay.
+// Submission is a message to save.
 type Submission struct {
 	ID          task.ID   // the server_msg_id, see msg.ID
-	CallID      task.ID   // made for this call alone, before its commit
+	CallID      task.ID   // unique to this call, so that it recognises the rows of its own earlier try
 	Fingerprint task.Hash // of the decoded request
 
 	CallerID         int64
 	From             string
 	ClientMsgID      string
 	To               msg.Address
-	Exchange         string // "" unless To was made of it and RoutingKey
+	Exchange         string // "" unless To was made of Exchange and RoutingKey
 	RoutingKey       string
 	Type             string
 	Data             []byte    // any JSON but null, at most msg.MaxData bytes
@@ -34,16 +33,14 @@ type Submission struct {
 	MaxSends         int16
 	ExpectedReceipts int16 // 1 without Confirm
 
-	// Set if a stream accepted the message before, else zero.
+	// Zero unless a stream accepted the message before.
 	AcceptSeq  int64     // its sequence number in the stream
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 
-	ahead time.Duration // how long before now it is due, which orders the messages that are saved together
+	ahead time.Duration // the message is due so long before now; this orders messages that are saved together
 
-	// Refused is why the message cannot be saved. A message that is known is
-	// a replay, whatever Refused is.
-	Refused *task.Error
+	Refused *task.Error // why the message must not be saved; if it was saved before, it is a replay all the same
 }
 
 // Submitted is the result of a Submission.
@@ -51,22 +48,21 @@ type Submitted struct {
 	State    string // the present one, as msg.Message.State
 	Status   msg.Status
 	SavedAt  time.Time   // by the database's clock
-	Replayed bool        // it was saved by an earlier call
-	Archived bool        // with Replayed: the message is final and old
+	Replayed bool        // an earlier call saved the message
+	Archived bool        // a replay of a message that is archived
 	Refused  *task.Error // nothing was done
 
 	err error // of this row alone
 }
 
-// Submit saves the messages, together with those of other calls, and returns when all are
-// committed: each is then due to be sent. The two slices have one entry for each row, in order.
-// A refusal is in Submitted. An error means that the outcome is unknown or that the database is
-// unavailable.
+// Submit saves the messages, together with those of other calls. It returns when all are committed and due
+// to be sent. The two slices have one entry for each row, in order. A refusal is in Submitted. An error means
+// that the outcome is unknown or that the database is unavailable.
 //
-// The primary keys of messages and archived_messages alone decide what is a repeat: a message
-// of the same caller, sender and client_msg_id has the same id on each path.
+// A message with the same caller, sender and client_msg_id always has the same id. So the primary keys of
+// messages and archived_messages decide whether a message is a repeat.
 func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
-	outs, errs := st.messages.Do(rows)
+	outs, errs := st.submissions.Do(rows)
 	for i, err := range errs {
 		if err == nil {
 			err = outs[i].err
@@ -79,31 +75,86 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	return outs, errs
 }
 
-// insertMessagesSQL saves new messages, due at once, and returns their ids and the time. Rows
-// come sorted by id, so that two flushes never deadlock. Messages of a stream are due a
-// microsecond apart, in the stream's order.
-const insertMessagesSQL = `
+const bodyColumns = `id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer`
+
+// insertMessages saves new messages, due at once, and returns their ids and the time. The rows must be
+// sorted by id, so that two transactions never deadlock. Messages of a stream are due a microsecond apart, in
+// the stream's order.
+var insertMessages = store.BulkStatement[*Submission]{Columns: submissionColumns, Text: `
 with i as materialized (
-    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
-        $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[],
-        $17::bigint[], $18::timestamptz[], $19::text[], $20::interval[], $21::text[], $22::text[])
-    as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, destination_key, stream)
+    select * from unnest(@arrays) as t (@columns)
 ), b as (
-    insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
-    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, now() - ahead
-    from i
+    insert into messages (` + bodyColumns + `, created_at)
+    select ` + bodyColumns + `, now() - ahead from i
     on conflict (id) do nothing
     returning id
 )
 insert into message_live (id, caller_id, kind, destination_key, stream, bytes, remaining_sends, next_at)
 select id, caller_id, kind, destination_key, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
-returning id, updated_at`
+returning id, updated_at`}
 
-// knownMessagesSQL returns the state of saved messages, and the call that saved each. The status is
-// null if a message has no row in either table.
+func submissionColumns() []store.BulkColumn[*Submission] {
+	return []store.BulkColumn[*Submission]{
+		store.Array("id uuid", func(m *Submission) task.ID { return m.ID }),
+		store.Array("call_id uuid", func(m *Submission) task.ID { return m.CallID }),
+		store.Array("fingerprint uuid", func(m *Submission) task.Hash { return m.Fingerprint }),
+		store.Array("caller_id bigint", func(m *Submission) int64 { return m.CallerID }),
+		store.Array("sender text", func(m *Submission) string { return m.From }),
+		store.Array("client_msg_id text", func(m *Submission) string { return m.ClientMsgID }),
+		store.Array("kind smallint", func(m *Submission) int16 { return int16(m.To.Kind) }),
+		store.Array("destination text", func(m *Submission) string { return m.To.Name }),
+		store.Array("exchange_name text", func(m *Submission) *string { return store.OrNull(m.Exchange) }),
+		store.Array("routing_key text", func(m *Submission) *string { return store.OrNull(m.RoutingKey) }),
+		store.Array("type text", func(m *Submission) string { return m.Type }),
+		store.Array("data text", func(m *Submission) string { return string(m.Data) }),
+		store.Array("sent_at timestamptz", func(m *Submission) *time.Time { return store.TimeOrNull(m.SentAt) }),
+		store.Array("confirm boolean", func(m *Submission) bool { return m.Confirm }),
+		store.Array("max_sends smallint", func(m *Submission) int16 { return m.MaxSends }),
+		store.Array("expected_receipts smallint", func(m *Submission) int16 { return m.ExpectedReceipts }),
+		store.Array("accept_seq bigint", func(m *Submission) *int64 { return store.OrNull(m.AcceptSeq) }),
+		store.Array("accepted_at timestamptz", func(m *Submission) *time.Time { return store.TimeOrNull(m.AcceptedAt) }),
+		store.Array("producer text", func(m *Submission) *string { return store.OrNull(store.Storable(m.Producer)) }),
+		store.Array("ahead interval", func(m *Submission) time.Duration { return m.ahead }),
+		store.Array("destination_key text", (*Submission).destinationKey),
+		store.Array("stream text", func(m *Submission) string { return m.To.Stream() }),
+	}
+}
+
+// destinationKey returns the key of a message to a URL, null for others.
+func (m *Submission) destinationKey() *string {
+	if m.To.Kind != msg.URL {
+		return nil
+	}
+	return new(destinationKey(m.CallerID, m.To.Name))
+}
+
+// withdrawArchivedSQL deletes messages that a transaction has just inserted although they are
+// archived, and returns their ids. It runs after the insert, so it sees what was archived while the insert
+// waited. So no id is ever used twice, at the cost of one probe of the archive's primary key for each new message.
+const withdrawArchivedSQL = `
+with a as materialized (
+    select id from archived_messages where id = any($1::uuid[])
+), l as (
+    delete from message_live where id = any(array(select id from a))
+)
+delete from messages where id = any(array(select id from a)) returning id`
+
+// queueNewMessages adds the statements that save messages. Reading the results of the batch
+// fills inserted with the ids of the new messages and the time.
+func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID]time.Time) {
+	if len(rows) == 0 {
+		return
+	}
+	insertMessages.Queue(batch, rows).Query(store.CollectTimes(inserted))
+	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *Submission) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		return store.Each(rows, []any{&id}, func() { delete(inserted, id) })
+	})
+}
+
+// knownMessagesSQL returns the state of saved messages, and the call that saved each. The status is null if a
+// message has neither a live nor a final row.
 const knownMessagesSQL = `
 select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false), m.created_at
 from messages m
@@ -111,13 +162,15 @@ left join message_live l on l.id = m.id
 left join message_done d on d.id = m.id
 where m.id = any($1::uuid[])`
 
+const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
+
 // flushMessages commits the rows in one transaction. If the response to the commit is
 // lost, it repeats the transaction, and recognises its own rows by their call_id. An error
 // after the commit fails only the rows that were not inserted.
 func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
-	saved := map[task.ID]time.Time{} // by call
+	saved := map[task.ID]time.Time{} // by CallID
 	if fresh := freshMessages(rows); len(fresh) > 0 {
-		err := st.db.RetryLostCommit(ctx, func(bool) error { return st.insertMessages(ctx, fresh, alone, saved) })
+		err := st.db.RetryLostCommit(ctx, func(bool) error { return st.commitMessages(ctx, fresh, alone, saved) })
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +199,7 @@ func freshMessages(rows []*Submission) []*Submission {
 	return slices.CompactFunc(fresh, func(a, b *Submission) bool { return a.ID == b.ID })
 }
 
-func (st *Store) insertMessages(ctx context.Context, rows []*Submission, alone bool, saved map[task.ID]time.Time) error {
+func (st *Store) commitMessages(ctx context.Context, rows []*Submission, alone bool, saved map[task.ID]time.Time) error {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return err
@@ -169,43 +222,6 @@ func (st *Store) insertMessages(ctx context.Context, rows []*Submission, alone b
 		}
 	}
 	return nil
-}
-
-// destinationKey is that of a message to a URL, null for others.
-func (m *Submission) destinationKey() *string {
-	if m.To.Kind != msg.URL {
-		return nil
-	}
-	key := destinationKey(m.CallerID, m.To.Name)
-	return &key
-}
-
-// messageColumns returns the arguments of insertMessagesSQL.
-func messageColumns(rows []*Submission) []any {
-	return []any{
-		store.Column(rows, func(m *Submission) task.ID { return m.ID }),
-		store.Column(rows, func(m *Submission) task.ID { return m.CallID }),
-		store.Column(rows, func(m *Submission) task.Hash { return m.Fingerprint }),
-		store.Column(rows, func(m *Submission) int64 { return m.CallerID }),
-		store.Column(rows, func(m *Submission) string { return m.From }),
-		store.Column(rows, func(m *Submission) string { return m.ClientMsgID }),
-		store.Column(rows, func(m *Submission) int16 { return int16(m.To.Kind) }),
-		store.Column(rows, func(m *Submission) string { return m.To.Name }),
-		store.Column(rows, func(m *Submission) *string { return store.OrNull(m.Exchange) }),
-		store.Column(rows, func(m *Submission) *string { return store.OrNull(m.RoutingKey) }),
-		store.Column(rows, func(m *Submission) string { return m.Type }),
-		store.Column(rows, func(m *Submission) string { return string(m.Data) }),
-		store.Column(rows, func(m *Submission) *time.Time { return store.TimeOrNull(m.SentAt) }),
-		store.Column(rows, func(m *Submission) bool { return m.Confirm }),
-		store.Column(rows, func(m *Submission) int16 { return m.MaxSends }),
-		store.Column(rows, func(m *Submission) int16 { return m.ExpectedReceipts }),
-		store.Column(rows, func(m *Submission) *int64 { return store.OrNull(m.AcceptSeq) }),
-		store.Column(rows, func(m *Submission) *time.Time { return store.TimeOrNull(m.AcceptedAt) }),
-		store.Column(rows, func(m *Submission) *string { return store.OrNull(store.Storable(m.Producer)) }),
-		store.Column(rows, func(m *Submission) time.Duration { return m.ahead }),
-		store.Column(rows, func(m *Submission) *string { return m.destinationKey() }),
-		store.Column(rows, func(m *Submission) string { return m.To.Stream() }),
-	}
 }
 
 // knownMessage is the saved message with the id of a Submission.
@@ -235,7 +251,7 @@ func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open [
 		switch {
 		case found && first.fingerprint != m.Fingerprint:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
-		case found && first.status == nil: // a function that was taken over deleted its row
+		case found && first.status == nil: // a compromised function deleted its row
 			out[i].err = fmt.Errorf("message %s has no state: its row of message_live or message_done was deleted", m.ID)
 		case found:
 			replayed = true
@@ -255,16 +271,13 @@ func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open [
 
 func (st *Store) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]knownMessage, error) {
 	known := make(map[task.ID]knownMessage, len(ids))
-	for _, from := range []struct {
-		sql      string
-		archived bool
-	}{{knownMessagesSQL, false}, {knownArchivedMessagesSQL, true}} {
+	for _, sql := range []string{knownMessagesSQL, knownArchivedMessagesSQL} {
 		missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := known[id]; return found })
 		if len(missing) == 0 {
 			break
 		}
-		m := knownMessage{archived: from.archived}
-		err := store.QueryEach(ctx, st.db.Hot, from.sql, []any{missing}, []any{&m.id, &m.call, &m.fingerprint, &m.status, &m.abandoned, &m.savedAt}, func() {
+		m := knownMessage{archived: sql == knownArchivedMessagesSQL}
+		err := store.QueryEach(ctx, st.db.Hot, sql, []any{missing}, []any{&m.id, &m.call, &m.fingerprint, &m.status, &m.abandoned, &m.savedAt}, func() {
 			known[m.id] = m
 		})
 		if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Trim is a trim of the streams that is due now.
+// Trim is where and why to trim the streams.
 type Trim struct {
-	From    uint64   // the sequence at which the last trim of the stream of messages ended; 0 = at its first
+	From    uint64   // the sequence number at which the last trim of the stream of messages ended; 0 = there was none
 	Refused []string // the streams that refused the last message
 }
 
@@ -27,7 +27,7 @@ const (
 	TrimEveryAlert = time.Minute
 )
 
-// recentlyPaused selects the streams that accepted nothing within the last 5 minutes.
+// recentlyPaused selects the streams whose last pause ended at most 5 minutes ago.
 const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
 
 const openStreamAlert = `from alerts where cleared_at is null and kind = '` + string(task.AlertStreamFull) + `'`
@@ -45,8 +45,8 @@ select begun.what is not null, seq, array(select stream ` + recentlyPaused + `) 
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
-	// setInboxesTrimmedSQL deletes the rows of an earlier stream of the same name, and rows
-	// that are older than any message in the stream.
+	// setInboxesTrimmedSQL deletes the rows of an earlier stream of the same name (seq > $3), and rows that are
+	// older than every message in the stream.
 	setInboxesTrimmedSQL = `
 with old as (
     delete from inbox_trims where (seq > $3 or trimmed_at < now() - make_interval(secs => $4::float8)) and user_name <> all($1::text[])
@@ -59,25 +59,22 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 
 	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
 
-	// endPausesSQL makes the relays try streams at once, since they have room again.
+	// endPausesSQL makes the relays try the streams at once.
 	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
 )
 
-// BeginTrim reports whether this instance shall trim the streams now. Among all instances this
-// is every five minutes, every minute while a stream has an alert, and every 15 s while one
-// accepts nothing.
+// BeginTrim reports whether this instance must trim the streams now. One of all instances must do so every five
+// minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
-	var from int64
-	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &from, &t.Refused)
+	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrNoJob("events")
 	}
-	t.From = uint64(from)
 	return t, due, store.Wrap("begin trim", err)
 }
 
-// EndTrim records where the next scan of the stream of messages begins, and which streams have
-// room again.
+// EndTrim records where the next scan of the stream of messages begins, and which streams have room again
+// (freed).
 func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SaveTimeout)
 	defer cancel()
@@ -91,39 +88,37 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 	return store.Wrap("end trim", err)
 }
 
-// SetInboxesTrimmed records that messages to users are about to be removed from the stream of
-// users. to has the last removed sequence number of each user, last is that of the stream, and
-// kept is how long the stream keeps a message at most.
-func (st *Store) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, last uint64, kept time.Duration) error {
-	users, seqs := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two calls never deadlock
-	for i, user := range users {
-		seqs[i] = int64(to[user])
-	}
-	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, seqs, int64(last), kept.Seconds())
+// SetInboxesTrimmed records that messages to users are about to be removed from the stream of users. upTo has
+// the last removed sequence number of each user, last is the last one of the stream, and maxAge is how long the
+// stream keeps a message.
+func (st *Store) SetInboxesTrimmed(ctx context.Context, upTo map[string]uint64, last uint64, maxAge time.Duration) error {
+	users := slices.Sorted(maps.Keys(upTo)) // sorted, so that two calls never deadlock
+	seqs := store.Column(users, func(user string) int64 { return int64(upTo[user]) })
+	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, seqs, int64(last), maxAge.Seconds())
 	return store.Wrap("record trimmed inboxes", err)
 }
 
-// InboxTrimmed returns the sequence number up to which messages to a user were removed from the
-// stream of users; 0 = none.
-func (st *Store) InboxTrimmed(ctx context.Context, user string) (to uint64, err error) {
-	var n int64
-	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&n)
-	return uint64(n), store.Wrap("trimmed inbox", err)
+// InboxTrimmed returns the sequence number up to which messages to a user were removed from the stream of
+// users; 0 = none.
+func (st *Store) InboxTrimmed(ctx context.Context, user string) (upTo uint64, err error) {
+	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&upTo)
+	return upTo, store.Wrap("trimmed inbox", err)
 }
 
+// finishedMessagesSQL: status 2 = received.
 const finishedMessagesSQL = `
 select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
 union all
 select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
 
-// Finished returns the final ones of the messages: true where all consumers have confirmed or
-// the message was abandoned, false where it was final once a stream had stored it.
+// Finished returns the final messages among ids. The value is true if all consumers have confirmed the message or
+// it was abandoned, false if it needed no confirmation.
 func (st *Store) Finished(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
 	finished := make(map[task.ID]bool, len(ids))
 	var id task.ID
-	var confirmed bool
-	err := store.QueryEach(ctx, st.db.Hot, finishedMessagesSQL, []any{ids}, []any{&id, &confirmed}, func() {
-		finished[id] = confirmed
+	var confirmedOrAbandoned bool
+	err := store.QueryEach(ctx, st.db.Hot, finishedMessagesSQL, []any{ids}, []any{&id, &confirmedOrAbandoned}, func() {
+		finished[id] = confirmedOrAbandoned
 	})
 	return finished, store.Wrap("finished messages", err)
 }
