@@ -15,15 +15,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Destination identifies the deliveries that share a limit, since a receiver that does not respond
-// delays all of them: those of one endpoint, or of a caller's callbacks to one host.
+// Destination identifies the deliveries that share a limit: those of one endpoint, or of a caller's callbacks to one
+// host. A destination that does not respond delays all of them.
 type Destination struct {
 	EndpointID task.ID
 	Host       string // of callbacks; "" for an endpoint
 }
 
-// deliverySources finds the endpoints that have pending deliveries, and when the
-// earliest of each is due: one probe of the index each.
+// deliverySources lists, as source, the endpoints that have pending deliveries, with the earliest due time of each:
+// one index probe for each endpoint.
 const deliverySources = `
 with recursive source (caller_id, endpoint_id, next_at) as (
     (select caller_id, endpoint_id, next_at from webhook_deliveries where state = 0 order by caller_id, endpoint_id, next_at limit 1)
@@ -38,8 +38,7 @@ with recursive source (caller_id, endpoint_id, next_at) as (
 // callersOfSources joins the caller c of an endpoint s. The built-in admin has no row.
 const callersOfSources = ` left join callers c on c.id = s.caller_id`
 
-// openSources keeps the endpoints s to which something is posted: not those that are
-// disabled, nor those of a caller that was revoked.
+// openSources leaves out endpoints s that are disabled or whose caller is revoked.
 const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
@@ -49,7 +48,7 @@ const claimDeliveriesSQL = deliverySources +
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
 )` +
-	// busy: how many of these each account has.
+	// busy: how many deliveries in flight each account has.
 	`, busy as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n, count(*) filter (where failing) as failing
     from in_flight h left join callers c on c.id = h.caller_id group by account
@@ -61,7 +60,7 @@ const claimDeliveriesSQL = deliverySources +
     from source s` + callersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + openSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
-	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. Where
+	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. If
 	// there are more hosts, start chooses the 64. One host is written as a range, as only the index of hosts has that order.
 	`, due as (
     select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at
@@ -103,23 +102,23 @@ const claimDeliveriesSQL = deliverySources +
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: without what exceeds the limit of a host. turn_failing counts the failing endpoints of an account.
+	// by_failing: within the limit of each host. turn_failing counts the failing endpoints of an account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
     from by_host where turn <= case when failing then 1 else $6 end
 )` +
-	// of_failing: without what exceeds the limit of an account's failing endpoints. number counts those of all accounts, in turn.
+	// of_failing: within the limit of each account's failing endpoints. number counts the failing endpoints of all accounts, in turn.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by turn_failing, random()) as number
     from by_failing where turn_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: without what exceeds the limit of all failing endpoints. turn counts the deliveries of an account, its hosts in turn.
+	// by_account: within the limit of all failing endpoints. turn counts the deliveries of an account, its hosts in turn.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
     from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
 )` +
-	// claimed: without what exceeds the limit of an account, the accounts in turn, and without rows that another process has locked. Only
-	// pending deliveries have a next_at. A condition on state would allow the planner to scan an index of all pending deliveries for each.
+	// claimed: within the limit of each account, the accounts in turn, without rows that another process has locked. There is no condition
+	// on state, as only pending deliveries have a next_at: with it, the planner might scan an index of all pending deliveries for each row.
 	`, claimed as materialized (
     select x.id from (select id from by_account where turn <= $7 order by turn, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
@@ -143,15 +142,15 @@ type DueDelivery struct {
 	EventID  string
 	URL      string
 	Format   string // of its endpoint, one of Formats
-	Payload  string // "" = its event is missing: only a function that was taken over writes such a row
+	Payload  string // "" = its event is missing: only a compromised function writes such a row
 	Claim    int32  // the fence
-	Failing  bool   // nothing was delivered to the endpoint since its last failure
+	Failing  bool   // the last delivery to the endpoint failed
 	Signing
 }
 
-// ClaimDeliveries claims deliveries that are due, up to limits, and for a failing endpoint one at a
-// time. The deliveries that the process already has in flight count towards the limits. A delivery
-// that is not settled within lease is due again.
+// ClaimDeliveries claims deliveries that are due, up to limits, and for a failing endpoint one at a time. inFlight are
+// the deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
+// settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, limits.All-len(inFlight),
 		store.Column(inFlight, func(d DueDelivery) int64 { return d.CallerID }),
@@ -170,27 +169,25 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 		d.Signing = st.signing(EndpointRow(d.EndpointID, owner, endpointURL), secret, old)
 		due = append(due, d)
 	})
-	if err != nil { // the rows that were read may not be claimed
+	if err != nil { // the claim was not committed
 		return nil, store.Wrap("claim deliveries", err)
 	}
 	return due, nil
 }
 
-// anyDeliverySQL returns whether there are pending deliveries, and messages to URLs, and the
-// time. A process that finds neither, as most do when they start, does not plan the statements
-// below.
+// anyDeliverySQL returns whether there are pending deliveries, whether there are messages to URLs, and the time. If
+// there are none, as when most processes start, NextDelivery need not plan the statements below.
 const anyDeliverySQL = `
 select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
 
-// nextDeliverySQL finds when something of either kind is due next.
 const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `))`
 
 const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` + callersOfSources + openSources
 
 const nextPostSQL = messages.PostSources + ` select min(next_at) from source`
 
-// NextDelivery returns when the next delivery or message to a URL is due, and whether it is due
-// now. One that is leased is due when its lease ends. Zero = there is none.
+// NextDelivery returns when the next delivery or message to a URL is due, zero if there is none, and whether it is due
+// now. A leased one is due when its lease ends.
 func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
 	var webhooks, posts bool
 	var now time.Time
@@ -207,7 +204,7 @@ func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err 
 	return at, !at.IsZero() && !at.After(now), store.Wrap("next delivery", err)
 }
 
-// Try is one POST of a delivery, as stored in webhook_deliveries.tries.
+// Try is one POST of a delivery, as webhook_deliveries.tries has it.
 type Try struct {
 	At         time.Time `json:"at"`
 	Status     int       `json:"status,omitempty"` // HTTP status; 0 if there was no response
@@ -227,8 +224,8 @@ type Tried struct {
 }
 
 const (
-	// lockHealthSQL locks the registered endpoints whose health may change: those that fail, and those in $2, to which a
-	// try failed. Of endpoints that another transaction has locked, it returns only the id.
+	// lockHealthSQL locks the endpoints whose health may change: those that are failing, and those to which a try failed
+	// ($2). It returns only the id of endpoints that another transaction has locked.
 	lockHealthSQL = `
 with held as materialized (
     select id, coalesce(disabled_reason, '') as reason, failing_since from webhook_endpoints
@@ -262,8 +259,7 @@ where d.id = t.id`
 	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + store.KindWebhookDisabled + `', $1)`
 )
 
-// EndpointChange is a change in the health of a registered endpoint: it began to fail, recovered
-// or was disabled.
+// EndpointChange is a change in the health of an endpoint: it began to fail, recovered or was disabled.
 type EndpointChange struct {
 	ID            task.ID
 	URL           string
@@ -273,14 +269,14 @@ type EndpointChange struct {
 
 // Settled is the result of SettleDeliveries.
 type Settled struct {
-	Locked  []int       // indexes of tries that were skipped, as their rows are locked or an earlier try is of the same delivery: settle these again
+	Locked  []int       // indexes of tries to settle again: their rows are locked, or an earlier try is of the same delivery
 	Again   []time.Time // times of the next tries
 	Changed []EndpointChange
 }
 
-// SettleDeliveries stores the results of deliveries. It disables endpoints that are gone or
-// whose tries have all failed for disableAfter, and writes an event for each. It never waits for
-// locked rows, because one call serves many callers: it returns their tries in Settled.Locked.
+// SettleDeliveries stores the results of deliveries. It disables an endpoint that is gone or whose tries have all failed
+// for disableAfter, and writes an event about it. One call serves many callers, so it never waits for locked rows: it
+// returns their tries in Settled.Locked.
 func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAfter time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
 		return Settled{}, nil
@@ -304,11 +300,12 @@ type settling struct {
 	now        time.Time
 	health     map[task.ID]msg.EndpointHealth // of the endpoints whose health may change
 	deliveries map[task.ID]msg.Delivery
-	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked, and deliveries with a try in settled
+	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked, and deliveries in settled
 
-	settled           []task.ID // deliveries
-	tries             []string  // the try of each, as JSON
-	changed, disabled []task.ID // endpoints whose health changed, and those of them that are now disabled
+	settled  []task.ID // deliveries
+	tries    []string  // the try of each delivery in settled, as JSON
+	changed  []task.ID // endpoints whose health changed
+	disabled []task.ID // endpoints in changed that are now disabled
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
@@ -323,22 +320,22 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 	batch.Queue(`select now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&s.now) })
 	batch.Queue(lockHealthSQL, store.Column(tried, func(t Tried) task.ID { return t.EndpointID }), failed).Query(func(rows pgx.Rows) error {
 		var id task.ID
-		var ours bool
+		var locked bool
 		var reason string
 		var failing *time.Time
-		return store.Each(rows, []any{&id, &ours, &reason, &failing}, func() {
-			if s.skipped[id] = !ours; ours {
+		return store.Each(rows, []any{&id, &locked, &reason, &failing}, func() {
+			if s.skipped[id] = !locked; locked {
 				s.health[id] = msg.EndpointHealth{DisabledReason: reason, FailingSince: store.OrZero(failing)}
 			}
 		})
 	})
 	batch.Queue(lockDeliveriesSQL, store.Column(tried, func(t Tried) task.ID { return t.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
-		var ours bool
+		var locked bool
 		var d msg.Delivery
 		var next *time.Time
-		return store.Each(rows, []any{&id, &ours, &d.State, &d.Attempts, &d.Claims, &next}, func() {
-			if s.skipped[id] = !ours; ours {
+		return store.Each(rows, []any{&id, &locked, &d.State, &d.Attempts, &d.Claims, &next}, func() {
+			if s.skipped[id] = !locked; locked {
 				d.NextAt = store.OrZero(next)
 				s.deliveries[id] = d
 			}
@@ -387,7 +384,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 	return settled
 }
 
-// stored is the try without characters that the database cannot store.
+// stored returns the try without characters that the database cannot store.
 func (t Try) stored() Try {
 	t.Error, t.Response = store.Storable(t.Error), store.Storable(t.Response)
 	return t

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
@@ -65,18 +64,18 @@ func hostNames(n int) []string {
 func TestCallerLimitCoversAllItsEndpoints(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	of := func(d webhooks.DueDelivery) int64 { return d.CallerID }
+	caller := func(d webhooks.DueDelivery) int64 { return d.CallerID }
 	for n := range webhooks.MaxEndpoints {
 		insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
 	}
 	insertDueDeliveries(t, db, callbackEndpoint(t, db, 7), 7, 1, hostNames(20)...)
 	first := claimDeliveries(t, db)
-	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, of), "the limit holds even if no other caller has deliveries due")
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, caller), "the limit holds even if no other caller has deliveries due")
 	require.Empty(t, claimDeliveries(t, db, first...), "deliveries in flight count towards the limit")
 
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 2, "")
-	require.Equal(t, map[int64]int{8: 2}, storetest.ByCaller(claimDeliveries(t, db, first...), of))
-	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), of), "two of its four are settled")
+	require.Equal(t, map[int64]int{8: 2}, storetest.ByCaller(claimDeliveries(t, db, first...), caller))
+	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), caller), "two of its four are settled")
 
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 9, "https://another.example").ID, 9, 3, "")
 	two := smallLimits
@@ -84,7 +83,7 @@ func TestCallerLimitCoversAllItsEndpoints(t *testing.T) {
 	for range 2 { // the caller with the fewest deliveries in flight comes first, not the one with more endpoints
 		due, err := db.Webhooks.ClaimDeliveries(t.Context(), two, first[:1], time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, map[int64]int{9: 1}, storetest.ByCaller(due, of), "one of two is in flight already")
+		require.Equal(t, map[int64]int{9: 1}, storetest.ByCaller(due, caller), "one of two is in flight already")
 	}
 }
 
@@ -136,7 +135,7 @@ func TestCallersOfAnAccountShareOneLimit(t *testing.T) {
 func TestFailingEndpointsHaveALowerLimit(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	of := func(d webhooks.DueDelivery) int64 { return d.CallerID }
+	caller := func(d webhooks.DueDelivery) int64 { return d.CallerID }
 	for n := range webhooks.MaxEndpoints - 1 {
 		insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
 	}
@@ -144,7 +143,7 @@ func TestFailingEndpointsHaveALowerLimit(t *testing.T) {
 	db.Exec(t, `update webhook_endpoints set failing_since = now()`)
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, "https://healthy.example").ID, 7, 10, "")
 	first := claimDeliveries(t, db)
-	require.Equal(t, map[int64]int{7: 3, 8: 1}, storetest.ByCaller(first, of), "caller 7: one for a failing endpoint and two for the healthy one")
+	require.Equal(t, map[int64]int{7: 3, 8: 1}, storetest.ByCaller(first, caller), "caller 7: one for a failing endpoint and two for the healthy one")
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
 	require.Empty(t, claimDeliveries(t, db, first...), "the healthy endpoint and both callers' failing ones are at their limits")
 }
@@ -152,21 +151,21 @@ func TestFailingEndpointsHaveALowerLimit(t *testing.T) {
 func TestCallerLimitCoversAllItsHosts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	of := func(p messages.Post) int64 { return p.CallerID }
+	caller := func(p messages.Post) int64 { return p.CallerID }
 	insertDuePosts(t, db, 7, 10, hostNames(100)...)
 	first := claimPosts(t, db)
-	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, of))
+	require.Equal(t, map[int64]int{7: 4}, storetest.ByCaller(first, caller))
 	require.Len(t, byHost(first), 4, "four hosts, one post each")
 	require.Empty(t, claimPosts(t, db, first...))
 	insertDuePosts(t, db, 8, 3, "neighbour.example")
 	insertDuePosts(t, db, 9, 3, "another.example")
-	require.Equal(t, map[int64]int{8: 2, 9: 2}, storetest.ByCaller(claimPosts(t, db, first...), of))
+	require.Equal(t, map[int64]int{8: 2, 9: 2}, storetest.ByCaller(claimPosts(t, db, first...), caller))
 	few := smallLimits
 	few.All = 3
 	db.Exec(t, `update message_live set next_at = now()`)
 	due, err := db.Messages.ClaimPosts(t.Context(), few, nil, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, map[int64]int{7: 1, 8: 1, 9: 1}, storetest.ByCaller(due, of), "one for each caller")
+	require.Equal(t, map[int64]int{7: 1, 8: 1, 9: 1}, storetest.ByCaller(due, caller), "one for each caller")
 }
 
 func byHost(posts []messages.Post) map[string]int {
@@ -248,8 +247,7 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://gone.example")
 	db.MustAddEndpoint(t, 8, "https://neighbour.example")
-	s, other := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback), storetest.Submission(storetest.FromCaller(8))
-	db.MustSubmit(t, s, other)
+	s, other := submit(t, db, 7, storetest.WithCallback), submit(t, db, 8)
 	require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"))
 	insertDuePosts(t, db, 7, 1, "shop.example")
 	_, _, err := db.Callers.Revoke(t.Context(), 7, store.Operator{Name: "ops"})
@@ -260,7 +258,7 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 
 	posts := claimPosts(t, db)
 	require.Equal(t, map[string]int{"7 shop.example": 1}, byHost(posts), "accepted messages are still sent")
-	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: msg.Result{Outcome: msg.Accepted}}})
+	_, err = db.Messages.SettlePosts(t.Context(), []messages.Posted{{Post: posts[0], Result: storetest.Accepted}})
 	require.NoError(t, err)
 	next, due, err := db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)
@@ -301,16 +299,15 @@ func TestResendFailedReadsFailedDeliveriesOnly(t *testing.T) {
 	for _, scope := range []string{`null, null`, `7, '` + endpoint.String() + `'`} {
 		require.Less(t, countBlocks(t, conn, "lockFailedSQL", `(now() - interval '1 hour', `+scope+`, 500)`), 200, scope)
 	}
-	n, err := db.Webhooks.ResendFailed(t.Context(), webhooks.FailedFilter{Since: time.Now().Add(-time.Hour)}, 15, store.Operator{Name: "ops"})
-	require.NoError(t, err)
-	require.Equal(t, 15, n)
-	n, err = db.Webhooks.ResendFailed(t.Context(), webhooks.FailedFilter{Since: time.Now().Add(-time.Hour)}, 15, store.Operator{Name: "ops"})
-	require.NoError(t, err)
-	require.Equal(t, 5, n)
+	for _, want := range []int{15, 5} {
+		n, err := db.Webhooks.ResendFailed(t.Context(), webhooks.FailedFilter{Since: time.Now().Add(-time.Hour)}, 15, store.Operator{Name: "ops"})
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
 }
 
-// A process claims a delivery again when its lease ends before the first result is stored. Then one call can have two
-// results of it.
+// A process claims a delivery again if its lease ends before the first result is stored. Then one call can have two
+// results of one delivery.
 func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -318,10 +315,7 @@ func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
 	first := claimDeliveries(t, db)[0]
 	db.Exec(t, `update webhook_deliveries set next_at = now()`)
 	second := claimDeliveries(t, db)[0]
-	tried := []webhooks.Tried{
-		{DueDelivery: first, Try: webhooks.Try{At: time.Now(), Status: 500}},
-		{DueDelivery: second, Try: webhooks.Try{At: time.Now(), Status: 503}},
-	}
+	tried := append(withResponse(500, first), withResponse(503, second)...)
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, []int{1}, settled.Locked, "the second is left for the next call")

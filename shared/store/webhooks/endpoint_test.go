@@ -20,14 +20,26 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// submit submits a task of a caller.
+func submit(t *testing.T, db *storetest.DB, caller int64, change ...func(*tasks.Submission)) *tasks.Submission {
+	t.Helper()
+	s := storetest.Submission(append(change, storetest.FromCaller(caller))...)
+	db.MustSubmit(t, s)
+	return s
+}
+
+// withResponse returns claimed deliveries to which the response had this status.
+func withResponse(status int, due ...webhooks.DueDelivery) []webhooks.Tried {
+	return store.Column(due, func(d webhooks.DueDelivery) webhooks.Tried {
+		try := webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}
+		return webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: status}, Try: try}
+	})
+}
+
 // settle settles all deliveries with one status.
 func settle(t *testing.T, db *storetest.DB, status int, due ...webhooks.DueDelivery) []time.Time {
 	t.Helper()
-	var tried []webhooks.Tried
-	for _, d := range due {
-		tried = append(tried, webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: status}, Try: webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}})
-	}
-	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, 120*time.Hour)
+	settled, err := db.Webhooks.SettleDeliveries(t.Context(), withResponse(status, due...), 120*time.Hour)
 	require.NoError(t, err)
 	return settled.Again
 }
@@ -50,8 +62,7 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 			all := db.MustAddEndpoint(t, 7, "https://all.example")
 			failures := db.MustAddEndpoint(t, 7, "https://failures.example", "task.failed", "task.held")
 			db.MustAddEndpoint(t, 8, "https://stranger.example")
-			s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
-			db.MustSubmit(t, s)
+			s := submit(t, db, 7, storetest.WithCallback)
 			for range 2 {
 				require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
 			}
@@ -83,8 +94,8 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 	}
 }
 
-// One call records the events of a caller with many endpoints and large events in several
-// statements. The events of a caller with few endpoints are recorded first, even if they come last.
+// One call records the events of a caller with many endpoints and large events in several statements. The events of a
+// caller with few endpoints are recorded first, even if they are last in the call.
 func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -92,13 +103,12 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 		db.MustAddEndpoint(t, 7, fmt.Sprintf("https://greedy.example/%d", n))
 	}
 	db.MustAddEndpoint(t, 8, "https://calm.example")
-	tasks := []*tasks.Submission{storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))}
-	db.MustSubmit(t, tasks...)
+	greedy, calm := submit(t, db, 7), submit(t, db, 8)
 	var events []webhooks.RecordedEvent
 	for n := range 64 {
-		events = append(events, webhooks.RecordedEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 40_000)})
+		events = append(events, webhooks.RecordedEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: greedy.ID, Payload: strings.Repeat("p", 40_000)})
 	}
-	events = append(events, webhooks.RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
+	events = append(events, webhooks.RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: calm.ID, Payload: "{}"})
 	for range 2 {
 		recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), events, storetest.FreshSecret)
 		require.NoError(t, err)
@@ -113,7 +123,7 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint gets the events in order")
 }
 
-// claimPayloads claims all pending deliveries, and returns what is sent to each URL.
+// claimPayloads claims all pending deliveries, and returns the payloads for each URL.
 func claimPayloads(t *testing.T, db *storetest.DB) map[string]string {
 	t.Helper()
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -132,9 +142,8 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 		want[db.MustAddEndpoint(t, 7, fmt.Sprintf("https://greedy.example/%d", n)).URL] = "greedy"
 	}
 	db.MustAddEndpoint(t, 8, "https://calm.example")
-	a, b := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback), storetest.Submission(storetest.FromCaller(8))
+	a, b := submit(t, db, 7, storetest.WithCallback), submit(t, db, 8)
 	want[a.CallbackURL] = "greedy"
-	db.MustSubmit(t, a, b)
 	record := func(greedy string) {
 		_, _, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{
 			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy}, {ID: "b", Kind: "task.failed", Subject: b.ID, Payload: "calm"},
@@ -153,22 +162,20 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 	require.NoError(t, err)
 	for _, d := range mustDeliveries(t, db, webhooks.DeliveryFilter{}) {
 		require.Empty(t, d.Payload)
-		one, err := db.Webhooks.Delivery(t.Context(), d.ID, nil)
+		detail, err := db.Webhooks.Delivery(t.Context(), d.ID, nil)
 		require.NoError(t, err)
-		require.Equal(t, want[d.URL], one.Payload)
+		require.Equal(t, want[d.URL], detail.Payload)
 	}
 }
 
-// An event is deleted after its last delivery, however late that ends, and not while it is
-// recorded again.
+// An event is deleted after its last delivery, however late that ends, and not while the event is recorded again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenKeeping(t, url, 90, 30)
 	db.MustAddEndpoint(t, 7, "https://one.example")
 	db.MustAddEndpoint(t, 7, "https://two.example")
-	s := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7)
 	db.CountEvents(t, s.ID, 1, "task.failed")
 	due := db.MustClaimDeliveries(t)
 	settle(t, db, 200, due...)
@@ -202,8 +209,7 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")
-	a, b := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
-	db.MustSubmit(t, a, b)
+	a, b := submit(t, db, 7), submit(t, db, 8)
 	for n := range 10 {
 		db.CountEvents(t, a.ID, n, "task.pending")
 	}
@@ -217,7 +223,7 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	}
 	first := db.MustClaimDeliveries(t)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "at most three of one endpoint")
-	require.Empty(t, db.MustClaimDeliveries(t, first...), "those in flight count")
+	require.Empty(t, db.MustClaimDeliveries(t, first...), "deliveries in flight count")
 	require.Len(t, settle(t, db, 500, first...), 4)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "a failing endpoint gets one at a time")
 
@@ -239,12 +245,10 @@ func TestCallbacksToOneHostDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for n := range 10 {
-		s := storetest.Submission(func(s *tasks.Submission) { s.CallbackURL = "https://slow.example/" + fmt.Sprint(n) })
-		db.MustSubmit(t, s)
+		s := submit(t, db, 0, func(s *tasks.Submission) { s.CallbackURL = "https://slow.example/" + fmt.Sprint(n) })
 		db.CountEvents(t, s.ID, 1, "task.succeeded")
 	}
-	quick := storetest.Submission(func(s *tasks.Submission) { s.CallbackURL = "https://quick.example/events" })
-	db.MustSubmit(t, quick)
+	quick := submit(t, db, 0, func(s *tasks.Submission) { s.CallbackURL = "https://quick.example/events" })
 	db.CountEvents(t, quick.ID, 1, "task.succeeded")
 	hosts := map[string]int{}
 	for _, d := range db.MustClaimDeliveries(t) {
@@ -261,8 +265,7 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
-	s := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7)
 	db.CountEvents(t, s.ID, 1, "task.succeeded")
 	first := db.MustClaimDeliveries(t)
 	db.Exec(t, `update webhook_deliveries set next_at = now()`)
@@ -279,14 +282,13 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 }
 
-// The table refuses a list of tries that is too long: its delivery could never be settled, nor
-// the others of its batch.
+// The table refuses a list of tries that is too long. Without the replacement, neither its delivery nor any other of its
+// batch could be settled.
 func TestSettleReplacesTriesThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
-	forged, other := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, forged, other)
+	forged, other := submit(t, db, 7), submit(t, db, 7)
 	db.CountEvents(t, forged.ID, 1, "task.succeeded")
 	db.CountEvents(t, other.ID, 2, "task.succeeded")
 	db.Exec(t, `update webhook_deliveries set tries = ('[' || repeat('1e131071, ', 7) || '1e131000]')::jsonb where subject = $1`, forged.ID)
@@ -300,8 +302,7 @@ func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	gone, failing := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://failing.example")
-	s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7, storetest.WithCallback)
 	db.CountEvents(t, s.ID, 1, "task.succeeded")
 	for _, d := range db.MustClaimDeliveries(t) {
 		status := map[string]int{gone.URL: 410, failing.URL: 503, s.CallbackURL: 410}[d.URL]
@@ -311,7 +312,7 @@ func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, msg.DisabledGone, e.DisabledReason)
 	require.NotNil(t, e.DisabledAt)
-	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 2, "that of the endpoint and that of the callback")
+	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 2, "the delivery to the endpoint and the callback")
 	secret, err := db.Webhooks.SigningSecret(t.Context(), 7, "other")
 	require.NoError(t, err)
 	require.Equal(t, storetest.FreshSecret(), secret.Secret, "a callback that is gone disables nothing")
@@ -342,15 +343,13 @@ func TestResendKeepsTheIDOfTheEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
-	s := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7)
 	db.CountEvents(t, s.ID, 1, "task.succeeded")
 	first := db.MustClaimDeliveries(t)
 	settle(t, db, 200, first...)
-	seven, eight := int64(7), int64(8)
-	_, err := db.Webhooks.Resend(t.Context(), first[0].ID, &eight, store.Operator{Name: "stranger"})
+	_, err := db.Webhooks.Resend(t.Context(), first[0].ID, new(int64(8)), store.Operator{Name: "stranger"})
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
-	d, err := db.Webhooks.Resend(t.Context(), first[0].ID, &seven, store.Operator{Name: "shop"})
+	d, err := db.Webhooks.Resend(t.Context(), first[0].ID, new(int64(7)), store.Operator{Name: "shop"})
 	require.NoError(t, err)
 	require.Equal(t, "pending", d.State)
 	db.CountEvents(t, s.ID, 1, "task.succeeded") // the event is recorded again
@@ -373,8 +372,7 @@ func TestOldSecretSignsForADayAfterARotation(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
-	s := storetest.Submission(storetest.FromCaller(7), storetest.WithCallback)
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7, storetest.WithCallback)
 	db.CountEvents(t, s.ID, 1, "task.succeeded")
 	rotated, err := db.Webhooks.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", store.Operator{Name: "shop"})
 	require.NoError(t, err)
@@ -399,8 +397,7 @@ func TestDeletedEndpointReceivesNothing(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
-	s := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7)
 	db.CountEvents(t, s.ID, 1, "task.succeeded")
 	due := db.MustClaimDeliveries(t)
 	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "shop"}))
@@ -445,16 +442,15 @@ func TestCallerWithEndpointsCannotBeDeleted(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Events of all callers are recorded together, and their results are stored together, so
-// neither may wait for a transaction of one caller. What is skipped is settled later.
+// Events of all callers are recorded together, and results of all callers are stored together. Neither may wait for a
+// transaction of one caller. Skipped results are settled later.
 func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
 	busy := db.MustAddEndpoint(t, 7, "https://busy.example")
 	db.MustAddEndpoint(t, 8, "https://calm.example")
-	a, b := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
-	db.MustSubmit(t, a, b)
+	a, b := submit(t, db, 7), submit(t, db, 8)
 	for name, held := range map[string]struct {
 		sql    string
 		args   []any
@@ -473,10 +469,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 			return n
 		}
 		require.Equal(t, 2, record())
-		var tried []webhooks.Tried
-		for _, d := range db.MustClaimDeliveries(t) {
-			tried = append(tried, webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: held.status}, Try: webhooks.Try{Status: held.status}})
-		}
+		tried := withResponse(held.status, db.MustClaimDeliveries(t)...)
 		require.Len(t, tried, 2, name)
 		release := storetest.HoldLock(t, url, held.sql, held.args...)
 		require.Equal(t, 2, record(), name)
@@ -501,8 +494,7 @@ func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
-	s := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7)
 	db.CountEvents(t, s.ID, 1, "task.failed")
 	due := db.MustClaimDeliveries(t)
 	release := storetest.HoldLock(t, url, `select from webhook_endpoints where id = $1 for update`, e.ID)
@@ -536,15 +528,14 @@ select gen_random_uuid(), n::text, e, 7, 'x', gen_random_uuid(), 'u' from genera
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, pending, ended())
-	require.Equal(t, pending, db.Count(t, `select count(*) from webhook_deliveries where state = 0`), "those of the other endpoint")
+	require.Equal(t, pending, db.Count(t, `select count(*) from webhook_deliveries where state = 0`), "the deliveries of the other endpoint")
 }
 
 func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
-	s := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, s)
+	s := submit(t, db, 7)
 	require.Equal(t, 1, db.CountEvents(t, s.ID, 1, "task.succeeded"))
 	db.Exec(t, `create function fail() returns trigger language plpgsql as $$ begin perform 1 / 0; return null; end $$`)
 	db.Exec(t, `create constraint trigger fail after update on webhook_deliveries deferrable initially deferred for each row execute function fail()`)
@@ -560,7 +551,8 @@ func TestRobotForOtherEventsIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	addWith := func(secret, format string, events ...string) error {
-		_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{URL: "https://robot.example", Format: format, Events: events, Secret: secret}, store.Operator{Name: "admin"})
+		e := webhooks.NewEndpoint{URL: "https://robot.example", Format: format, Events: events, Secret: secret}
+		_, err := db.Webhooks.AddEndpoint(t.Context(), e, store.Operator{Name: "admin"})
 		return err
 	}
 	add := func(format string, events ...string) error {

@@ -16,7 +16,7 @@ type Delivery struct {
 	ID         task.ID
 	EventID    string
 	EventType  string
-	Subject    string // the task's id, or the endpoint's
+	Subject    string // the id of the task, endpoint or alert
 	EndpointID task.ID
 	URL        string
 	State      string // pending, delivered, failed
@@ -25,8 +25,8 @@ type Delivery struct {
 	CreatedAt  time.Time
 	FinishedAt *time.Time
 	Tries      store.List[Try] // oldest first, the last 50
-	Payload    string          // the event; only where a method says so
-	Format     string          // of the endpoint, one of Formats; only where a method says so, and "" if the endpoint was deleted
+	Payload    string          // the event; "" in a list
+	Format     string          // of the endpoint, one of Formats; "" in a list, or if the endpoint was deleted
 }
 
 const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endpoint_id, w.url,
@@ -51,17 +51,16 @@ where ($1::bigint is null or w.caller_id = $1) and ($2::smallint is null or w.st
 order by w.id desc
 limit $7`
 
-// Deliveries lists deliveries, newest first, without their payloads. more reports
-// whether there is another page.
+// Deliveries lists deliveries, newest first. more reports whether there is another page.
 func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery, more bool, err error) {
 	var state *int16
 	if s, known := msg.ParseDeliveryState(f.State); known {
 		n := int16(s)
 		state = &n
 	}
-	before, from := f.After, task.ID{}
-	if !f.To.IsZero() && (before.IsZero() || task.IDFloor(f.To).Compare(before) < 0) {
-		before = task.IDFloor(f.To)
+	before, from := f.After, task.ID{} // before is exclusive
+	if to := task.IDFloor(f.To); !f.To.IsZero() && (before.IsZero() || to.Compare(before) < 0) {
+		before = to
 	}
 	if !f.From.IsZero() {
 		from = task.IDFloor(f.From)
@@ -75,8 +74,8 @@ select ` + deliveryColumns + `, ` + deliveryPayload + `, coalesce((select format
 from webhook_deliveries w
 where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
 
-// Delivery finds one delivery of a caller, or any caller's if callerID is nil, with its
-// payload and format. The error is task.CodeNotFound if there is none.
+// Delivery returns a delivery of a caller, or of any caller if callerID is nil. The error is task.CodeNotFound if there
+// is none.
 func (st *Store) Delivery(ctx context.Context, id task.ID, callerID *int64) (Delivery, error) {
 	d, err := store.QueryOne[Delivery](ctx, st.db.Hot, "delivery", deliverySQL, id, callerID)
 	return d, store.Wrap("delivery", err)
@@ -97,9 +96,8 @@ update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = 
 
 const resendAction = "webhook.resend"
 
-// Resend makes a delivery due at once, in any state, under the same id. The error is
-// task.CodeNotFound as for Delivery, or task.CodeConflict if its endpoint is disabled
-// or deleted, or its caller is revoked.
+// Resend makes a delivery due at once, in any state, under the same id. The error is task.CodeNotFound as for Delivery,
+// or task.CodeConflict if its endpoint is disabled or deleted, or its caller is revoked.
 func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Delivery, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		type row struct {
@@ -137,12 +135,11 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 
 // FailedFilter selects failed deliveries.
 type FailedFilter struct {
-	Since      time.Time // when they failed, at the earliest
+	Since      time.Time // that failed then or later
 	CallerID   *int64    // nil = all
 	EndpointID task.ID   // zero = any
 }
 
-// lockFailedSQL leaves out what Resend would refuse.
 const (
 	lockFailedSQL = `
 select w.id, w.state, w.attempts, w.claims, now()
@@ -165,8 +162,7 @@ type resent struct {
 }
 
 // ResendFailed makes up to limit failed deliveries due again, those that failed first, in one transaction with an audit
-// entry for each, and returns how many. Deliveries are left out whose endpoint is disabled or deleted, whose caller is
-// revoked, or that are locked.
+// entry for each, and returns how many. It leaves out locked deliveries, and deliveries that Resend would refuse.
 func (st *Store) ResendFailed(ctx context.Context, f FailedFilter, limit int, by store.Operator) (n int, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		changes, err := lockFailed(ctx, tx, f, limit)
@@ -203,7 +199,7 @@ func deliveryJSON(d msg.Delivery) string {
 
 // UnhealthyEndpoints has the numbers of registered endpoints that do not receive events.
 type UnhealthyEndpoints struct {
-	Failing  int // enabled, and nothing was delivered since the last failure
+	Failing  int // enabled, and the last delivery failed
 	Disabled int // by an operator, or by their responses
 }
 

@@ -19,14 +19,13 @@ type RecordedEvent struct {
 	Payload string  // the body of each POST
 }
 
-// receiversSQL finds the receivers of each event. For a task, or an endpoint that was
-// disabled, they are the caller's enabled endpoints that want the kind; for an alert
-// those of all admins without queues, the built-in one included. A revoked caller
-// receives nothing. Each event whose subject exists has at least one row. The caller of
-// a deleted endpoint is that of its deliveries. A cleared alert may be deleted before its
-// events are recorded, so its row is not read.
+// receiversSQL returns the receivers of each event: enabled endpoints that want the kind of event. For a task, or an
+// endpoint that was disabled, they are the endpoints of its caller; for an alert, those of all admins without queues,
+// the built-in admin included. A revoked caller receives nothing. Each event whose subject exists has at least one row.
+// The caller of a deleted endpoint is that of its deliveries. The row of an alert is not read, because a cleared alert
+// may be deleted before its events are recorded.
 const receiversSQL = `
-select t.n, o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
+select t.n, owner.caller_id, case when not owner.revoked then owner.callback_url end, e.id, e.url
 from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
 cross join lateral (
     select subject.*, exists (select from callers c where c.id = subject.caller_id and c.revoked_at is not null) as revoked
@@ -46,60 +45,56 @@ cross join lateral (
         where t.kind in ('` + store.KindAlertRaised + `', '` + store.KindAlertCleared + `')
     ) subject
     offset 0
-) o
+) owner
 left join lateral (
     select id, url from webhook_endpoints
-    where caller_id = o.caller_id and url is not null and enabled and not o.revoked and (events = '{}' or t.kind = any(events))
+    where caller_id = owner.caller_id and url is not null and enabled and not owner.revoked and (events = '{}' or t.kind = any(events))
     offset 0
 ) e on true
 order by t.n`
 
-// insertDeliveriesSQL does not lock the endpoints, as it serves many callers: a delivery
-// to an endpoint that is deleted meanwhile is ended by EndUndeliverable. $1 to $5 are
-// the deliveries, each with the ordinal of its event in $6 to $9; those of one endpoint
-// are due in the order of the events. They are inserted in one order and committed at
-// once, so two transactions never deadlock.
+// insertDeliveriesSQL inserts deliveries ($1 to $5), each with the ordinal of its event in $6 to $9. Deliveries to one
+// endpoint are due in the order of the events. All transactions insert in the same order, so two never deadlock. The
+// statement serves many callers, so it does not lock endpoints: EndUndeliverable ends a delivery to an endpoint that is
+// deleted meanwhile.
 //
-// An event that is recorded again keeps its payload. Its row is locked, and recorded_at is
-// renewed if it is older than 12 hours, so that deleteOldEventsSQL does not delete it: that
-// keeps events of the last day.
+// An event that is recorded again keeps its payload. Its row is locked, and recorded_at is renewed if it is older than 12
+// hours. So deleteOldEventsSQL, which keeps events of the last day, does not delete it.
 const insertDeliveriesSQL = `
 with event as (
     insert into webhook_events (id, payload)
-    select distinct on (event_id) event_id, payload from unnest($6::text[], $9::text[]) as o (event_id, payload) order by event_id
+    select distinct on (event_id) event_id, payload from unnest($6::text[], $9::text[]) as v (event_id, payload) order by event_id
     on conflict (id) do update set recorded_at = now() where webhook_events.recorded_at < now() - interval '12 hours'
 )
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, host, next_at)
-select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, case when e.url is null then t.host else '' end,
-    now() - make_interval(secs => (cardinality($6::text[]) - t.n) * 1e-6)
-from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as t (id, n, endpoint_id, url, host)
-join unnest($6::text[], $7::text[], $8::uuid[]) with ordinality as o (event_id, event_type, subject, n) on o.n = t.n
-join webhook_endpoints e on e.id = t.endpoint_id
-order by o.event_id, t.endpoint_id
+select d.id, v.event_id, d.endpoint_id, e.caller_id, v.event_type, v.subject, d.url, case when e.url is null then d.host else '' end,
+    now() - make_interval(secs => (cardinality($6::text[]) - d.n) * 1e-6)
+from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as d (id, n, endpoint_id, url, host)
+join unnest($6::text[], $7::text[], $8::uuid[]) with ordinality as v (event_id, event_type, subject, n) on v.n = d.n
+join webhook_endpoints e on e.id = d.endpoint_id
+order by v.event_id, d.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
-// callbackEndpointsSQL returns the row of each caller to which its callbacks belong.
+// callbackEndpointsSQL returns, for each caller, the row of webhook_endpoints to which its callbacks belong.
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
-// maxHost is the number of characters of a host that are stored. No host that has an address is longer.
+// maxHost is the number of stored characters of a host. No host that has an address is longer.
 const maxHost = 255
 
 // Limits of one statement that records deliveries.
 const (
 	recordRows  = 500
-	recordBytes = 2 << 20 // of payloads, each of which is stored once
+	recordBytes = 2 << 20 // of payloads, each counted once
 )
 
-// RecordEvents records a delivery of each event to each of its receivers, once each
-// however often the event is recorded. The deliveries of callers with the fewest come
-// first. Each statement has a bounded size and is its own transaction: after an error
-// some deliveries are recorded, and recording all events again adds the others.
+// RecordEvents records one delivery of each event to each of its receivers, however often the event is recorded. The
+// deliveries of the callers with the fewest deliveries come first. Each statement has a bounded size and is a transaction
+// of its own. After an error some deliveries are recorded; recording all events again adds the others.
 //
-// recorded is the number of deliveries, and unknown has the indexes of the events whose
-// subject does not exist; it is empty after an error. An event of an alert is never
-// unknown, and neither is one of an endpoint: a caller may delete the endpoint first, and
-// if it has no deliveries left, the event has no receivers. fresh makes the signing secret
-// of a caller that has none yet.
+// recorded is the number of deliveries. unknown has the indexes of the events whose subject does not exist; it is empty
+// after an error. An event of an alert is never unknown. Neither is an event of an endpoint, since its caller may have
+// deleted it: if no deliveries of the endpoint are left, the event has no receivers. fresh makes the signing secret of a
+// caller that has none.
 func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (recorded int, unknown []int, err error) {
 	d, unknown, err := st.receivers(ctx, events)
 	if err == nil {
@@ -120,8 +115,8 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 	return recorded, unknown, nil
 }
 
-// fittingInStatement returns how many of the first rows fit in one statement, at least
-// one. Adjacent rows of one event share its payload.
+// fittingInStatement returns how many of the first rows fit in one statement, at least one. Adjacent rows of one event
+// share its payload.
 func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
 	for i, r := range rows {
@@ -139,7 +134,7 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 	ordinals := store.Column(rows, func(r newDelivery) int64 { return r.ordinal })
 	slices.Sort(ordinals)
 	ordinals = slices.Compact(ordinals)
-	of := store.Column(ordinals, func(ordinal int64) RecordedEvent { return events[ordinal-1] })
+	inserted := store.Column(ordinals, func(ordinal int64) RecordedEvent { return events[ordinal-1] })
 	_, err := st.db.Hot.Exec(ctx, insertDeliveriesSQL,
 		store.Column(rows, func(newDelivery) task.ID { return task.NewID() }),
 		store.Column(rows, func(r newDelivery) int64 {
@@ -147,16 +142,17 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 			return int64(i) + 1
 		}),
 		store.Column(rows, func(r newDelivery) task.ID { return r.endpoint }),
-		store.Column(rows, func(r newDelivery) string { return r.url }), store.Column(rows, func(r newDelivery) string { return task.Cut(messages.HostOf(r.url), maxHost) }),
-		store.Column(of, func(e RecordedEvent) string { return e.ID }), store.Column(of, func(e RecordedEvent) string { return e.Type }),
-		store.Column(of, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(of, func(e RecordedEvent) string { return e.Payload }))
+		store.Column(rows, func(r newDelivery) string { return r.url }),
+		store.Column(rows, func(r newDelivery) string { return task.Cut(messages.HostOf(r.url), maxHost) }),
+		store.Column(inserted, func(e RecordedEvent) string { return e.ID }), store.Column(inserted, func(e RecordedEvent) string { return e.Type }),
+		store.Column(inserted, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(inserted, func(e RecordedEvent) string { return e.Payload }))
 	return err
 }
 
 // deliveries are the rows that RecordEvents inserts.
 type deliveries struct {
 	rows      []newDelivery
-	callbacks []taskURL // addCallbacks adds their rows
+	callbacks []newDelivery // to callback URLs of tasks; addCallbacks sets their endpoints and adds them to rows
 }
 
 // newDelivery is an event for one endpoint.
@@ -179,26 +175,17 @@ func (d *deliveries) sortByFanOut() {
 	})
 }
 
-// taskURL is a task's own callback URL.
-type taskURL struct {
-	ordinal int64 // of the event, from 1
-	caller  int64
-	url     string
-}
-
+// receivers returns the deliveries of the events, and the indexes of the events whose subject does not exist.
 func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
-	rows, err := st.db.Hot.Query(ctx, receiversSQL, store.Column(events, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(events, func(e RecordedEvent) string { return e.Kind }))
-	if err != nil {
-		return nil, nil, err
-	}
 	d = new(deliveries)
 	known := make([]bool, len(events))
+	subjects, kinds := store.Column(events, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(events, func(e RecordedEvent) string { return e.Kind })
 	var ordinal, caller int64
-	var own, url *string
+	var callback, url *string
 	var id *task.ID
-	err = store.Each(rows, []any{&ordinal, &caller, &own, &id, &url}, func() {
-		if own != nil && !known[ordinal-1] {
-			d.callbacks = append(d.callbacks, taskURL{ordinal, caller, *own})
+	err = store.QueryEach(ctx, st.db.Hot, receiversSQL, []any{subjects, kinds}, []any{&ordinal, &caller, &callback, &id, &url}, func() {
+		if callback != nil && !known[ordinal-1] {
+			d.callbacks = append(d.callbacks, newDelivery{ordinal: ordinal, caller: caller, url: *callback})
 		}
 		known[ordinal-1] = true
 		if id != nil {
@@ -208,30 +195,31 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 	if err != nil { // not all rows were read
 		return nil, nil, err
 	}
-	for i, is := range known {
-		if !is && events[i].Kind != store.KindWebhookDisabled {
+	for i, isKnown := range known {
+		if !isKnown && events[i].Kind != store.KindWebhookDisabled {
 			unknown = append(unknown, i)
 		}
 	}
 	return d, unknown, nil
 }
 
-// addCallbacks adds a row for each callback URL. Its endpoint is the row that has the caller's signing secret.
+// addCallbacks adds the deliveries to callback URLs to rows. Their endpoint is the row that has the caller's signing
+// secret.
 func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() string) error {
 	if len(d.callbacks) == 0 {
 		return nil
 	}
-	callers := store.Column(d.callbacks, func(c taskURL) int64 { return c.caller })
+	callers := store.Column(d.callbacks, func(c newDelivery) int64 { return c.caller })
 	slices.Sort(callers)
 	callers = slices.Compact(callers)
-	secrets, err := st.SigningSecrets(ctx, callers, fresh)
-	for _, s := range secrets {
-		if err == nil && store.IsPoison(s.Err) { // no such caller, so no row to deliver under
-			err = s.Err
-		}
-	}
+	signing, err := st.SigningSecrets(ctx, callers, fresh)
 	if err != nil {
 		return err
+	}
+	for _, s := range signing {
+		if store.IsPoison(s.Err) { // there is no such caller, so there is no endpoint
+			return s.Err
+		}
 	}
 	endpoints := make(map[int64]task.ID, len(callers))
 	var caller int64
@@ -240,7 +228,8 @@ func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() s
 		endpoints[caller] = id
 	})
 	for _, c := range d.callbacks {
-		d.rows = append(d.rows, newDelivery{c.ordinal, c.caller, endpoints[c.caller], c.url})
+		c.endpoint = endpoints[c.caller]
+		d.rows = append(d.rows, c)
 	}
 	return err
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maxTests is how many test events an endpoint may have in a minute: their number has no other limit.
-const maxTests = 10
+const maxTests = 10 // test events of an endpoint in a minute
 
 const (
 	countTestsSQL  = `select count(*) from webhook_deliveries where endpoint_id = $1 and id >= $2 and event_type = $3`
@@ -20,13 +19,13 @@ const (
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url) values ($1, $2, $3, $4, $5, $6, $7)`
 )
 
-// SendTest records a delivery of a test event to an enabled endpoint, whatever events it subscribes to. The error is
-// task.CodeNotFound as for Endpoint, task.CodeConflict if the endpoint is disabled or its caller is revoked, or
-// task.CodeQuota after maxTests within a minute.
+// SendTest records a delivery of a test event to an enabled endpoint, whatever events the endpoint subscribes to. The
+// error is task.CodeNotFound as for Endpoint, task.CodeConflict if the endpoint is disabled or its caller is revoked, or
+// task.CodeQuota after 10 test events within a minute.
 func (st *Store) SendTest(ctx context.Context, id task.ID, callerID *int64, event RecordedEvent, by store.Operator) (Delivery, error) {
 	delivery := task.NewID()
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		e, err := testable(ctx, tx, id, callerID, event.Type)
+		e, err := lockTestable(ctx, tx, id, callerID, event.Type)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -42,8 +41,8 @@ func (st *Store) SendTest(ctx context.Context, id task.ID, callerID *int64, even
 	return st.Delivery(ctx, delivery, callerID)
 }
 
-// testable locks an endpoint that may be sent a test event now.
-func testable(ctx context.Context, tx pgx.Tx, id task.ID, callerID *int64, eventType string) (Endpoint, error) {
+// lockTestable locks an endpoint and returns it if it may get a test event now.
+func lockTestable(ctx context.Context, tx pgx.Tx, id task.ID, callerID *int64, eventType string) (Endpoint, error) {
 	e, err := store.QueryOne[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, callerID)
 	if err != nil {
 		return e, err
