@@ -16,7 +16,7 @@ const (
 	SendColumnNames = `task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at`
 )
 
-// archivedLogOfSQL finds the archived row of a message and compares its data with a submission's.
+// archivedLogOfSQL finds the archived row of a message and compares its data with the data of a submission.
 const archivedLogOfSQL = `
 select id, task_id, send_status, caller_id, template_id = $5 and receiver_openid = $6 and message_data = $7::jsonb and coalesce(page_path, '') = $8
 from archived_subscribe_message_logs g ` + whereKey
@@ -24,9 +24,9 @@ from archived_subscribe_message_logs g ` + whereKey
 // restoreLogSQL moves a row with its sends from the archive back to the main tables.
 const restoreLogSQL = `select restore_subscribe_message($1)`
 
-// subscribeArchived handles the submission of a message without a row in the main table. An
-// archived message that was sent is skipped. One that failed is restored to the main table, and
-// errOvertaken makes the caller of this function start over.
+// subscribeArchived handles the submission of a message without a row in the main table. If the archived message was
+// sent, the submission is skipped. If it failed, it is restored to the main table, and errOvertaken makes the calling
+// function start over.
 func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool
@@ -38,7 +38,7 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out 
 		return out, s.Refused
 	case errors.Is(err, pgx.ErrNoRows):
 		return out, errOvertaken
-	case err != nil || out.TaskID == s.TaskID: // an earlier attempt of this call was committed
+	case err != nil || out.TaskID == s.TaskID: // an earlier try of this call was committed
 		return out, err
 	case s.isRefused(owner):
 		return Submitted{}, ErrOthersMessage()

@@ -1,6 +1,7 @@
 package subscribe_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -83,10 +84,10 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_subscribe_message_logs`))
 	})
 	t.Run("is resent by an operator", func(t *testing.T) {
-		_, err := db.Subscribe.Resend(t.Context(), sent.ID, &subscribe.Submission{TaskID: task.NewID(), Metadata: []byte(`{}`)}, false, store.Operator{})
+		_, err := db.Subscribe.Resend(t.Context(), sent.ID, resending(), false, store.Operator{})
 		require.ErrorContains(t, err, "force")
 		require.True(t, mustLog(t, db, sent.ID).Archived, "a refusal changes nothing")
-		out, err := db.Subscribe.Resend(t.Context(), sent.ID, &subscribe.Submission{TaskID: task.NewID(), Metadata: []byte(`{}`)}, true, store.Operator{})
+		out, err := db.Subscribe.Resend(t.Context(), sent.ID, resending(), true, store.Operator{})
 		require.NoError(t, err)
 		require.True(t, out.Again)
 		require.False(t, mustLog(t, db, sent.ID).Archived)
@@ -107,8 +108,7 @@ func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
 }
 
-// A submission that waits for a row while the row is archived must find the archived row, and not
-// insert another one.
+// A submission that waits for a row while the row is archived must find the archived row, and not insert another row.
 func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -117,18 +117,16 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	db.Exec(t, `delete from task_done`)
 	db.Exec(t, `delete from tasks`)
 	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
-	returned := make(chan subscribe.Submitted, 1)
-	go func() {
-		out, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
-		if err == nil {
-			returned <- out
-		}
-		close(returned)
-	}()
+	var out subscribe.Submitted
+	var err error
+	var submit sync.WaitGroup
+	submit.Go(func() {
+		out, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
+	})
 	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, 10*time.Millisecond)
 	release()
-	out, ok := <-returned
-	require.True(t, ok)
+	submit.Wait()
+	require.NoError(t, err)
 	require.Equal(t, subscribe.Submitted{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}, out)
 	require.Zero(t, db.Count(t, `select count(*) from subscribe_message_logs`))
 	require.Zero(t, db.Count(t, `select count(*) from task_live`), "nothing is sent twice")

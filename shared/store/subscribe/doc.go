@@ -1,20 +1,15 @@
-// Package subscribe stores subscribe messages. A message is identified by business, type of
-// template and receiver. It has one row, and one task (package tasks) for each time it is sent.
-// TaskHooks updates the row in the transaction that changes its task.
+// Package subscribe stores subscribe messages. A message is identified by business, type of template and receiver. It
+// has one row, and one task (package tasks) for each time it is sent. TaskHooks updates the row in the transaction that
+// changes its task. A failed message that was archived is restored to the main table when it is sent again.
 //
-// template_pauses counts consecutive errors by template and caller. The third one pauses the
-// template for that caller. provider_tokens has the access tokens that all instances share; an
-// advisory lock allows one instance at a time to fetch a token.
+// template_pauses counts consecutive errors by template and caller. The third error pauses the template for that caller.
+// provider_tokens has the access tokens that all instances share. An advisory lock allows one instance at a time to fetch
+// a token.
 //
 // # Totals
 //
-// subscribe_totals counts the messages of each closed UTC day, by caller and type of template.
-// CloseDay writes the counts in the transaction that closes the day in task_totals. When a
-// message of a closed day is sent again, or its result is corrected, the trigger
-// move_subscribe_total corrects the counts. It inserts rows with differences instead of updating
-// counts, so concurrent changes do not wait for each other.
-// Archiving a row, or restoring it from the archive, does not change the totals: both leave its
-// status and send time as they are.
-//
-// A message that failed and was archived is restored to the main table when it is sent again.
+// subscribe_totals counts the messages of each closed UTC day, by caller and type of template. CloseDay writes the counts
+// in the transaction that closes the day in task_totals. If a message of a closed day is sent again, or its result is
+// corrected, the trigger move_subscribe_total corrects the counts. The trigger inserts rows with differences, so that
+// concurrent changes do not wait for each other. Archiving or restoring a row does not change the totals.
 package subscribe

@@ -29,7 +29,7 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 			s = storetest.Booking(1, `{"a":1}`)
 			change(s)
 			again := db.MustSubscribe(t, s)
-			require.False(t, mayHaveBeenSent(t, db, again.TaskID), "the earlier send used another consent")
+			require.False(t, beginSend(t, db, again.TaskID).MayHaveBeenSent, "the earlier send used another consent")
 		})
 	}
 	t.Run("a sent message that is resent", func(t *testing.T) {
@@ -40,21 +40,12 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 		first := db.MustSubscribe(t, s)
 		db.Try(t, task.Report{Outcome: task.SentUnknown})
 		second := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
-		require.True(t, mayHaveBeenSent(t, db, second.TaskID))
+		require.True(t, beginSend(t, db, second.TaskID).MayHaveBeenSent)
 		db.Try(t, task.Report{Outcome: task.SentOK})
-		out, err := db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann", Reason: "lost phone"})
+		out, err := db.Subscribe.Resend(t.Context(), first.ID, resending(), true, storetest.Tester)
 		require.NoError(t, err)
-		require.False(t, mayHaveBeenSent(t, db, out.TaskID))
+		require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent)
 	})
-}
-
-// mayHaveBeenSent returns Send.MayHaveBeenSent of a task.
-func mayHaveBeenSent(t *testing.T, db *storetest.DB, id task.ID) bool {
-	t.Helper()
-	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{id})
-	require.NoError(t, err)
-	require.Contains(t, sends, id)
-	return sends[id].MayHaveBeenSent
 }
 
 func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
@@ -69,8 +60,8 @@ func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
 	_, err = db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
-	require.False(t, mayHaveBeenSent(t, db, out.TaskID))
+	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent)
 	_, err = db.Tasks.RetryFailed(t.Context(), out.TaskID, store.Operator{Name: "ann"})
 	require.NoError(t, err)
-	require.False(t, mayHaveBeenSent(t, db, out.TaskID), "no attempt was started")
+	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent, "no attempt was started")
 }

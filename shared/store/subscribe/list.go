@@ -69,7 +69,7 @@ func (st *Store) logs(ctx context.Context, operation string, limit int, sql stri
 	return page, more, store.Wrap(operation, err)
 }
 
-// oneLog reads the one row that sql returns; task.CodeNotFound if there is none.
+// oneLog reads the one row that sql returns. The error is task.CodeNotFound if there is none.
 func (st *Store) oneLog(ctx context.Context, sql string, args ...any) (Log, error) {
 	found, _, err := st.logs(ctx, "subscribe log", 1, sql, args...)
 	if err == nil && len(found) == 0 {
@@ -86,7 +86,7 @@ select ` + logColumns + ` from subscribe_message_logs g where g.id = $1
 union all
 select ` + archivedLogColumns + ` from archived_subscribe_message_logs g where g.id = $1`
 
-// LogByID finds a row by its id; task.CodeNotFound when there is none.
+// LogByID returns a row. The error is task.CodeNotFound if there is none.
 func (st *Store) LogByID(ctx context.Context, id int64) (Log, error) {
 	return st.oneLog(ctx, logSQL, id)
 }
@@ -98,12 +98,11 @@ select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + whe
 
 const whereKey = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
 
-// FindLog finds the row of a message by its key; task.CodeNotFound if it was never submitted.
+// FindLog returns the row of a message. The error is task.CodeNotFound if the message was never submitted.
 func (st *Store) FindLog(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (Log, error) {
 	return st.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
 }
 
-// businessLogsSQL lists the messages of one business object, a booking for example.
 const businessLogsSQL = `
 select ` + logColumns + ` from subscribe_message_logs g ` + ofBusiness + `
 union all
@@ -112,14 +111,13 @@ order by 1 limit $5`
 
 const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)`
 
-// BusinessLogs lists the rows of one business object by id, including archived ones; callerID is the
-// caller, nil = all.
+// BusinessLogs lists the rows of one business object (a booking for example) by id, archived rows included. callerID
+// nil = all callers.
 func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, callerID *int64, after int64, limit int) ([]Log, bool, error) {
 	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, callerID, limit+1)
 }
 
-// There are two queries because each uses its own index: a list of one caller's failures must not
-// read the failures of all callers.
+// Each of the two queries has an index: a list of one caller's failures must not read the failures of all callers.
 const (
 	failedLogsSQL = `
 select ` + logColumns + ` from subscribe_message_logs g
@@ -147,7 +145,7 @@ func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogCurso
 	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
 }
 
-// LogFilter filters the rows of Logs. A zero field filters nothing.
+// LogFilter selects the rows of Logs. A zero field selects all.
 type LogFilter struct {
 	CallerID       *int64
 	Status         *int
@@ -166,7 +164,7 @@ where g.send_time >= $1 and (g.send_time, g.id) < ($2, $3) and ($4::bigint is nu
     and ($9::text = '' or g.receiver_user_id = nullif($9, '')::numeric) and g.send_time < $10
 order by g.send_time desc, g.id desc limit $11`
 
-// Logs lists rows that are not archived, newest first. Its cost grows with the rows between From and To.
+// Logs lists rows that are not archived, newest first. Its cost grows with the number of rows between From and To.
 func (st *Store) Logs(ctx context.Context, f LogFilter, limit int) ([]Log, bool, error) {
 	return st.logs(ctx, "subscribe logs", limit, logsSQL, store.Unprepared, f.From, store.TimeOrInfinity(f.After.At), f.After.ID, f.CallerID, f.Status,
 		f.TemplateID, f.TemplateType, f.BusinessType, f.ReceiverUserID, store.TimeOrInfinity(f.To), limit+1)
@@ -197,8 +195,8 @@ func (s *Send) CallerTemplate() CallerTemplate {
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
     coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
 
-// beginSendsSQL marks rows that waited for a retry as being sent. It skips a task that is not
-// claimed now: nothing would end that state of its row.
+// beginSendsSQL marks rows that waited for a retry as being sent. It skips a task that is not claimed, since no report
+// would change its row again.
 const beginSendsSQL = `
 with claimed as materialized (
     select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
@@ -217,10 +215,11 @@ func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.
 	var batch pgx.Batch
 	batch.Queue(beginSendsSQL, ids)
 	batch.Queue(claimedSendsSQL, ids).Query(func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, scanClaimedSend)
-		for _, s := range found {
+		_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Send, err error) {
+			err = s.scan(row, &s.CallerID)
 			sends[s.TaskID] = s
-		}
+			return s, err
+		})
 		return err
 	})
 	return sends, store.Wrap("begin sends", st.db.Hot.SendBatch(ctx, &batch).Close())
@@ -228,11 +227,6 @@ func (st *Store) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.
 
 func scanSend(row pgx.CollectableRow) (s Send, err error) {
 	err = s.scan(row)
-	return s, err
-}
-
-func scanClaimedSend(row pgx.CollectableRow) (s Send, err error) {
-	err = s.scan(row, &s.CallerID)
 	return s, err
 }
 
@@ -251,7 +245,7 @@ where s.log_id = $1 and t.queue = '` + task.RecordedQueue + `' and (exists (sele
     or exists (select from task_done d where d.id = s.task_id and d.claim_id = $2))
 limit 1`
 
-// RecordedSend finds the send that was recorded under a claim, unless it is archived.
+// RecordedSend returns the send that was recorded under a claim, unless it is archived.
 func (st *Store) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, found bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, recordedSendSQL, id, claim).Scan(&send)
 	if errors.Is(err, pgx.ErrNoRows) {

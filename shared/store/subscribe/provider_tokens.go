@@ -12,11 +12,11 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// ProviderToken is an access token that all instances share. Formatting, logging or encoding it
-// does not reveal its value.
+// ProviderToken is an access token that all instances share. Formatting, logging or encoding it does not reveal its
+// value.
 type ProviderToken struct {
 	Value string
-	Left  time.Duration // until it expires, counted from when it was read; 0 or less = expired
+	Left  time.Duration // how long it was valid when it was read; 0 or less = expired
 }
 
 const hiddenToken = "[access token]"
@@ -30,42 +30,37 @@ func (ProviderToken) LogValue() slog.Value { return slog.StringValue(hiddenToken
 // MarshalText keeps the value out of JSON.
 func (ProviderToken) MarshalText() ([]byte, error) { return []byte(hiddenToken), nil }
 
-// tokenSQL uses clock_timestamp(), since now() is the start of the transaction, which may have
-// waited seconds for the lock.
+// tokenSQL uses clock_timestamp(), since now() is the start of a transaction that may have waited seconds for the lock.
 const tokenSQL = `
-select token, extract(epoch from expires_at - clock_timestamp())::float8, version from provider_tokens where provider = $1 and app_id = $2`
+select token, expires_at - clock_timestamp(), version from provider_tokens where provider = $1 and app_id = $2`
 
-// ProviderToken returns the newest token of an app at a provider, which may have expired; the zero
-// token if none was stored.
+// ProviderToken returns the newest token of an app at a provider. It may have expired. It is zero if none was stored.
 func (st *Store) ProviderToken(ctx context.Context, provider, appID string) (ProviderToken, error) {
 	t, _, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	return t, store.Wrap("provider token", err)
 }
 
-// TokenRow is the row in the sense of store.Keys: the token is encrypted for it.
+// TokenRow returns the additional authenticated data with which a token is encrypted (see store.Keys).
 func TokenRow(provider, appID string) string { return "provider_tokens/" + provider + "/" + appID }
 
-// tokenOf reads a token and its version, which changes whenever a token is stored. A token that
-// cannot be decrypted is treated as absent: the provider can issue another.
+// tokenOf reads a token and its version, which changes whenever a token is stored. A token that cannot be decrypted
+// counts as absent: the provider can issue another.
 func (st *Store) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, version int64, err error) {
-	var left float64
-	err = row.Scan(&t.Value, &left, &version)
+	err = row.Scan(&t.Value, &t.Left, &version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ProviderToken{}, 0, nil
 	}
 	if err != nil {
 		return ProviderToken{}, 0, err
 	}
-	t.Left = time.Duration(left * float64(time.Second))
 	if t.Value, err = st.db.Keys.Decrypt(TokenRow(provider, appID), t.Value); errors.Is(err, store.ErrDecrypt) {
 		return ProviderToken{}, version, nil
 	}
 	return t, version, err
 }
 
-// The timeouts of a refresh. fetchLimit must be shorter than the server's
-// idle_in_transaction_session_timeout (10 s for the hot role), and than tokenLockTimeout of the
-// instances that wait for the fetch.
+// The timeouts of a refresh. fetchLimit must be shorter than idle_in_transaction_session_timeout (10 s for the hot role),
+// and than tokenLockTimeout of the instances that wait for the fetch.
 const (
 	fetchLimit            = 8 * time.Second
 	tokenLockTimeout      = "9s"
@@ -75,8 +70,8 @@ const (
 const (
 	tokenTimeoutsSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)`
 
-	// An advisory lock needs no transaction ID. The lock of a row would need one, and would keep
-	// vacuum from removing dead rows of all tables while a token is fetched.
+	// An advisory lock needs no transaction ID. A row lock needs one: vacuum could remove no dead rows while a token is
+	// fetched.
 	lockTokenSQL = `select pg_advisory_xact_lock(hashtextextended('provider token ' || $1::text || ' ' || $2::text, 0))`
 
 	saveTokenSQL = `
@@ -86,17 +81,16 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
     updated_at = now()`
 )
 
-// RefreshProviderToken replaces the token stale and returns the newest one. All instances together
-// run one fetch per app at a time, for at most 8 s. A call that waited for the fetch of another
-// does not fetch: it returns the token that was stored, even if its value is the same as before.
-// An error of fetch is returned unchanged, and nothing is stored.
+// RefreshProviderToken replaces the token stale and returns the newest one. All instances together run one fetch per app
+// at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that was stored,
+// even if its value is the same as before. An error of fetch is returned unchanged, and nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	if err != nil {
 		return ProviderToken{}, store.Wrap("refresh token", err)
 	}
-	select { // so at most one connection of this instance waits for the lock
+	select { // at most one connection of this instance waits for the lock
 	case st.refreshing <- struct{}{}:
 		defer func() { <-st.refreshing }()
 	case <-ctx.Done():
@@ -132,8 +126,7 @@ func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID strin
 	return fresh, nil
 }
 
-// lockToken waits until no other instance refreshes the token, locks it until the end of tx and
-// reads it.
+// lockToken waits until no other instance refreshes the token, locks the token until the end of tx and reads it.
 func (st *Store) lockToken(ctx context.Context, tx pgx.Tx, provider, appID string) (t ProviderToken, version int64, err error) {
 	var batch pgx.Batch
 	batch.Queue(tokenTimeoutsSQL, tokenLockTimeout, tokenStatementTimeout)

@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// SubmitWithinQuota is Submit for a caller with a limited number of waiting tasks. A message
-// that is skipped succeeds even above the limit.
+// SubmitWithinQuota is Submit for a caller with a limited number of waiting tasks. A skipped submission succeeds even
+// above the limit.
 func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, s *Submission) (out Submitted, err error) {
 	if s.Refused != nil {
 		return st.Submit(ctx, s)

@@ -16,8 +16,8 @@ import (
 // TaskHooks returns the hooks that copy changes of tasks to the rows of subscribe messages.
 func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSubscriptions, MayRevive: mayRevive} }
 
-// settleLogs copies the outcome of tasks to the rows of their messages. A message that is sent
-// stays sent: a late success may be that of an earlier send.
+// settleLogs copies the outcome of tasks to the rows of their messages. A sent message stays sent. A late success may be
+// of an earlier send.
 var settleLogs = store.BulkStatement[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
@@ -33,7 +33,7 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 			store.Array("task_id uuid", func(c change) task.ID { return c.After.ID }),
 			store.Array("send_status smallint", func(c change) int16 { return int16(c.After.SendStatus()) }),
 			store.Array("retry_count smallint", func(c change) int16 { return c.After.RetryCount }),
-			// True only when a claim ends.
+			// true only when a claim ends
 			store.Array("doubtful boolean", func(c change) bool { return c.Before.State == task.Processing && c.After.MayHaveBeenSent() }),
 			store.Array("error_code text", func(c change) string {
 				if failed(c.After) && (c.After.ErrorCode == "" || c.After.ErrorCode == c.After.Reason.String()) {
@@ -68,8 +68,8 @@ const lockNewestSQL = `
 select task_id, send_status from subscribe_message_logs
 where id = (select log_id from subscribe_message_sends where task_id = $1) for update`
 
-// mayRevive refuses to retry an ended task if its subscribe message was sent or has a newer task:
-// the user would get the message twice.
+// mayRevive refuses to retry an ended task if its message was sent or has a newer task: the user would get the message
+// twice.
 func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
 	if !task.IsSubscription(t.Queue) {
 		return nil

@@ -21,9 +21,8 @@ type TemplateRate struct {
 const rateColumns = `template_type, count(*) as total, count(*) filter (where send_status = 1) as success,
         count(*) filter (where send_status = 2) as failed`
 
-// templateRatesSQL adds up the stored totals of the closed days in [$1, $2), the rows of the
-// partial day before them in [$3, $4), and the rows of the open days from $5. $6 is the caller;
-// null = all.
+// templateRatesSQL adds up the stored totals of the closed days in [$1, $2), the rows of the partial day before them in
+// [$3, $4), and the rows of the open days from $5. $6 is the caller; null = all.
 const templateRatesSQL = `
 select template_type, sum(total)::bigint, sum(success)::bigint, sum(failed)::bigint
 from (
@@ -38,10 +37,9 @@ from (
 ) counts
 group by template_type having sum(total) > 0 order by template_type`
 
-// TemplateRates counts the messages of a caller since a time by template type, or of all callers if
-// callerID is nil. If since is within a day, archived messages of that day are not counted. For
-// closed days it reads the stored totals (see CloseDays), so its cost grows with the messages of
-// the open days and of the day of since.
+// TemplateRates counts the messages of a caller since a time by template type, or of all callers if callerID is nil. It
+// reads the stored totals of closed days (see CloseDay) and the rows of open days. If since is within a day, it reads the
+// rows of that day, without archived messages.
 func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *int64) (rates []TemplateRate, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
@@ -55,8 +53,7 @@ func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *i
 	return rates, store.Wrap("template rates", err)
 }
 
-// ratesBetween returns the parameters of templateRatesSQL. since is in UTC; the days before
-// firstOpen are closed.
+// ratesBetween returns the parameters of templateRatesSQL. since is in UTC. The days before firstOpen are closed.
 func ratesBetween(since, firstOpen time.Time, callerID *int64) []any {
 	firstFullDay := time.Date(since.Year(), since.Month(), since.Day(), 0, 0, 0, 0, time.UTC)
 	if firstFullDay.Before(since) {
@@ -69,8 +66,8 @@ func ratesBetween(since, firstOpen time.Time, callerID *int64) []any {
 	return []any{firstFullDay, firstOpen, since, partialEnd, open, callerID}
 }
 
-// closeSubscribeDaySQL stores the totals of day $1, and of earlier days after the previous closed
-// day. The first closed day includes all earlier messages.
+// closeSubscribeDaySQL stores the totals of day $1 and of the open days before it. The first closed day includes all
+// earlier messages.
 const closeSubscribeDaySQL = `
 insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
 select (send_time at time zone 'UTC')::date, caller_id, ` + rateColumns + `
@@ -93,8 +90,7 @@ select day, caller_id, template_type, least(sum(total), 1000000000000000000), gr
     greatest(least(sum(failed), 1000000000000000000), 0)
 from deleted group by 1, 2, 3 having sum(total) > 0`
 
-// CloseDay stores the totals of the messages of a day. tx must be the transaction that closes
-// the day for tasks.
+// CloseDay stores the totals of the messages of a day. tx must be the transaction that closes the day for tasks.
 func CloseDay(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", tasks.LongestCount.Milliseconds())); err != nil {
 		return err

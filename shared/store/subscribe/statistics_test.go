@@ -25,8 +25,7 @@ const countRowsSQL = `
 select template_type, count(*), count(*) filter (where send_status = 1), count(*) filter (where send_status = 2)
 from subscribe_message_logs where send_time >= $1 and ($2::bigint is null or caller_id = $2) group by 1 order by 1`
 
-// listRows is the number of messages in the table: SENDONCE_LIST_ROWS, which make lists sets,
-// or a small number for ordinary runs of the tests.
+// listRows returns the number of messages in the table: SENDONCE_LIST_ROWS, which "make lists" sets, or else 30,000.
 func listRows(t *testing.T) int {
 	text := os.Getenv("SENDONCE_LIST_ROWS")
 	if text == "" {
@@ -37,8 +36,8 @@ func listRows(t *testing.T) int {
 	return n
 }
 
-// insertMessagesSQL inserts messages of 90 days, a tenth of them failed. Caller 999 has ten
-// messages, all failed and of the oldest days.
+// insertMessagesSQL inserts messages of 90 days, a tenth of them failed. Caller 999 has ten messages, all failed and of
+// the oldest days.
 const insertMessagesSQL = `
 set session_replication_role = replica;
 alter table subscribe_message_logs set (autovacuum_enabled = off);
@@ -140,8 +139,7 @@ func explainAnalyze(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) q
 	return cost
 }
 
-// requireRatesMatchRows compares TemplateRates with the rows, for several start times and
-// callers.
+// requireRatesMatchRows compares TemplateRates with the rows, for several start times and callers.
 func requireRatesMatchRows(t *testing.T, db *storetest.DB, conn *pgx.Conn) {
 	t.Helper()
 	now := time.Now().UTC()

@@ -14,10 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is a request to send one subscribe message. Business, type of template and receiver
-// are the key of the message: there is at most one row for them.
+// Submission is a request to send a subscribe message. Business, type of template and receiver are the key of the
+// message: they have at most one row.
 type Submission struct {
-	TaskID task.ID // created before the commit, so that a commit whose response was lost is recognised
+	TaskID task.ID // unique to this call, so that it recognises its own earlier try
 
 	TemplateID       string
 	TemplateType     string
@@ -28,7 +28,7 @@ type Submission struct {
 	Data             []byte // JSON
 	Page             string // "" = none
 	Lang             string // "" = WeChat's default
-	MiniprogramState string // "" likewise
+	MiniprogramState string // "" = WeChat's default
 
 	CallerID    int64
 	Queue       string // task.WeChatQueue or task.RecordedQueue
@@ -39,18 +39,17 @@ type Submission struct {
 	SendAt      time.Time // zero = at once
 	TTL         time.Duration
 
-	// Set if the submitter sends the message itself: the task is created as claimed.
+	// Zero unless the submitter sends the message itself: then the task is created as claimed.
 	AppID string
 	Lease time.Duration
 
-	// Refused is the error of a submission that must be refused. If the message is sent or being
-	// sent, the submission is skipped instead and succeeds.
+	// Refused is the error of a submission that must be refused. If the message is sent or being sent, the submission
+	// is skipped and succeeds all the same.
 	Refused *task.Error
-	// MayResendOthers allows the caller to send a failed message of another caller again, and shows
-	// whether the data of that message differs.
+	// MayResendOthers allows the caller to send a failed message of another caller again, and to see whether the data
+	// of another caller's message differs.
 	MayResendOthers bool
-	// HidesOthers refuses the submission of another caller's message in any state of that message,
-	// unless MayResendOthers is set.
+	// HidesOthers refuses the submission of another caller's message, whatever its state, unless MayResendOthers is set.
 	HidesOthers bool
 }
 
@@ -61,15 +60,15 @@ type Submitted struct {
 	Status      task.SendStatus
 	State       task.State // of the task, archived or not
 	Skipped     bool       // the message is sent or being sent: nothing was done
-	DataDiffers bool       // with Skipped: this submission has other data than the message
+	DataDiffers bool       // with Skipped: the data of this submission is not that of the message
 	Again       bool       // the message was sent before, and this is its next send
 	Archived    bool       // with Skipped: the row is archived
-	ClaimID     int64      // of a recorded message
+	ClaimID     int64      // of a task that was created as claimed; else 0
 	LeaseUntil  time.Time
 }
 
-// newLog inserts the row of a message unless it exists or is archived. The unique index decides
-// among concurrent submissions.
+// newLog inserts the row of a message unless it exists or is archived. The unique index lets one of several concurrent
+// submissions insert it.
 const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
@@ -81,11 +80,11 @@ with g as (
     returning id
 )`
 
-// againLog starts the next send of a row; earlier sends stay in its history. $21 is the number of
-// retries to add: 0 if the replaced task waited for a retry, which is counted already.
-// doubtful means that an earlier send may have been delivered, and may have used up the user's
-// consent to the template. It is reset if the message is known as sent, or if this send needs
-// another consent because its template or receiver is another.
+// againLog starts the next send of a row. Earlier sends stay in its history. $21 is the number of retries to add: 0 if
+// the replaced task waited for a retry, which is counted already.
+//
+// doubtful means that an earlier send may have been delivered, and may have used up the user's consent to the template.
+// It is reset if the message was sent, or if another template or receiver needs another consent.
 const againLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
@@ -96,8 +95,7 @@ with g as (
     returning id
 )`
 
-// subscribeBody creates the task of a send, for the row id in g. A recorded send is claimed
-// from the start.
+// subscribeBody creates the task of a send of the row in g. A task with a claim ID ($16) is claimed from the start.
 const subscribeBody = `
 , w as materialized (
     select g.id, case when $16::bigint is not null then 2 when $13::timestamptz > now() then 0 else 1 end as state,
@@ -167,7 +165,7 @@ func (s *Submission) args(claimID int64) []any {
 	}
 }
 
-// summary is the content of the task, for people. The message itself is stored with the send.
+// summary returns the content of the task, for people. The data of the message is stored with the send.
 func (s *Submission) summary() string {
 	return fmt.Sprintf("%s %s/%d -> %d", s.TemplateType, s.BusinessType, s.BusinessID, s.ReceiverUserID)
 }
@@ -177,8 +175,8 @@ func (s *Submission) key() []any {
 	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
 }
 
-// Submit creates the row of a message, or sends a failed one again. It does nothing (Skipped)
-// if the message is sent or being sent.
+// Submit creates the row of a message, or sends a failed message again. It does nothing (Skipped) if the message is sent
+// or being sent.
 func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err error) {
 	claimID := int64(0)
 	if s.Lease > 0 {
@@ -224,29 +222,26 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 	}
 }
 
-// errOvertaken means that the row changed meanwhile: another submission created a new task for it,
-// or it was moved to or from the archive.
+// errOvertaken means that the row changed meanwhile: it has a new task of another submission, or it was moved to or from
+// the archive.
 var errOvertaken = errors.New("another submission was faster")
 
-// scan reads the row that newSQL or againSQL returns. Without a row it leaves o unchanged.
-func (o *Submitted) scan(row pgx.Row) error {
-	var state int16
-	err := row.Scan(&o.ID, &state, &o.LeaseUntil)
+// scan reads the row that newSQL or againSQL returns. Without a row it leaves out unchanged.
+func (out *Submitted) scan(row pgx.Row) error {
+	err := row.Scan(&out.ID, &out.State, &out.LeaseUntil)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
-	o.State = task.State(state)
-	if o.State != task.Processing {
-		o.LeaseUntil = time.Time{}
+	if out.State != task.Processing {
+		out.LeaseUntil = time.Time{}
 	}
 	return err
 }
 
-// logOfSQL finds the row of a message.
 const logOfSQL = `
 select id, task_id from subscribe_message_logs g ` + whereKey
 
-// lockLogSQL locks a row and compares its data with a submission's.
+// lockLogSQL locks a row and compares its data with the data of a submission.
 const lockLogSQL = `
 select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
@@ -262,11 +257,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	case err != nil:
 		return out, err
 	}
-	locked, err := tasks.Lock(ctx, conn, []task.ID{newest}, tasks.LockTimeout) // before the row, as reports do: no deadlock
-	if err != nil {
-		return out, err
-	}
-	before, found, err := locked.Of(newest)
+	before, found, now, err := lockTask(ctx, conn, newest)
 	if err != nil {
 		return out, err
 	}
@@ -282,7 +273,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, errOvertaken
 	case !found && out.Status == task.SubscribeSending: // its task has lost its state
 		return out, store.Busy()
-	case newest == s.TaskID: // an earlier attempt of this call was committed
+	case newest == s.TaskID: // an earlier try of this call was committed
 		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
 		return out, store.Commit(ctx, conn)
 	case s.isRefused(owner):
@@ -295,26 +286,36 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	case owner != s.CallerID && !s.MayResendOthers:
 		return out, task.Refuse(task.CodeForbidden, "another caller submitted this message and it failed; that caller or an admin may send it again")
 	}
-	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, locked.Now, func(*pgx.Batch) {})
+	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, now, func(*pgx.Batch) {})
 }
 
-// isRefused reports whether the response must not show anything about a message of owner.
+// lockTask locks the task of a row. It runs before the row is locked, as in reports, so that they never deadlock. now is
+// by the database's clock.
+func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
+	locked, err := tasks.Lock(ctx, conn, []task.ID{id}, tasks.LockTimeout)
+	if err != nil {
+		return t, false, now, err
+	}
+	t, found, err = locked.Of(id)
+	return t, found, locked.Now, err
+}
+
+// isRefused reports whether the response must show nothing about a message of owner.
 func (s *Submission) isRefused(owner int64) bool {
 	return s.HidesOthers && !s.MayResendOthers && owner != s.CallerID
 }
 
-// mayCompare reports whether the response may show that owner's message has other data. Otherwise
-// a caller could guess the data of another.
+// mayCompare reports whether the response may show that owner's message has other data. Without this check, a caller
+// could guess the data of another caller.
 func (s *Submission) mayCompare(owner int64) bool { return s.MayResendOthers || owner == s.CallerID }
 
-// ErrOthersMessage refuses access to a message that another caller submitted. It is the same error
-// in every state of that message.
+// ErrOthersMessage is the refusal of access to another caller's message, whatever its state.
 func ErrOthersMessage() error {
 	return task.Refuse(task.CodeForbidden, "another caller submitted this message; only that caller or an admin may send or query it")
 }
 
-// endOf returns the state of a message's task. If the task was not found, it is archived, and
-// the status of the message decides.
+// endOf returns the state of a message's task. A task that was not found is archived: then the status of the message
+// decides.
 func endOf(t task.Task, found bool, status task.SendStatus) task.State {
 	switch {
 	case found:
@@ -326,7 +327,8 @@ func endOf(t task.Task, found bool, status task.SendStatus) task.State {
 	}
 }
 
-// sendAgain starts the next send of the locked row, and cancels a task that waits for a retry.
+// sendAgain starts the next send of the locked row, and cancels a task that waits for a retry. extra adds statements to
+// the transaction.
 func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, id int64, before task.Task, claimID int64, now time.Time,
 	extra func(*pgx.Batch)) (Submitted, error) {
 	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
@@ -353,15 +355,14 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.CountEvents(1) // at most: without a subscribed endpoint there is none
+		n.CountEvents(1) // at most: none without an endpoint or callback URL
 	}
 	return n
 }
 
-// Resend sends the message of a row again unchanged, for an operator. The message must have failed
-// or, with force, have been sent; a message that is being sent is a conflict. What the message
-// consists of is read from the row; s has the rest: TaskID, MaxRetries, OnUnknown, CallbackURL and
-// Metadata.
+// Resend sends the message of a row again unchanged, for an operator. The error is task.CodeConflict if the message is
+// being sent, or was sent and force is false. The message is read from the row; s has TaskID, MaxRetries, OnUnknown,
+// CallbackURL and Metadata.
 func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -385,11 +386,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	if err != nil {
 		return out, err
 	}
-	locked, err := tasks.Lock(ctx, conn, []task.ID{l.TaskID}, tasks.LockTimeout)
-	if err != nil {
-		return out, err
-	}
-	before, found, err := locked.Of(l.TaskID)
+	before, found, now, err := lockTask(ctx, conn, l.TaskID)
 	if err != nil {
 		return out, err
 	}
@@ -414,7 +411,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	}
 	s.TemplateID, s.TemplateType, s.BusinessType, s.BusinessID = l.TemplateID, l.TemplateType, l.BusinessType, l.BusinessID
 	s.ReceiverUserID, s.ReceiverOpenID, s.Data, s.Page, s.CallerID, s.Queue = l.ReceiverUserID, l.ReceiverOpenID, l.Data, l.Page, l.CallerID, task.WeChatQueue
-	return st.sendAgain(ctx, conn, s, id, before, 0, locked.Now, func(batch *pgx.Batch) {
+	return st.sendAgain(ctx, conn, s, id, before, 0, now, func(batch *pgx.Batch) {
 		by.QueueAudit(batch, "subscribe.resend", strconv.FormatInt(id, 10), store.MustJSON(map[string]any{"task_id": l.TaskID, "send_status": l.Status}),
 			store.MustJSON(map[string]any{"task_id": s.TaskID, "send_status": task.SubscribeSending}))
 	})

@@ -24,6 +24,26 @@ func mustLog(t *testing.T, db *storetest.DB, id int64) subscribe.Log {
 	return l
 }
 
+// resending returns what an operator gives to resend a message.
+func resending() *subscribe.Submission {
+	return &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}
+}
+
+func beginSend(t *testing.T, db *storetest.DB, id task.ID) subscribe.Send {
+	t.Helper()
+	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{id})
+	require.NoError(t, err)
+	require.Contains(t, sends, id)
+	return sends[id]
+}
+
+func report(t *testing.T, db *storetest.DB, r task.Report) task.Verdict {
+	t.Helper()
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
+	require.NoError(t, errs[0])
+	return outs[0].Verdict
+}
+
 func TestOneBusinessEventIsOneMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -114,9 +134,7 @@ func TestNewSubmissionReplacesWaitingRetry(t *testing.T) {
 	old, err := db.Tasks.ByID(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Cancelled, old.Reason)
-	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{second.TaskID})
-	require.NoError(t, err)
-	require.JSONEq(t, `{"a":2}`, string(sends[second.TaskID].Data))
+	require.JSONEq(t, `{"a":2}`, string(beginSend(t, db, second.TaskID).Data))
 }
 
 func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
@@ -127,20 +145,16 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	first := db.MustSubscribe(t, s)
 	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
-	report := func(outcome task.Outcome) task.Verdict {
-		outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: outcome}}})
-		require.NoError(t, errs[0])
-		return outs[0].Verdict
-	}
-	require.Equal(t, task.Applied, report(task.SentUnknown))
+	r := task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: task.SentUnknown}
+	require.Equal(t, task.Applied, report(t, db, r))
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
-	require.Equal(t, task.Applied, report(task.SentOK), "it was delivered after all")
+	r.Outcome = task.SentOK
+	require.Equal(t, task.Applied, report(t, db, r), "it was delivered after all")
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
-	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{second.TaskID})
-	require.NoError(t, err)
-	require.True(t, sends[second.TaskID].Sent)
-	require.True(t, sends[second.TaskID].MayHaveBeenSent)
+	send := beginSend(t, db, second.TaskID)
+	require.True(t, send.Sent)
+	require.True(t, send.MayHaveBeenSent)
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "it stays sent")
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
@@ -164,12 +178,8 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	second := record()
 	require.True(t, second.Again, "the lease of the first claim expired")
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}}})
-	require.NoError(t, errs[0])
-	require.Equal(t, task.Stale, outs[0].Verdict)
-	outs, errs = db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: second.TaskID, AppID: "shop", CallerID: 7, ClaimID: second.ClaimID, Outcome: task.SentOK}}})
-	require.NoError(t, errs[0])
-	require.Equal(t, task.Applied, outs[0].Verdict)
+	require.Equal(t, task.Stale, report(t, db, task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}))
+	require.Equal(t, task.Applied, report(t, db, task.Report{TaskID: second.TaskID, AppID: "shop", CallerID: 7, ClaimID: second.ClaimID, Outcome: task.SentOK}))
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
@@ -179,7 +189,7 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	by := store.Operator{CallerID: 1, Name: "ann", Reason: "the user asked"}
 	resend := func(force bool) (subscribe.Submitted, error) {
-		return db.Subscribe.Resend(t.Context(), first.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, force, by)
+		return db.Subscribe.Resend(t.Context(), first.ID, resending(), force, by)
 	}
 	_, err := resend(true)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err), "it is being sent")
@@ -188,17 +198,16 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 	out, err := resend(false)
 	require.NoError(t, err)
 	require.True(t, out.Again)
-	sends, err := db.Subscribe.BeginSends(t.Context(), []task.ID{out.TaskID})
-	require.NoError(t, err)
-	require.Equal(t, "zh_TW", sends[out.TaskID].Lang)
-	require.Equal(t, "trial", sends[out.TaskID].MiniprogramState)
+	send := beginSend(t, db, out.TaskID)
+	require.Equal(t, "zh_TW", send.Lang)
+	require.Equal(t, "trial", send.MiniprogramState)
 	db.Try(t, task.Report{Outcome: task.SentOK})
 	_, err = resend(false)
 	require.ErrorContains(t, err, "force")
 	_, err = resend(true)
 	require.NoError(t, err)
 	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'subscribe.resend' and reason = 'the user asked'`))
-	_, err = db.Subscribe.Resend(t.Context(), 99, &subscribe.Submission{TaskID: task.NewID()}, false, by)
+	_, err = db.Subscribe.Resend(t.Context(), 99, resending(), false, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
@@ -244,8 +253,7 @@ func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	db := storetest.Open(t)
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	db.Try(t, task.Report{Outcome: task.SentFailed})
-	_, err := db.Subscribe.BeginSends(t.Context(), []task.ID{out.TaskID})
-	require.NoError(t, err)
+	beginSend(t, db, out.TaskID)
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
 }
 
@@ -297,8 +305,7 @@ LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message =
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, logs, 1)
-	other := int64(8)
-	logs, _, err = db.Subscribe.BusinessLogs(t.Context(), "course_booking", 123, &other, 0, 10)
+	logs, _, err = db.Subscribe.BusinessLogs(t.Context(), "course_booking", 123, new(int64(8)), 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, logs, "another caller's")
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// CallerTemplate names a template of subscribe messages as one caller uses it.
+// CallerTemplate is a template of subscribe messages, for the messages of one caller.
 type CallerTemplate struct {
 	TemplateID string
-	CallerID   int64 // who submitted the messages
+	CallerID   int64
 }
 
 // Template counts the errors of one caller's messages with a template.
@@ -26,8 +26,7 @@ type Template struct {
 	UpdatedAt  time.Time
 }
 
-// templateStrikes is how many errors in a row pause a template.
-const templateStrikes = 3
+const templateStrikes = 3 // errors in a row that pause a template
 
 const strikeTemplateSQL = `
 insert into template_pauses as t (template_id, caller_id, strikes, reason) values ($1, $2, 1, $3)
@@ -35,8 +34,8 @@ on conflict (template_id, caller_id) do update set strikes = least(t.strikes, 32
     paused_at = case when t.strikes + 1 >= $4 then coalesce(t.paused_at, now()) end
 returning paused_at is not null`
 
-// StrikeTemplate counts an error caused by a template or its caller's use of it. The third
-// consecutive one pauses the template for this caller. paused is true if it is paused now.
+// StrikeTemplate counts an error that a template, or its caller's use of it, has caused. The third consecutive error
+// pauses the template for this caller. paused is true if the template is paused now.
 func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason string) (paused bool, err error) {
 	reason = task.Cut(store.Storable(reason), task.MaxResult)
 	err = st.db.Hot.QueryRow(ctx, strikeTemplateSQL, t.TemplateID, t.CallerID, reason, templateStrikes).Scan(&paused)
@@ -45,8 +44,7 @@ func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason st
 
 const clearTemplateSQL = `delete from template_pauses where template_id = $1 and caller_id = $2 and paused_at is null`
 
-// ClearTemplate resets the errors of a template after a success. A pause stays until an
-// operator resumes the template.
+// ClearTemplate resets the errors of a template after a success. Only an operator ends a pause.
 func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
 	_, err := st.db.Hot.Exec(ctx, clearTemplateSQL, t.TemplateID, t.CallerID)
 	return store.Wrap("clear template", err)
@@ -58,14 +56,11 @@ where exists (select from template_pauses p where p.template_id = t.template_id 
 
 // PausedTemplates returns the templates that are paused for their caller.
 func (st *Store) PausedTemplates(ctx context.Context, templates []CallerTemplate) (map[CallerTemplate]bool, error) {
-	rows, err := st.db.Hot.Query(ctx, pausedTemplatesSQL, store.Column(templates, func(t CallerTemplate) string { return t.TemplateID }),
-		store.Column(templates, func(t CallerTemplate) int64 { return t.CallerID }))
-	if err != nil {
-		return nil, store.Wrap("paused templates", err)
-	}
+	ids := store.Column(templates, func(t CallerTemplate) string { return t.TemplateID })
+	callers := store.Column(templates, func(t CallerTemplate) int64 { return t.CallerID })
 	paused := map[CallerTemplate]bool{}
 	var t CallerTemplate
-	err = store.Each(rows, []any{&t.TemplateID, &t.CallerID}, func() {
+	err := store.QueryEach(ctx, st.db.Hot, pausedTemplatesSQL, []any{ids, callers}, []any{&t.TemplateID, &t.CallerID}, func() {
 		paused[t] = true
 	})
 	return paused, store.Wrap("paused templates", err)
@@ -74,33 +69,33 @@ func (st *Store) PausedTemplates(ctx context.Context, templates []CallerTemplate
 // TemplateCursor is the last template of a page of Templates; zero is before the first page.
 type TemplateCursor struct {
 	CallerTemplate
-	PausedAt *time.Time // nil = it is not paused yet
+	PausedAt *time.Time
 }
 
-// subscribeTemplatesSQL begins at the start of the list if the cursor has no template.
+// subscribeTemplatesSQL begins at the start of the list if the cursor has no template ($1).
 const subscribeTemplatesSQL = `
 select p.template_id, p.caller_id, coalesce(c.name, ''), p.strikes, p.paused_at, p.reason, p.updated_at
 from template_pauses p left join callers c on c.id = p.caller_id
 where $1 = '' or (coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id) > (coalesce($3::timestamptz, 'infinity'), $1::varchar, $2::bigint)
 order by coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id limit $4`
 
-// Templates returns a page of the templates that have strikes: first the paused ones, longest
-// paused first, then the others.
+// Templates returns a page of the templates that have strikes: first the paused ones, longest paused first, then the
+// others.
 func (st *Store) Templates(ctx context.Context, after TemplateCursor, limit int) (page []Template, more bool, err error) {
 	page, more, err = store.QueryPage[Template](ctx, st.db.Read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
 	return page, more, store.Wrap("subscribe templates", err)
 }
 
-// resumeTemplateSQL returns the pauses it deletes as JSON, for operator_actions.
+// resumeTemplateSQL returns the pauses that it deletes as JSON, for the audit entry.
 const resumeTemplateSQL = `
 with p as (
     delete from template_pauses where template_id = $1 and ($2::bigint is null or caller_id = $2) and paused_at is not null returning *
 )
 select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
 
-// releasedSQL makes due the tasks of a template whose last claim was released (ended = 3). Tasks
-// that wait for their send time were never claimed, so they are not among them. The query starts
-// from the live tasks, which are fewer than the sends of a template. It skips locked rows.
+// releasedSQL makes up to $4 tasks of a template due whose last claim was released (ended = 3). Tasks that wait for their
+// send time were never claimed. The query starts from the live tasks, which are fewer than the sends of a template. It
+// skips locked rows.
 const releasedSQL = `
 with c as materialized (
     select l.id from task_live l
@@ -111,12 +106,11 @@ with c as materialized (
 )
 update task_live set due_at = now() where id = any(array(select id from c))`
 
-// releasedRows is the largest number of tasks that one releasedSQL changes.
 const releasedRows = 5000
 
-// ResumeTemplate ends the pause of a template and resets its errors, for one caller or, with nil,
-// for all. It makes the released tasks due and returns their number; the caller must then wake
-// sweep. task.CodeNotFound if there is no such pause.
+// ResumeTemplate ends the pause of a template and resets its errors, for one caller or, if callerID is nil, for all. It
+// makes the released tasks due and returns their number. Wake the function sweep afterwards. The error is
+// task.CodeNotFound if there is no such pause.
 func (st *Store) ResumeTemplate(ctx context.Context, templateID string, callerID *int64, by store.Operator) (due int64, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		ended, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", resumeTemplateSQL, templateID, callerID)
