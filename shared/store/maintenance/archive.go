@@ -19,51 +19,49 @@ type Retention struct {
 	LogDays  int // of logs and other rows that are deleted
 }
 
-// ArchiveRun selects what a run archives.
+// ArchiveRun selects the rows that a run archives.
 type ArchiveRun struct {
-	Before time.Time // all that is older, whatever Retention says; zero = as Retention says
+	Before time.Time // rows older than this, whatever Retention says; zero = as Retention says
 	DryRun bool      // nothing is changed
 }
 
-// ArchiveStep is what one transaction of a run did, or would have done, to a table or to
-// a partition of a log. Each archived table has at least one step.
+// ArchiveStep is the effect of one transaction of a run, or of a dry run, on a table or a partition of a log. Each
+// archived table has at least one step.
 type ArchiveStep struct {
 	Before    time.Time // only older rows are archived
-	Table     string    // from which rows were removed; "" = the step is about a partition
+	Table     string    // "" if the step is about a partition
 	Deleted   bool      // the rows are deleted, not moved to the table's archive
 	Rows      int       // number of rows that were removed
 	Failed    []UnarchivedRow
-	Partition string // of a log, which was dropped
+	Partition string // of a log; it was dropped, unless InUse
 	InUse     bool   // the partition was not dropped, as it or its log is in use; the next run tries again
 
 	position archivePosition // where the next step begins
 	more     bool            // the same table or the logs may have another step
 }
 
-// UnarchivedRow is a row that the database refuses to archive. It stays in its table, and each later
-// run tries again.
+// UnarchivedRow is a row that the database refuses to archive. It stays in its table, and each later run tries again.
 type UnarchivedRow struct {
 	Table string
 	Key   string // of the row, as text
 	Err   error
 }
 
-// archivePosition is where a run continues: in a table, after a row. Zero is the beginning.
+// archivePosition is the row of a table after which a run continues. Zero is the beginning.
 type archivePosition struct {
 	Table string    `json:"table"`
 	At    time.Time `json:"at"` // when the row was finished, if the table is read in that order
 	Key   string    `json:"key"`
 }
 
-// archiveCutoffs has the times before which rows are archived. Zero = no row is.
+// archiveCutoffs has the times before which rows are archived.
 type archiveCutoffs struct {
-	moved, deleted time.Time // for rows that finished before
+	moved, deleted time.Time // zero = no rows are moved or deleted
 	closed         time.Time // the end of the last day whose results are counted
 	waiting        time.Time // when the oldest event that waits to be published was written, or now
 }
 
-// cutoffsSQL returns the times before which rows must have finished to be moved, and to
-// be deleted. Rows of the last day stay. The relay delays an event by a minute at most. An event
+// cutoffsSQL returns archiveCutoffs. Rows of the last day stay. The relay delays an event by a minute at most: an event
 // that is due after more than a day was not written by Sendonce, and must not keep old rows forever.
 const cutoffsSQL = `
 select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
@@ -78,10 +76,9 @@ const oldPartitionsSQL = `select name from old_log_partitions($1)`
 
 const dropPartitionSQL = `select drop_log_partition($1, $2)`
 
-// Archive drops log partitions that are old enough, moves finished rows to the archive tables
-// and deletes other old rows, table by table, in one short transaction per step. The caller may
-// stop after any step, and any number of runs may be in progress. Statistics do not change. A
-// table that fails does not stop the others; its error comes last.
+// Archive drops old log partitions, moves finished rows to the archive tables and deletes other old rows, table by table,
+// in one short transaction per step. The caller may stop after any step, and any number of runs may be in progress.
+// Statistics do not change. A table that fails does not stop the others; its error comes last.
 func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
 	return func(yield func(ArchiveStep, error) bool) {
 		stopped := false
@@ -109,8 +106,8 @@ func (a *Archived) add(s ArchiveStep) {
 	a.Failed = append(a.Failed, s.Failed...)
 }
 
-// archiveSome archives for about maintenanceSlice, from a position on. If more, it can continue at
-// next. Otherwise the next call begins at the first table.
+// archiveSome archives for about maintenanceSlice, from a position on. If more is true, continue at next. Otherwise next
+// is the beginning.
 func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Archived, next archivePosition, more bool, err error) {
 	end := time.Now().Add(maintenanceSlice)
 	done.Rows = map[string]int{}
@@ -161,7 +158,6 @@ func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePos
 	return errors.Join(errs...)
 }
 
-// cutoffs returns the times before which a run archives rows.
 func (st *Store) cutoffs(ctx context.Context, run ArchiveRun) (cut archiveCutoffs, err error) {
 	err = st.db.Retention.QueryRow(ctx, cutoffsSQL, store.TimeOrNull(run.Before), st.keep.TaskDays, st.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
 	if run.Before.IsZero() && st.keep.TaskDays == 0 {
@@ -173,8 +169,8 @@ func (st *Store) cutoffs(ctx context.Context, run ArchiveRun) (cut archiveCutoff
 	return cut, err
 }
 
-// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has what
-// its steps have in common.
+// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has the fields that its steps have
+// in common.
 func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after afterStep) error {
 	names, err := store.QueryRows(ctx, st.db.Retention, pgx.RowTo[string], oldPartitionsSQL, s.Before)
 	if err != nil {
@@ -197,8 +193,8 @@ func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after
 	return nil
 }
 
-// archiveTable archives the old rows of one table, page by page. s has what its steps have in common,
-// and the position of the first one.
+// archiveTable archives the old rows of one table, page by page. s has the fields that its steps have in common, and the
+// position of the first step.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s ArchiveStep, after afterStep) error {
 	for {
 		old, last, read, err := st.readPage(ctx, a, s.position, s.Before)
@@ -220,8 +216,8 @@ func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s 
 	}
 }
 
-// readPage reads a page of rows that may be old, and returns the keys of those that are. last is
-// the position of the last row, and read the number of rows.
+// readPage reads a page of rows and returns the keys of the old ones. last is the position of the last row, and read is the
+// number of rows.
 func (st *Store) readPage(ctx context.Context, a archivable, from archivePosition, before time.Time) (old []string, last archivePosition, read int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
@@ -238,19 +234,18 @@ func (st *Store) readPage(ctx context.Context, a archivable, from archivePositio
 	return old, last, int(tag.RowsAffected()), err
 }
 
-// archiveKeys archives the rows with these keys, all at once, or one by one if one of
-// them fails.
+// archiveKeys archives the rows with these keys, all at once, or one by one if one of them fails.
 func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, failed []UnarchivedRow, err error) {
 	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
 	if !mayBeOneRow(ctx, err) {
 		return n, nil, err
 	}
 	for _, key := range keys {
-		var one int
-		err := st.db.Retention.QueryRow(ctx, a.archive, []string{key}, before).Scan(&one)
+		var archived int
+		err := st.db.Retention.QueryRow(ctx, a.archive, []string{key}, before).Scan(&archived)
 		switch {
 		case err == nil:
-			n += one
+			n += archived
 		case mayBeOneRow(ctx, err):
 			failed = append(failed, UnarchivedRow{a.table, key, err})
 		default:
@@ -260,8 +255,8 @@ func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, b
 	return n, failed, nil
 }
 
-// mayBeOneRow reports whether a statement over many rows may succeed without some of them. One
-// row can also make a statement time out.
+// mayBeOneRow reports whether a statement over many rows may succeed without one of them. One row can also make a statement
+// time out.
 func mayBeOneRow(ctx context.Context, err error) bool {
 	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
 }
@@ -274,11 +269,10 @@ func parsePosition(text *string) (p archivePosition) {
 	return p
 }
 
-// stored is the position for the table upkeep: null for the beginning.
+// stored returns the position for the table upkeep: null for the beginning.
 func (p archivePosition) stored() *string {
 	if p == (archivePosition{}) {
 		return nil
 	}
-	text := store.MustJSON(p)
-	return &text
+	return new(store.MustJSON(p))
 }

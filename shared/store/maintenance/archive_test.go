@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -24,7 +24,7 @@ func createdDaysAgo(days int) func(*tasks.Submission) {
 	}
 }
 
-// moveEndsBack moves the end of every final task so many days back.
+// moveEndsBack makes every final task so many days older.
 func moveEndsBack(t *testing.T, db *storetest.DB, days int) {
 	t.Helper()
 	db.Exec(t, `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
@@ -165,8 +165,7 @@ func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
 	return id
 }
 
-// fillOld inserts n final tasks that were finished days ago. Every fourth failed by
-// timeout, so a late success would still count.
+// fillOld inserts n tasks that became final days ago. Every fourth failed by timeout, so a late success would still count.
 func fillOld(t *testing.T, url string, n, days int) {
 	t.Helper()
 	_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`
@@ -193,13 +192,8 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	before := db.MustCount(t)
 	rows, err := db.Owner(t).Query(t.Context(), `select id from task_done where status = 3 order by md5(id::text)`)
 	require.NoError(t, err)
-	var failed []task.ID
-	for rows.Next() {
-		var id task.ID
-		require.NoError(t, rows.Scan(&id))
-		failed = append(failed, id)
-	}
-	require.NoError(t, rows.Err())
+	failed, err := pgx.CollectRows(rows, pgx.RowTo[task.ID])
+	require.NoError(t, err)
 	require.Len(t, failed, total/4)
 
 	var all sync.WaitGroup
@@ -229,8 +223,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 				if err != nil {
 					t.Errorf("archive: %v", err)
 				}
-				_, err := instance.Tasks.Statistics(t.Context())
-				if err != nil {
+				if _, err := instance.Tasks.Statistics(t.Context()); err != nil {
 					t.Errorf("statistics: %v", err)
 				}
 			}
@@ -267,7 +260,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 func TestNothingChangesAnArchivedTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, by := storetest.OpenKeeping(t, url, 90, 0), store.Operator{CallerID: 3, Name: "ann", RequestID: "r"}
+	db, by := storetest.OpenKeeping(t, url, 90, 0), storetest.Tester
 	fillOld(t, url, 4, 100)
 	cancelled := storetest.Submission(createdDaysAgo(100))
 	db.MustSubmit(t, cancelled)

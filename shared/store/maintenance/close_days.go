@@ -13,22 +13,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// closeAfter is how long after its end, midnight UTC, a day is closed: longer
-// than any transaction that reports into it may take.
+// closeAfter is the time between the end of a day, midnight UTC, and its closing: longer than any transaction that
+// reports into the day may take.
 const closeAfter = time.Hour
 
-// unclosedSQL returns the last closed day, the day that is counted in part and up to which
-// time, the lowest id of a result, which is at least as old as the result, and the time.
+// unclosedSQL returns the last closed day, the day that is counted in part and up to which time, the lowest id of a
+// result, and the time. The id is at least as old as its result.
 const unclosedSQL = `
 select (select max(day) from task_totals where counted_to is null), p.day, p.counted_to, (select id from task_done order by id limit 1), now()
-from (select) one left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
+from (select) one_row left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
 
-// lockCountingSQL waits for transactions that withdraw results (lockTotalsSQL). It runs before
-// the count, whose snapshot then includes them.
+// lockCountingSQL waits for transactions that withdraw results (lockTotalsSQL). It runs before the count, so that the
+// snapshot of the count includes them.
 const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
 
-// countSQL adds the results of the day $1 from $2 on and before $3 to its totals,
-// unless another instance has done so.
+// countSQL adds the results of the day $1 from $2 on and before $3 to its totals, unless another instance has done so.
 const countSQL = `
 insert into task_totals as t (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
 select $1::date,` + tasks.ResultCounts + `,
@@ -42,25 +41,24 @@ set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, fa
 where t.counted_to = $2::timestamptz`
 
 const (
-	countTime    = 2 * time.Second // how long the count of a part may take; after that a smaller part is tried
+	countTime    = 2 * time.Second // of one part; after that a smaller part is tried
 	shrinkFactor = 8               // a part that took too long is divided by this: a whole day becomes the shortest part in four tries
 
-	// shortestPart may take tasks.LongestCount. All tries together take less than the 30 s that a
-	// function has for one event.
+	// The shortest part may take tasks.LongestCount. All tries together take less than the 30 s that a function has for
+	// one event.
 	shortestPart = time.Minute
 )
 
-// CloseDays stores the totals of every UTC day that ended at least closeAfter ago, so
-// that Statistics need not count them again. It counts a day in parts, each in a
-// transaction of its own: after an error the next call continues with the part that
-// failed. Any number of calls may run at once.
+// CloseDays stores the totals of every UTC day that ended at least closeAfter ago, so that Statistics need not count the
+// day again. It counts a day in parts, each in a transaction of its own. After an error the next call continues with the
+// part that failed. Any number of calls may run at once.
 func (st *Store) CloseDays(ctx context.Context) error {
 	_, err := st.closeDaysUntil(ctx, time.Time{})
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays with a time limit: it begins no part after until, and more reports
-// that a part is left. A zero until is no limit.
+// closeDaysUntil is CloseDays with a time limit: it begins no part after until (zero = no limit). more reports that a
+// part is left.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
 	for {
 		part, now, err := st.firstUncounted(ctx)
@@ -76,14 +74,14 @@ func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool
 	}
 }
 
-// dayPart is what is not yet counted of a UTC day.
+// dayPart is the rest of a UTC day, from a time on.
 type dayPart struct{ day, from time.Time }
 
 func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 
-// firstUncounted returns what is not yet counted of the first day that is not closed, and the
-// database's time. That day follows the last closed one. If no day is closed, it is the day before
-// the oldest result. It is zero if there are no results.
+// firstUncounted returns the uncounted rest of the first day that is not closed, and the database's time. That day is the
+// one after the last closed day, or the day before the oldest result if no day is closed. The part is zero if there are no
+// results.
 func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
 	var last, partial, countedTo *time.Time
 	var oldest *task.ID
@@ -96,15 +94,15 @@ func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Tim
 	case last != nil:
 		part.day = last.AddDate(0, 0, 1)
 	case oldest != nil:
-		// One day earlier, since the clock that made the id is not the database's.
+		// One day earlier, since the id is not from the database's clock.
 		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
 	}
 	part.from = part.day
 	return part, now, nil
 }
 
-// countPart counts the rest of a day. If the day is counted in part already, it counts at most as
-// much again. If that takes too long, it tries shorter parts.
+// countPart counts the rest of a day, but of a day that is counted in part already at most as much again. If that takes
+// too long, it tries shorter parts.
 func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	span := part.end().Sub(part.from)
 	if done := part.from.Sub(part.day); done > 0 {
@@ -123,8 +121,7 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	}
 }
 
-// countDone counts the results of a day from one time up to another, and closes the day if it ends
-// there.
+// countDone counts the results of a day in [from, to), and closes the day if to is its end.
 func (st *Store) countDone(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
 	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {

@@ -1,29 +1,25 @@
 // Package maintenance closes days, archives and deletes old rows, makes and drops log partitions,
 // and encrypts stored secrets again after a key change.
 //
-// Closing a day writes task_totals and subscribe_totals in one transaction, under the
-// advisory lock tasks.TotalsLock.
+// Closing a day writes task_totals and subscribe_totals in one transaction, under the advisory lock tasks.TotalsLock.
 //
-// archivables lists the tables with two statements each: one finds the next page of old rows
-// by an index in the order of their age, the other archives the rows of a page and checks each
-// row again. After RETENTION_DAYS, finished tasks, messages, subscribe messages and operator
-// actions move to archive tables. After RETENTION_LOG_DAYS, finished webhook deliveries and their
-// events, bulk changes, cleared alerts, and dead_letters that only counted panics are deleted.
-// Unfinished rows and rows of the last day stay. Events that wait to be published find their
-// tasks and messages in the archive; alerts are kept until their events are published. Tasks and
-// subscribe messages are archived only after their day is closed, so the totals count them.
+// archivables lists the tables with two statements each. One finds the next page of old rows by an index in the order of
+// their age. The other archives the rows of a page and checks each row again. After RETENTION_DAYS, finished tasks,
+// messages, subscribe messages and operator actions move to archive tables. After RETENTION_LOG_DAYS, finished webhook
+// deliveries and their events, bulk changes, cleared alerts, and dead_letters that only counted panics are deleted.
+// Unfinished rows and rows of the last day stay. Events that wait to be published find their tasks and messages in the
+// archive; alerts are kept until their events are published. Tasks and subscribe messages are archived only after their
+// day is closed, so the totals count them.
 //
-// Locked rows are skipped. If the database refuses a page, its rows are archived one by one,
-// and those that it refuses are reported. Tasks are read by id, since ids are in order of creation
-// and an index on the time of their results would cost more than it saves.
+// Locked rows are skipped. If the database refuses a page, its rows are archived one by one, and rows that it refuses
+// are reported.
 //
-// An archived row is still found as a duplicate. Idempotency keys of tasks (submission_keys) are not
-// archived. Ids of messages and business keys of subscribe messages are searched in the archive too,
-// always by a statement after the insert into the main table: the insert may have waited for a row
-// that was archived meanwhile, and does not see the archived row in its own snapshot. Archived rows
-// are in no list except conversations, and not in the views sms_tasks and reliable_messages, which
-// show the main tables.
+// An archived row is still found as a duplicate. Idempotency keys of tasks (submission_keys) are not archived. Ids of
+// messages and business keys of subscribe messages are searched in the archive too, always by a statement after the
+// insert into the main table: the insert may have waited for a row that was archived meanwhile, and does not see the
+// archived row in its own snapshot. Archived rows are in no list except conversations, and not in the views sms_tasks and
+// reliable_messages, which show the main tables.
 //
-// Logs are dropped by whole months, each DROP in its own transaction. It waits at most 100 ms
-// for its lock, because writers wait behind it.
+// Logs are dropped by whole months. Each DROP is a transaction of its own and waits at most 100 ms for its lock, because
+// writers wait behind it.
 package maintenance

@@ -20,8 +20,7 @@ func monthAgo(n int) time.Time {
 	return time.Date(now.Year(), now.Month()-time.Month(n), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// oldLogs makes partitions of the logs for this number of past months, with a row in each of
-// receive_logs.
+// oldLogs makes partitions of the logs for so many past months, with a row in each partition of receive_logs.
 func oldLogs(t *testing.T, url string, months int) {
 	t.Helper()
 	conn := storetest.Owner(t, url)

@@ -9,17 +9,14 @@ import (
 )
 
 const (
-	maintenanceJob   = "maintenance" // its row in the table upkeep; one instance runs it at a time
+	maintenanceJob   = "maintenance" // its row in the table upkeep
 	maintenanceEvery = 10 * time.Minute
+	maintenanceSlice = 500 * time.Millisecond // limits each part of Run that may take long
 )
 
-// maintenanceSlice limits each part of Run that may take long.
-const maintenanceSlice = 500 * time.Millisecond
-
-// Run makes the log partitions of the next months, closes finished days, clears
-// open alerts when thresholds are switched off, and archives old rows. It runs at most every
-// ten minutes among all instances, and only for a short time: more reports that work is left,
-// which any instance may continue at once. A step that fails does not stop the other steps.
+// Run makes the log partitions of the next months, closes finished days, clears open alerts whose thresholds are switched
+// off, and archives old rows. It does so at most every ten minutes among all instances, and only for a short time: more
+// reports that work is left, which any instance may continue at once. A step that fails does not stop the other steps.
 func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) {
 	stored, due, err := st.db.BeginJob(ctx, maintenanceJob, maintenanceEvery)
 	if err != nil || !due {

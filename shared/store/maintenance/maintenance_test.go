@@ -12,8 +12,8 @@ import (
 func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	one, other, owner := storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.Owner(t, url)
-	// partitionsMade drops a partition and returns how many of its name a run makes.
+	db, other, owner := storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.Owner(t, url)
+	// partitionsMade drops a partition, runs maintenance, and returns 1 if the run made the partition again, else 0.
 	partitionsMade := func(db *storetest.DB) (partitions int) {
 		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
 		require.NoError(t, err)
@@ -26,12 +26,12 @@ func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 		}
 		return partitions
 	}
-	require.Equal(t, 1, partitionsMade(one))
-	require.Zero(t, partitionsMade(one))
+	require.Equal(t, 1, partitionsMade(db))
+	require.Zero(t, partitionsMade(db))
 	require.Zero(t, partitionsMade(other))
-	one.Exec(t, `update upkeep set begun_at = begun_at - interval '9 minutes'`)
+	db.Exec(t, `update upkeep set begun_at = begun_at - interval '9 minutes'`)
 	require.Zero(t, partitionsMade(other))
-	one.Exec(t, `update upkeep set begun_at = begun_at - interval '1 minute'`)
+	db.Exec(t, `update upkeep set begun_at = begun_at - interval '1 minute'`)
 	require.Equal(t, 1, partitionsMade(other))
 }
 

@@ -15,11 +15,11 @@ import (
 
 const reencryptPage = 500
 
-// Reencrypted is what Reencrypt did.
+// Reencrypted is the result of Reencrypt.
 type Reencrypted struct {
-	Endpoints int     // rows of webhook_endpoints
-	Tokens    int     // rows of provider_tokens
-	Failed    []error // one for each row that could not be decrypted; it stays as it is
+	Endpoints int     // changed rows of webhook_endpoints
+	Tokens    int     // changed rows of provider_tokens
+	Failed    []error // of rows that could not be decrypted and stay as they are
 }
 
 const (
@@ -37,9 +37,8 @@ where e.id = n.id`
 	reencryptTokensSQL = `update provider_tokens set token = $3 where provider = $1 and app_id = $2`
 )
 
-// Reencrypt encrypts with the first key all secrets that are encrypted with another one. Run
-// it after a new first key is set everywhere; if it reports no failure the older keys can be
-// removed. It can be interrupted and run again.
+// Reencrypt encrypts with the first key all secrets that are encrypted with another key. Run it after a new first key is
+// set everywhere. If it reports no failure, the older keys can be removed. It can be interrupted and run again.
 func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	if st.db.Keys.IsEmpty() {
 		return done, errors.New("no encryption key is set")
@@ -61,8 +60,7 @@ func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	return done, store.Wrap("reencrypt", err)
 }
 
-// reencryptEndpoints encrypts the page after an id and returns its last id, or zero if
-// there are no more rows.
+// reencryptEndpoints encrypts the page after an id and returns its last id, or zero if there are no more rows.
 func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, done *Reencrypted) (last task.ID, err error) {
 	var ids []task.ID
 	var secrets []string
@@ -72,18 +70,18 @@ func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.I
 	var old *string
 	err = store.QueryEach(ctx, tx, staleEndpointsSQL, []any{st.db.Keys.NewestPrefix(), after, reencryptPage}, []any{&last, &caller, &url, &secret, &old}, func() {
 		row := webhooks.EndpointRow(last, caller, url)
-		again, err := st.reencrypt(row, secret)
-		var oldAgain *string
+		newSecret, err := st.reencrypt(row, secret)
+		var newOld *string
 		if err == nil && old != nil {
 			var text string
 			text, err = st.reencrypt(row, *old)
-			oldAgain = &text
+			newOld = &text
 		}
 		if err != nil {
 			done.Failed = append(done.Failed, err)
 			return
 		}
-		ids, secrets, olds = append(ids, last), append(secrets, again), append(olds, oldAgain)
+		ids, secrets, olds = append(ids, last), append(secrets, newSecret), append(olds, newOld)
 	})
 	if err == nil && len(ids) > 0 {
 		_, err = tx.Exec(ctx, reencryptEndpointsSQL, ids, secrets, olds)
@@ -96,12 +94,12 @@ func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypt
 	var batch pgx.Batch
 	var provider, appID, token string
 	err := store.QueryEach(ctx, tx, staleTokensSQL, []any{st.db.Keys.NewestPrefix()}, []any{&provider, &appID, &token}, func() {
-		again, err := st.reencrypt(subscribe.TokenRow(provider, appID), token)
+		newToken, err := st.reencrypt(subscribe.TokenRow(provider, appID), token)
 		if err != nil {
 			done.Failed = append(done.Failed, err)
 			return
 		}
-		batch.Queue(reencryptTokensSQL, provider, appID, again)
+		batch.Queue(reencryptTokensSQL, provider, appID, newToken)
 		done.Tokens++
 	})
 	if err != nil {
@@ -110,7 +108,7 @@ func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypt
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// reencrypt names the row in its error, without the URL, which may hold a secret.
+// reencrypt encrypts a secret with the first key. Its error names the row without the URL, which may have a secret.
 func (st *Store) reencrypt(row, stored string) (string, error) {
 	secret, err := st.db.Keys.Decrypt(row, stored)
 	if err != nil {

@@ -12,7 +12,7 @@ type Store struct {
 	db        *store.DB
 	alerts    *alerts.Store
 	keep      Retention
-	countTime time.Duration // countTime, shorter in tests
+	countTime time.Duration // the constant countTime, but shorter in tests
 }
 
 // New returns the store. keep says how long finished rows stay.

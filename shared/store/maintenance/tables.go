@@ -11,16 +11,15 @@ import (
 // archivable is a table whose old rows are archived, with the statements for it.
 type archivable struct {
 	table   string
-	deletes bool   // its old rows are deleted; otherwise they move to the table's archive
+	deletes bool   // old rows are deleted; otherwise they move to the table's archive
 	first   string // a key before all others
 	rows    int    // in one transaction
 
-	// page returns the next rows ($4 at most) after the one that finished at $1 and has
-	// the key $2: key as text, when it finished, and whether that was before $3.
+	// page returns up to $4 rows after the row that finished at $1 and has the key $2: the key as text, when the row
+	// finished, and whether it may be archived (it finished before $3).
 	page string
-	// archive archives the rows with the keys $1 that finished before $2, except locked
-	// ones, and returns their number. It checks the rows again, as they may have changed
-	// since the page was read.
+	// archive archives the rows with the keys $1 that finished before $2, except locked rows, and returns their number.
+	// It checks the rows again, as they may have changed since the page was read.
 	archive string
 
 	cutoff func(archiveCutoffs) time.Time
@@ -29,11 +28,10 @@ type archivable struct {
 func moved(c archiveCutoffs) time.Time   { return c.moved }
 func deleted(c archiveCutoffs) time.Time { return c.deleted }
 
-// counted excludes the days that are not closed: statistics still count their rows.
+// counted excludes the days that are not closed, because statistics still count their rows.
 func counted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
 
-// published excludes rows of events that are not published yet: the event is made from
-// the row.
+// published excludes rows whose events are not published yet, because an event is made from its row.
 func published(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
 
 func earlier(a, b time.Time) time.Time {
@@ -48,8 +46,8 @@ const (
 	firstNumber = "0"
 )
 
-// archivables are in the order in which they are archived: subscribe messages come
-// after the tasks that sent them, events after their deliveries.
+// archivables are in the order in which they are archived: subscribe messages after their tasks, events after their
+// deliveries.
 var archivables = []archivable{
 	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: counted},
 	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
@@ -62,9 +60,8 @@ var archivables = []archivable{
 	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
 }
 
-// pageTasksSQL reads by id, which is in the order of creation: an index on the time of
-// results would cost more writes than it is worth. Ids begin with the milliseconds of
-// their creation, so tasks with later ids than the cutoff need not be read.
+// pageTasksSQL reads by id, which is in the order of creation: an index on the time of results would cost more writes than
+// it is worth. Ids begin with the milliseconds of their creation, so it need not read ids after the cutoff.
 const pageTasksSQL = `
 select id::text as key, $1::timestamptz, reported_at < $3::timestamptz
 from task_done
@@ -118,8 +115,8 @@ with c as materialized (
 )
 select count(*) from a`
 
-// pageSubscribeLogsSQL also checks the day for which each message counts, and its tasks:
-// none may be in the main tables after this run.
+// pageSubscribeLogsSQL also checks the day for which each message counts, and that none of its tasks stays in the main
+// tables.
 const pageSubscribeLogsSQL = `
 select g.id::text as key, g.updated_at, g.send_time < $3 and not exists (
     select from subscribe_message_sends s join tasks t on t.id = s.task_id
@@ -129,8 +126,8 @@ where g.send_status <> 0 and (g.updated_at, g.id) > ($1::timestamptz, $2::text::
 order by g.updated_at, g.id
 limit $4`
 
-// archiveSubscribeLogsSQL leaves messages of which a task is in the main tables: a
-// late report of it would change them.
+// archiveSubscribeLogsSQL leaves messages that have a task in the main tables: a late report on the task would change the
+// message.
 const archiveSubscribeLogsSQL = `
 with c as materialized (
     select g.id from subscribe_message_logs g
@@ -168,6 +165,18 @@ with c as materialized (
 )
 select count(*) from a`
 
+// thenDeleteFrom and countDeleted follow the query of a CTE c for the ids of rows, with the name of their table between
+// them.
+const (
+	thenDeleteFrom = `
+    for update skip locked
+), d as (
+    delete from `
+	countDeleted = ` where id = any(array(select id from c)) returning id
+)
+select count(*) from d`
+)
+
 const pageDeliveriesSQL = `
 select id::text as key, finished_at, true
 from webhook_deliveries
@@ -177,13 +186,9 @@ limit $4`
 
 const deleteOldDeliveriesSQL = `
 with c as materialized (
-    select id from webhook_deliveries where id = any($1::text[]::uuid[]) and state <> 0 and finished_at < $2 for update skip locked
-), d as (
-    delete from webhook_deliveries where id = any(array(select id from c)) returning id
-)
-select count(*) from d`
+    select id from webhook_deliveries where id = any($1::text[]::uuid[]) and state <> 0 and finished_at < $2` + thenDeleteFrom + `webhook_deliveries` + countDeleted
 
-// pageEventsSQL also checks the deliveries of each event: none may be left after this run.
+// pageEventsSQL also checks that no delivery of the event stays.
 const pageEventsSQL = `
 select e.id as key, e.recorded_at, not exists (
     select from webhook_deliveries w where w.event_id = e.id and (w.state = 0 or w.finished_at >= $3) offset 0)
@@ -192,18 +197,12 @@ where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
 order by e.recorded_at, e.id
 limit $4`
 
-// deleteOldEventsSQL must keep events that insertDeliveriesSQL records again, though it may not
-// see their new deliveries: it skips locked events, and checks recorded_at after it has locked an
-// event.
+// deleteOldEventsSQL must keep an event that insertDeliveriesSQL records again, although it may not see the new
+// deliveries. So it skips locked events, and checks recorded_at after it has locked an event.
 const deleteOldEventsSQL = `
 with c as materialized (
     select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
-        and not exists (select from webhook_deliveries w where w.event_id = e.id offset 0)
-    for update skip locked
-), d as (
-    delete from webhook_events where id = any(array(select id from c)) returning id
-)
-select count(*) from d`
+        and not exists (select from webhook_deliveries w where w.event_id = e.id offset 0)` + thenDeleteFrom + `webhook_events` + countDeleted
 
 const pageBulkSQL = `
 select id::text as key, finished_at, true
@@ -214,11 +213,7 @@ limit $4`
 
 const deleteOldBulkSQL = `
 with c as materialized (
-    select id from bulk_changes where id = any($1::text[]::uuid[]) and finished_at < $2 for update skip locked
-), d as (
-    delete from bulk_changes where id = any(array(select id from c)) returning id
-)
-select count(*) from d`
+    select id from bulk_changes where id = any($1::text[]::uuid[]) and finished_at < $2` + thenDeleteFrom + `bulk_changes` + countDeleted
 
 const pageAlertsSQL = `
 select id::text as key, cleared_at, true
@@ -229,14 +224,9 @@ limit $4`
 
 const deleteOldAlertsSQL = `
 with c as materialized (
-    select id from alerts where id = any($1::text[]::uuid[]) and cleared_at < $2 for update skip locked
-), d as (
-    delete from alerts where id = any(array(select id from c)) returning id
-)
-select count(*) from d`
+    select id from alerts where id = any($1::text[]::uuid[]) and cleared_at < $2` + thenDeleteFrom + `alerts` + countDeleted
 
-// pagePanicsSQL finds events that a function accepted after panics. Dead ones wait for an
-// operator; dismissed ones are in operator_actions.
+// pagePanicsSQL finds events that a function has accepted after panics. Dead events wait for an operator.
 const pagePanicsSQL = `
 select id::text as key, created_at, true
 from dead_letters
@@ -246,8 +236,4 @@ limit $4`
 
 const deleteOldPanicsSQL = `
 with c as materialized (
-    select id from dead_letters where id = any($1::text[]::bigint[]) and not dead and created_at < $2 for update skip locked
-), d as (
-    delete from dead_letters where id = any(array(select id from c)) returning id
-)
-select count(*) from d`
+    select id from dead_letters where id = any($1::text[]::bigint[]) and not dead and created_at < $2` + thenDeleteFrom + `dead_letters` + countDeleted

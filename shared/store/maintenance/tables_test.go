@@ -59,7 +59,7 @@ func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 		where (caller_name, reason, before, after) = ('ann', 'because', '{"a": 1}', '{"a": 2}')`))
 	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions`))
 	require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where state = 0`))
-	require.Equal(t, 3, db.Count(t, `select count(*) from webhook_events where id in ('1', '2', '6')`), "those of pending deliveries, and a recent one")
+	require.Equal(t, 3, db.Count(t, `select count(*) from webhook_events where id in ('1', '2', '6')`), "events of pending deliveries, and a recent event")
 	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where cleared_at is null`))
 	require.Equal(t, 1, db.Count(t, `select count(*) from dead_letters where dead`))
 }
