@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// eventCallers lists each stream and caller with waiting events as e, with the earliest row of
-// each pair, by one index probe each.
+// eventCallers lists, as e, each pair of stream and caller that has waiting events, with its earliest row: one index
+// probe for each pair.
 const eventCallers = `e (stream, caller_id, next_at, events) as (
     (select stream, caller_id, next_at, events from event_outbox order by stream, caller_id, next_at, id limit 1)
     union all
@@ -31,16 +31,18 @@ const eventCallers = `e (stream, caller_id, next_at, events) as (
     ) n
 )`
 
-// lockEventsSQL locks the oldest events of each stream and caller, and reads what an event
-// contains. The $1 events of a batch are divided equally among streams, and each stream's part
-// among its callers. A caller gets as many whole rows as its part has room for, and at least
-// one. When the first rows of all callers exceed the part, some callers are chosen at random.
-// A stream whose pause has ended gets one row. The first events of all callers come before the
-// second ones, and those of small rows before those of large ones, so no caller's backlog delays
-// another caller. The content of a stream's events is limited to about 4 MiB: the last events of
-// each caller are left out beyond that. Rows that another relay has locked are skipped. room = 0
-// means that there may be more events. A task's result is returned only while the outcome that
-// the event reports is still the task's outcome.
+// lockEventsSQL locks the oldest events of each stream and caller, and reads their content. Rows that another relay has
+// locked are skipped.
+//
+// The $1 events of a batch are divided equally among streams, and each stream's part among its callers. A caller gets as
+// many whole rows as its part has room for, and at least one. If the first rows of all callers exceed the part, some
+// callers are chosen at random. A stream whose pause has ended gets one row.
+//
+// The first events of all callers come before their second events, and events of small rows before those of large rows,
+// so no caller's backlog delays another caller. The content of a stream's events is limited to about 4 MiB: beyond that,
+// the last events of each caller are left out. room = 0 means that there may be more events.
+//
+// The result of a task is returned only while the task still has the outcome that the event reports.
 const lockEventsSQL = `
 with recursive ` + eventCallers + `, due as materialized (
     select s.*, p.failures, random() as chance from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
@@ -52,25 +54,26 @@ with recursive ` + eventCallers + `, due as materialized (
         from due
     ) d where turn = 1 or failures is null and ahead < part
 ), found as materialized (
-    select x.*, picked.failures, picked.chance, x.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
+    select fitting.*, picked.failures, picked.chance, fitting.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
     from picked cross join lateral (
         select *, bool_or(not fits) over () as later from (
-            select id, through, turn = 1 or failures is null and through <= room as fits from (
-                select id, row_number() over y as turn, sum(events) over y as through from (
+            select id, events_so_far, turn = 1 or failures is null and events_so_far <= room as fits from (
+                select id, row_number() over in_order as turn, sum(events) over in_order as events_so_far from (
                     select id, next_at, events from event_outbox
                     where event_outbox.stream = picked.stream and event_outbox.caller_id = picked.caller_id and next_at <= now()
                     order by next_at, id
                     limit room + 1
-                ) r window y as (order by next_at, id)
-            ) y
-        ) z
-    ) x
+                ) earliest window in_order as (order by next_at, id)
+            ) numbered
+        ) checked
+    ) fitting
 ), o as materialized (
-    select x.*, f.through - x.events as before, f.chance, f.failures, case when f.more then 0 else 2147483647 end as room from found f cross join lateral (
+    select locked.*, f.events_so_far - locked.events as before, f.chance, f.failures, case when f.more then 0 else 2147483647 end as room
+    from found f cross join lateral (
         select id, kind, reason, ids, created_at, stream, events from event_outbox
         where event_outbox.id = f.id and next_at <= now()
         for update skip locked
-    ) x
+    ) locked
     where f.fits
 )
 select seq, kind, reason, at, subject, source, metadata, ` + tasks.AttemptNames + `, sent_at, url, disabled_reason, failing_since,
@@ -121,19 +124,21 @@ type Due struct {
 
 	task.Attempt // of a finished task, while this is still its outcome
 
-	URL            string // of an endpoint
+	// Of an endpoint that was disabled.
+	URL            string
 	DisabledReason string
 	FailingSince   *time.Time
 
-	From        string // of a message
+	// Of a message.
+	From        string
 	ClientMsgID string
-	AcceptSeq   int64 // 0 = it was saved at once
+	AcceptSeq   int64 // 0 = Submit saved it
 
-	Alert *alerts.Alert // as it was when this happened; nil for any other event
+	Alert *alerts.Alert // as it was at the time of the event; nil for events of other kinds
 
 	stream    string
 	ordinal   int // in its row of event_outbox, from 1
-	rowEvents int // how many events that row has
+	rowEvents int // number of events of that row
 }
 
 // eventRow is a row of lockEventsSQL.
@@ -151,9 +156,9 @@ type eventRow struct {
 func (e *Due) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
 func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams store.StreamStates, err error) {
-	found, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit)
+	rows, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit)
 	streams = store.StreamStates{}
-	for _, row := range found {
+	for _, row := range rows {
 		e := row.Due
 		e.stream, e.ordinal, e.rowEvents = row.Stream, row.Ordinal, row.Events
 		e.Alert = alerts.AtEvent(row.Alert, e.Kind)
@@ -172,18 +177,18 @@ select exists (select from e s` + store.JoinStreamPauses + `where s.next_at <= n
 
 const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 
-// keepEventsSQL keeps the ids $2 of a row and those after its first $4, which were not read, and,
-// if $3 > 0, delays the row by $3 seconds.
+// keepEventsSQL keeps the ids $2 of a row, and the ids after its first $4, which were not read. If $3 > 0, it delays the
+// row by $3 seconds.
 const keepEventsSQL = `
 update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
-// Relay locks about limit events, the oldest of each stream and caller, calls publish,
-// and deletes what was accepted, all in one transaction. publish returns one result per event,
-// in order, within 3 s. An event whose stream is unavailable stays, however often it was tried. A
-// refused event becomes a dead letter. Streams that are unavailable are paused as by messages.Store.Relay.
+// Relay locks about limit events, the oldest of each stream and caller, calls publish, and deletes the accepted events,
+// all in one transaction. publish returns one result per event, in order, within 3 s. An event whose stream is unavailable
+// stays, however often it was tried. A refused event becomes a dead letter. Unavailable streams are paused as by
+// messages.Store.Relay.
 //
-// When publish fails, the process dies or the commit is lost, the same events are published
-// again under the same ids, by which receivers recognise them.
+// If publish fails, the process dies or the commit is lost, the same events are published again under the same ids, by
+// which receivers recognise them.
 func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	var anyDue bool
 	if err := st.db.Hot.QueryRow(ctx, anyEventSQL).Scan(&anyDue); err != nil || !anyDue {
@@ -214,16 +219,16 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 	return relayed, store.Wrap("relay events", err)
 }
 
-// remainingEvents is what remains of a row after publishing.
+// remainingEvents has the events of a row that stay after publishing.
 type remainingEvents struct {
 	total int           // number of events of the row
 	read  int           // how many of its first events were given to publish
-	ids   []task.ID     // the subjects of those of them that stay
+	ids   []task.ID     // the subjects of read events that stay
 	pause time.Duration // delay of the row, if an event of it failed alone
 }
 
-// settleEvents adds the statements that delete or keep the rows of the published events. A row
-// that stays unchanged costs no statement.
+// settleEvents adds the statements that delete or keep the rows of the published events. An unchanged row costs no
+// statement.
 func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *store.Relayed) {
 	rows := map[int64]*remainingEvents{}
 	for i, e := range due {
@@ -263,8 +268,8 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 	}
 }
 
-// nextRelaySQL returns when the next message or event is due for the broker. A stream is due when
-// its pause ends. Rows that are due already count too: another relay has locked them, and may die.
+// nextRelaySQL returns when the next message or event is due for the broker. A paused stream is due when its pause ends.
+// Rows that are due already count too: another relay has locked them, and may die.
 const nextRelaySQL = messages.DueStreams + `, ` + eventCallers + `
 select least(
     (select min(greatest(s.next_at, p.until)) from s` + store.JoinStreamPauses + `),
@@ -278,7 +283,7 @@ func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
 
 const pausedSQL = `select stream from stream_pauses where failures > 0 order by stream`
 
-// PausedStreams returns the streams that accepted nothing when they were last tried.
+// PausedStreams returns the streams that accepted nothing at their last try.
 func (st *Store) PausedStreams(ctx context.Context) ([]string, error) {
 	names, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], pausedSQL)
 	return names, store.Wrap("list paused streams", err)

@@ -67,8 +67,7 @@ func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 	require.EqualValues(t, 2, notified.Load())
 }
 
-// A caller that subscribes to few kinds of events must not fill the stream of all callers with
-// the other kinds.
+// A caller that subscribes to few kinds of events must not fill the stream of all callers with other kinds.
 func TestEventWithoutEndpointIsNotWritten(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
@@ -94,9 +93,7 @@ func TestAllEventsModeWritesEveryStep(t *testing.T) {
 			finish(t, db, 2)
 			kinds, ids := db.Outbox(t)
 			require.Equal(t, []string{"task.pending", "task.processing", "task.succeeded"}, kinds)
-			for _, of := range ids {
-				require.Equal(t, []task.ID{s.ID}, of)
-			}
+			require.Equal(t, slices.Repeat([][]task.ID{{s.ID}}, 3), ids)
 		})
 	}
 }
@@ -164,8 +161,8 @@ func TestLaterEventsHaveHigherNumbersAndOwnOutcome(t *testing.T) {
 	require.Greater(t, published[1].Seq, published[0].Seq)
 }
 
-// However many events one caller has waiting, the first events of every other caller are among
-// the first that are published, and those of each caller keep their order.
+// However many events of one caller are waiting, the first events of every other caller are among the first that are
+// published. The events of each caller keep their order.
 func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -176,25 +173,25 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	add(7, 40, 100)
 	add(8, 3, 1)
 	add(9, 30, 10)
-	var seen []events.Due
+	var published []events.Due
 	relay := func() store.Relayed {
 		relayed, err := db.Events.Relay(t.Context(), 300, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
-			seen = due
+			published = due
 			return slices.Repeat([]msg.Result{storetest.Accepted}, len(due)), nil
 		})
 		require.NoError(t, err)
 		return relayed
 	}
-	of := map[int64]int64{}
+	callerOf := map[int64]int64{} // by id of the row
 	rows, err := db.Owner(t).Query(t.Context(), `select id, caller_id from event_outbox`)
 	require.NoError(t, err)
 	var id, caller int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &caller}, func() error { of[id] = caller; return nil })
+	_, err = pgx.ForEachRow(rows, []any{&id, &caller}, func() error { callerOf[id] = caller; return nil })
 	require.NoError(t, err)
 	require.True(t, relay().More)
 	counts, last := map[int64]int{}, map[int64]int64{}
-	for i, e := range seen {
-		caller := of[e.Seq]
+	for i, e := range published {
+		caller := callerOf[e.Seq]
 		counts[caller]++
 		require.GreaterOrEqual(t, e.Seq, last[caller], "in their order")
 		last[caller] = e.Seq
@@ -211,16 +208,16 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 		add(100+caller, 1, 100)
 	}
 	total := 0
-	for more := true; more; total += len(seen) {
-		seen = nil
+	for more := true; more; total += len(published) {
+		published = nil
 		more = relay().More
-		require.LessOrEqual(t, len(seen), 2*300+100, "if there are many callers, some are chosen")
+		require.LessOrEqual(t, len(published), 2*300+100, "if there are many callers, some are chosen")
 	}
 	require.Equal(t, 5000, total)
 }
 
-// A batch holds rows locked and their content in memory, so its bytes are limited, too: a row
-// whose events exceed the limit is published in parts.
+// A batch keeps rows locked and their content in memory, so its bytes are limited too. A row whose events exceed the limit
+// is published in parts.
 func TestBatchOfLargeEventsIsLimitedInBytes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -269,8 +266,8 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 	require.Equal(t, 3, batches)
 }
 
-// whileWaiting locks a row with the statement lock and starts do. When do waits for the row, it
-// calls meanwhile, releases the row and returns the error of do.
+// whileWaiting locks a row with the statement lock and starts do. While do waits for the row, it calls meanwhile. Then it
+// releases the row and returns the error of do.
 func whileWaiting(t *testing.T, url, lock string, id any, do func() error, meanwhile func()) error {
 	t.Helper()
 	release, watch := storetest.HoldLock(t, url, lock, id), storetest.Owner(t, url)
