@@ -18,8 +18,8 @@ where l.id = any($1::uuid[])
 order by l.id
 for update of l`
 
-// lockDoneMessagesSQL runs after lockLiveMessagesSQL, so it finds messages that became final while that
-// waited for their locks.
+// lockDoneMessagesSQL runs after lockLiveMessagesSQL, so it finds messages that became final while
+// lockLiveMessagesSQL waited for their locks.
 const lockDoneMessagesSQL = `
 select ` + messageBody + `, ` + messageDone + `, ` + noReceipts + `, now()
 from message_done d cross join lateral (select * from messages where messages.id = d.id offset 0) m
@@ -100,11 +100,13 @@ const deleteLiveMessagesSQL = `delete from message_live where id = any($1::uuid[
 
 const deleteDoneMessagesSQL = `delete from message_done where id = any($1::uuid[])`
 
+const fromLiveChanges = `
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)`
+
 const updateLiveMessagesSQL = `
 update message_live l set status = t.status, remaining_sends = t.remaining_sends, send_no = t.send_no, epoch = t.epoch,
-    next_at = t.next_at, last_error = nullif(t.last_error, ''), delivered_at = t.delivered_at, updated_at = now()
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
+    next_at = t.next_at, last_error = nullif(t.last_error, ''), delivered_at = t.delivered_at, updated_at = now()` + fromLiveChanges + `
 where l.id = t.id`
 
 // streamOfMessage is the SQL of msg.Address.Stream for a message m.
@@ -113,9 +115,8 @@ const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else cas
 
 const insertLiveMessagesSQL = `
 insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, caller_id, bytes, kind, destination_key, stream)
-select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + messageDestinationKey + `, ` + streamOfMessage + `
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind,
+    ` + messageDestinationKey + `, ` + streamOfMessage + fromLiveChanges + `
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
 // insertDoneMessagesSQL skips messages that have a final row already, so that the changes of the other
