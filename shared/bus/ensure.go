@@ -27,7 +27,6 @@ type Difference struct {
 // MismatchError lists differences that could not be changed.
 type MismatchError struct{ Differences []Difference }
 
-// Error lists every difference, one per line.
 func (e *MismatchError) Error() string {
 	lines := make([]string, len(e.Differences))
 	for i, d := range e.Differences {
@@ -57,7 +56,6 @@ type StreamError struct {
 	Cause  error
 }
 
-// Error returns the stream, the cause and the remedy.
 func (e *StreamError) Error() string {
 	text := fmt.Sprintf("stream %s cannot be made: %v", e.Stream, e.Cause)
 	if e.Remedy != "" {
@@ -66,15 +64,11 @@ func (e *StreamError) Error() string {
 	return text
 }
 
-// Unwrap returns the error of NATS.
 func (e *StreamError) Unwrap() error { return e.Cause }
 
-// Ensure creates missing streams and updates those that differ from the settings. A failure of one
-// stream does not stop the others; the error joins *StreamError, *MismatchError and others. It is safe
-// to call at any time from several processes.
-//
-// It does not change subjects that were added by hand, a higher number of replicas, or message
-// schedules that are already allowed.
+// Ensure creates missing streams and updates those that differ from the settings; see doc.go for the
+// exceptions. A failure of one stream does not stop the others; the error joins *StreamError,
+// *MismatchError and others. Several processes may call Ensure at any time.
 func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -90,15 +84,6 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// StreamNames returns the names of our streams, most important first.
-func (b *Bus) StreamNames() []string {
-	var names []string
-	for _, s := range streamConfigs(&b.cfg, false) {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
 // EnsureStream is Ensure for one stream.
 func (b *Bus) EnsureStream(ctx context.Context, conn *Connection, name string) error {
 	all := streamConfigs(&b.cfg, conn.hasSchedules)
@@ -108,22 +93,9 @@ func (b *Bus) EnsureStream(ctx context.Context, conn *Connection, name string) e
 	return nil
 }
 
-// errStreamMissing reports that one of our streams does not exist. Only the trigger creates streams,
-// since the creator chooses sources and republishing too; all others wait for it.
+// errStreamMissing reports that one of our streams does not exist. All others wait until the trigger creates it.
 func errStreamMissing(stream string) error {
 	return fmt.Errorf("stream %s is missing: the trigger makes it", stream)
-}
-
-// streamOf returns the name of our stream that stores subject, or "".
-func (b *Bus) streamOf(subject string) string {
-	for _, s := range streamConfigs(&b.cfg, false) {
-		for _, pattern := range s.Subjects {
-			if pattern == subject || strings.HasPrefix(subject, strings.TrimRight(pattern, "*>")) {
-				return s.Name
-			}
-		}
-	}
-	return ""
 }
 
 func (b *Bus) ensureStream(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig) error {
@@ -178,24 +150,16 @@ const (
 	codeOverlap     = jetstream.ErrorCode(10065)
 )
 
-// sizeSetting returns the setting for the size of a stream; "" for WAKE.
-func (c *Config) sizeSetting(stream string) string {
-	switch stream {
-	case StreamWake:
-		return ""
-	case c.acceptStream():
-		return "SENDONCE_STREAM_ACCEPTED_MB"
-	}
-	return "SENDONCE_STREAM_" + stream + "_MB"
-}
-
 // sizeRemedy returns how an operator can give a stream its wanted size.
 func (c *Config) sizeRemedy(stream string) string {
-	text := "raise max_file_store of the NATS servers"
-	if setting := c.sizeSetting(stream); setting != "" {
-		text += ", or lower " + setting
+	const text = "raise max_file_store of the NATS servers"
+	switch stream {
+	case StreamWake: // its size is no setting
+		return text
+	case c.acceptStream():
+		stream = "ACCEPTED"
 	}
-	return text
+	return text + ", or lower SENDONCE_STREAM_" + stream + "_MB"
 }
 
 // fieldRemedy returns what an operator can do about a field that NATS refuses to change.
@@ -247,28 +211,34 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 	wanted.Subjects = mergeSubjects(actual.Subjects, wanted.Subjects)
 	wanted.Replicas = max(wanted.Replicas, actual.Replicas)
 	wanted.AllowMsgSchedules = wanted.AllowMsgSchedules || actual.AllowMsgSchedules
-	differing := diffFields(streamFields, &actual, &wanted)
 	refusals := map[string]string{} // by field
-	for oneByOne := len(differing) == 1; len(differing) > 0; oneByOne = true {
-		groups := [][]streamField{differing}
-		if oneByOne {
-			groups = slices.Collect(slices.Chunk(differing, 1))
+	update := func(fields ...field[jetstream.StreamConfig]) error {
+		refusal, err := b.updateFields(ctx, js, &actual, &wanted, fields)
+		if err != nil {
+			return fmt.Errorf("change stream %s: %w", wanted.Name, err)
 		}
-		for _, fields := range groups {
-			refusal, err := b.updateFields(ctx, js, &actual, &wanted, fields)
-			if err != nil {
-				return fmt.Errorf("change stream %s: %w", wanted.Name, err)
-			}
-			for _, f := range fields {
-				refusals[f.name] = refusal
-			}
+		for _, f := range fields {
+			refusals[f.name] = refusal
 		}
-		before := len(differing)
+		return nil
+	}
+	differing := diffFields(streamFields, &actual, &wanted)
+	if len(differing) > 1 {
+		if err := update(differing...); err != nil {
+			return err
+		}
 		differing = diffFields(differing, &actual, &wanted)
-		if oneByOne && len(differing) == before {
-			break
+	}
+	// One by one. A refused field may be accepted after another one has changed.
+	for progress := true; progress; {
+		before := len(differing)
+		for _, f := range differing {
+			if err := update(f); err != nil {
+				return err
+			}
 		}
-		// Try again: a refused field may be accepted after another one has changed.
+		differing = diffFields(differing, &actual, &wanted)
+		progress = len(differing) < before
 	}
 	for _, f := range differing {
 		remaining = append(remaining, Difference{Stream: wanted.Name, Field: f.name, Actual: f.text(&actual), Wanted: f.text(&wanted),
@@ -277,9 +247,9 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 	return mismatch(remaining)
 }
 
-// updateFields changes some fields in one request. refusal is the reason if NATS refuses that permanently; err
-// is temporary.
-func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, wanted *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
+// updateFields changes fields in one request. refusal says why NATS refuses the request permanently; err is
+// temporary.
+func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, wanted *jetstream.StreamConfig, fields []field[jetstream.StreamConfig]) (refusal string, err error) {
 	next := *actual
 	for _, f := range fields {
 		f.copy(&next, wanted)
@@ -320,7 +290,7 @@ func mergeSubjects(actual, wanted []string) []string {
 }
 
 // EnsureConsumer returns a durable consumer and creates it if it is missing. An existing one is not changed:
-// if it differs, it is returned with a *MismatchError.
+// if it differs, EnsureConsumer returns it with a *MismatchError.
 func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wanted jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	name := stream + "/" + wanted.Durable
 	c, err := conn.js.Consumer(ctx, stream, wanted.Durable)
@@ -333,7 +303,12 @@ func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wante
 	if err != nil {
 		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
 	}
-	return c, mismatch(compare(name, consumerFields(c.CachedInfo().Config), consumerFields(wanted)))
+	actual := c.CachedInfo().Config
+	var differences []Difference
+	for _, f := range diffFields(consumerFields, &actual, &wanted) {
+		differences = append(differences, Difference{Stream: name, Field: f.name, Actual: f.text(&actual), Wanted: f.text(&wanted)})
+	}
+	return c, mismatch(differences)
 }
 
 func mismatch(differences []Difference) error {
@@ -343,31 +318,16 @@ func mismatch(differences []Difference) error {
 	return &MismatchError{Differences: differences}
 }
 
-type field struct {
-	name  string
-	value any
-}
-
-func compare(name string, actual, wanted []field) []Difference {
-	var differences []Difference
-	for i, w := range wanted {
-		if is, want := fmt.Sprint(actual[i].value), fmt.Sprint(w.value); is != want {
-			differences = append(differences, Difference{Stream: name, Field: w.name, Actual: is, Wanted: want})
-		}
-	}
-	return differences
-}
-
-// streamField is a stream setting that the bus relies on: its name in the nats tool, and its location.
-type streamField struct {
-	name string
-	at   func(*jetstream.StreamConfig) any // returns a pointer to the field
+// field is a setting of a stream or consumer that the bus relies on. Config is the type of all settings.
+type field[Config any] struct {
+	name string            // in the nats command line tool
+	at   func(*Config) any // returns a pointer to the field
 }
 
 // none is the text of an unset field.
 const none = "none"
 
-func (f streamField) text(c *jetstream.StreamConfig) string {
+func (f field[Config]) text(c *Config) string {
 	value := reflect.ValueOf(f.at(c)).Elem()
 	switch kind := value.Kind(); {
 	case kind != reflect.Pointer && kind != reflect.Slice:
@@ -382,16 +342,16 @@ func (f streamField) text(c *jetstream.StreamConfig) string {
 	return string(text)
 }
 
-func (f streamField) copy(to, from *jetstream.StreamConfig) {
+func (f field[Config]) copy(to, from *Config) {
 	reflect.ValueOf(f.at(to)).Elem().Set(reflect.ValueOf(f.at(from)).Elem())
 }
 
-// diffFields returns the fields in which two streams differ.
-func diffFields(fields []streamField, actual, wanted *jetstream.StreamConfig) []streamField {
-	return slices.DeleteFunc(slices.Clone(fields), func(f streamField) bool { return f.text(actual) == f.text(wanted) })
+// diffFields returns the fields in which two configurations differ.
+func diffFields[Config any](fields []field[Config], actual, wanted *Config) []field[Config] {
+	return slices.DeleteFunc(slices.Clone(fields), func(f field[Config]) bool { return f.text(actual) == f.text(wanted) })
 }
 
-var streamFields = []streamField{
+var streamFields = []field[jetstream.StreamConfig]{
 	{"subjects", func(c *jetstream.StreamConfig) any { return &c.Subjects }},
 	{"retention", func(c *jetstream.StreamConfig) any { return &c.Retention }},
 	{"storage", func(c *jetstream.StreamConfig) any { return &c.Storage }},
@@ -411,15 +371,16 @@ var streamFields = []streamField{
 	{"subject_transform", func(c *jetstream.StreamConfig) any { return &c.SubjectTransform }},
 }
 
-func consumerFields(c jetstream.ConsumerConfig) []field {
-	return []field{
-		{"filter_subjects", append(slices.Sorted(slices.Values(c.FilterSubjects)), c.FilterSubject)},
-		{"deliver_policy", c.DeliverPolicy},
-		{"ack_policy", c.AckPolicy},
-		{"ack_wait", c.AckWait},
-		{"max_ack_pending", c.MaxAckPending},
-		{"max_deliver", c.MaxDeliver},
-		{"priority_groups", c.PriorityGroups},
-		{"priority_timeout", c.PinnedTTL},
-	}
+var consumerFields = []field[jetstream.ConsumerConfig]{
+	{"filter_subjects", func(c *jetstream.ConsumerConfig) any {
+		all := append(slices.Sorted(slices.Values(c.FilterSubjects)), c.FilterSubject)
+		return &all
+	}},
+	{"deliver_policy", func(c *jetstream.ConsumerConfig) any { return &c.DeliverPolicy }},
+	{"ack_policy", func(c *jetstream.ConsumerConfig) any { return &c.AckPolicy }},
+	{"ack_wait", func(c *jetstream.ConsumerConfig) any { return &c.AckWait }},
+	{"max_ack_pending", func(c *jetstream.ConsumerConfig) any { return &c.MaxAckPending }},
+	{"max_deliver", func(c *jetstream.ConsumerConfig) any { return &c.MaxDeliver }},
+	{"priority_groups", func(c *jetstream.ConsumerConfig) any { return &c.PriorityGroups }},
+	{"priority_timeout", func(c *jetstream.ConsumerConfig) any { return &c.PinnedTTL }},
 }

@@ -29,18 +29,16 @@ const (
 	WakeSave    = wakePrefix + "save"
 	WakeWeChat  = queuePrefix + "wechat" // QueueSubject("wechat"), whose tasks a function sends
 
-	EventPrefix   = "evt."
-	MessagePrefix = "msg."
-	UserPrefix    = "inbox."
-
 	EventDelivered = EventPrefix + "message.delivered" // the only event that deliver publishes
 
-	wakePrefix   = "wake."
-	AcceptPrefix = "acc."
-
+	EventPrefix      = "evt."
+	MessagePrefix    = "msg."
+	UserPrefix       = "inbox."
+	AcceptPrefix     = "acc."
+	DeadLetterPrefix = "dlq."
+	wakePrefix       = "wake."
 	queuePrefix      = wakePrefix + "queue."
 	schedPrefix      = "sched."
-	DeadLetterPrefix = "dlq."
 )
 
 // RecordDurable is the consumer by which the function deliver records events.
@@ -50,13 +48,13 @@ const RecordDurable = "record"
 const saveDurablePrefix = "save-"
 
 // ShardDurable returns the name of the consumer by which a function receives one shard of the accepted
-// messages. shard is 0 to shards-1.
+// messages. shard is from 0 to shards-1.
 func ShardDurable(function string, shard, shards int) string {
 	return function + "-" + strconv.Itoa(shard+1) + shardsSuffix(shards)
 }
 
-// shardsSuffix ends the names of the consumers for a number of shards. Each number has its own, since
-// a consumer must have seen all messages of its shard.
+// shardsSuffix ends the names of the consumers for a number of shards. Each number has its own consumers,
+// since a consumer must have seen all messages of its shard.
 func shardsSuffix(shards int) string { return "-of-" + strconv.Itoa(shards) }
 
 // QueueSubject returns the subject to wake when tasks of queue became ready.
@@ -106,17 +104,15 @@ const (
 	day = 24 * time.Hour
 	mib = 1 << 20
 
-	// wakeMB is several times what WAKE can hold: one message per woken subject and at most
-	// scheduleLimit schedules for each, of about 250 bytes.
+	// wakeMB is several times the largest content of WAKE: a wake-up and at most scheduleLimit schedules
+	// for each subject, of about 250 bytes each.
 	wakeMB = 16
 )
 
-// streamConfigs returns the wanted configuration of every stream, most important first, since the
-// server may have room for only some. schedules means that the server supports message schedules.
-func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
-	// Message ids deduplicate reliably only with limits retention, where a message stays after its
-	// acknowledgement, and with DiscardNew. Direct gets are off because the requester chooses the reply
-	// subject, so stored data could be sent as a request to another service.
+// streamConfigs returns the wanted configuration of every stream, the most important first, since the
+// server may have room for only some. hasSchedules means that the server supports message schedules.
+func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
+	// See doc.go for the reasons of limits retention, DiscardNew and no direct gets.
 	base := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: false,
@@ -135,15 +131,14 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	users.Name, users.Subjects = StreamUsers, []string{UserPrefix + ">"}
 	users.Description = "reliable messages to users, as CloudEvents"
 	users.Duplicates = 2 * time.Minute
-	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // beyond it the oldest message of the same inbox is evicted
+	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // one more evicts the oldest message of the same inbox
 	users.MaxBytes, users.MaxAge = megabytes(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
 	dead.Name, dead.Subjects = StreamDeadLetters, []string{DeadLetterPrefix + ">"}
 	dead.Description = "events that a function refused"
 	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
-	// The subject contains the id and deduplicates as long as its message exists. No age limit: only saved
-	// messages are removed.
+	// No age limit: only saved messages are removed.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{AcceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
@@ -154,12 +149,33 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	wake.Description = "wake-ups and their schedules"
 	wake.MaxMsgsPerSubject, wake.Discard, wake.MaxBytes = 1, jetstream.DiscardOld, wakeMB*mib
 	wake.Duplicates = 2 * time.Minute
-	wake.AllowMsgSchedules = schedules
+	wake.AllowMsgSchedules = hasSchedules
 	return []jetstream.StreamConfig{wake, accepted, events, messages, users, dead}
 }
 
-// Sizes returns the size limits, in bytes, of the streams that callers' messages fill, by the names of
-// this package; accepted messages are under StreamAccepted.
+// StreamNames returns the names of our streams, most important first.
+func (b *Bus) StreamNames() []string {
+	var names []string
+	for _, s := range streamConfigs(&b.cfg, false) {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// streamOf returns the name of our stream that stores subject, or "".
+func (b *Bus) streamOf(subject string) string {
+	for _, s := range streamConfigs(&b.cfg, false) {
+		for _, pattern := range s.Subjects {
+			if pattern == subject || strings.HasPrefix(subject, strings.TrimRight(pattern, "*>")) {
+				return s.Name
+			}
+		}
+	}
+	return ""
+}
+
+// Sizes returns the size limits, in bytes, of the streams that messages of callers fill. The stream of
+// accepted messages is under StreamAccepted, whatever its name is.
 func (c *Config) Sizes() map[string]int64 {
 	sizes := map[string]int64{}
 	for _, s := range streamConfigs(c, false) {
