@@ -186,7 +186,7 @@ func (b *Bus) lastStored(ctx context.Context, conn *Connection, subject string) 
 
 // readFromLeader returns a message as the leader of the stream has it; nil, nil if there is none.
 func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request []byte) (*AcceptedMessage, error) {
-	resp, err := conn.js.Conn().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
+	resp, err := conn.nats().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
 	if err != nil {
 		return nil, err
 	}

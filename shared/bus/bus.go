@@ -15,8 +15,8 @@ import (
 const closeTimeout = 5 * time.Second
 
 // Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
-// A nil *Bus means that NATS is not configured: its methods do nothing or return an ErrUnavailable. Those
-// that only package trigger calls must not be called on it.
+// A nil *Bus means that NATS is not configured: its methods do nothing or return an ErrUnavailable. The
+// methods that only package trigger calls must not be called on a nil *Bus.
 type Bus struct {
 	cfg         Config
 	log         *slog.Logger
@@ -27,8 +27,8 @@ type Bus struct {
 	beginClosing context.CancelFunc
 	dial         sync.Once
 	attempted    chan struct{} // closed after the first attempt to connect
-	// markAttempted closes attempted. Later calls have no effect.
-	markAttempted func()
+
+	markAttempted func() // closes attempted, once
 
 	mu         sync.Mutex
 	closed     bool
@@ -37,7 +37,7 @@ type Bus struct {
 	current    *Connection          // nil while disconnected
 	connected  chan struct{}        // closed and replaced by each new connection
 	pending    map[string]int       // by subject: how many things became due since the last wake-up that was sent
-	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
+	scheduled  map[string]time.Time // by name of a schedule: until when the schedule is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
 	warnedOld  bool                 // logged that the server has no message schedules
 
@@ -66,8 +66,8 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	return b, nil
 }
 
-// FailedSends counts the wake-ups, schedules and caller notifications since Open that could not be sent.
-// They are sent again until Close, in an outage at most maxUnsent of them. Those that fail again count again.
+// FailedSends counts the failed attempts since Open to send a wake-up, a schedule or a caller notification.
+// Until Close the Bus tries again, in one outage for at most maxUnsent of them.
 func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0
@@ -75,8 +75,8 @@ func (b *Bus) FailedSends() uint64 {
 	return b.failedSends.Load()
 }
 
-// Close sends pending wake-ups, ends the subscriptions and closes the connection. It takes a few
-// seconds at most; a second Close does nothing.
+// Close sends pending wake-ups, ends the subscriptions and closes the connection, within a few seconds.
+// A second Close does nothing.
 func (b *Bus) Close() {
 	if b == nil {
 		return

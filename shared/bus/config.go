@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Config is the address of NATS and the sizes of its streams, as settings. A size or age of 0 means
-// the default.
+// Config is the address of NATS and the sizes of its streams. A size or age of 0 means the default.
 type Config struct {
 	URL             string        `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
 	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
@@ -31,9 +30,9 @@ type Config struct {
 	AcceptStream    string        `ignored:"true"` // the name of the stream of accepted messages; "" = ACCEPTED
 	AcceptShards    int           `ignored:"true"` // parts of that stream that are saved in parallel, up to 64; 0 = 1
 
-	TrimNotice time.Duration `ignored:"true"` // how long before removal TrimUsers reports what it will remove; 0 = 3 s
-
-	Now func() time.Time `ignored:"true"` // the clock for the age of messages; nil = time.Now
+	// For tests.
+	TrimNotice time.Duration    `ignored:"true"` // how long before the removal TrimUsers reports it; 0 = 3 s
+	Now        func() time.Time `ignored:"true"` // the clock for the age of messages; nil = time.Now
 }
 
 // ago returns the time that is age before now.
@@ -47,7 +46,6 @@ func (c *Config) ago(age time.Duration) time.Time {
 // SettingError reports a setting with a wrong value, and what is accepted.
 type SettingError struct{ Name, Message string }
 
-// Error returns one sentence.
 func (e *SettingError) Error() string { return e.Name + " " + e.Message }
 
 func (c *Config) check() error {
@@ -89,21 +87,20 @@ func (c *Config) check() error {
 	return nil
 }
 
-// replyPrefix returns the prefix of the subjects on which this process receives replies. Each user has
-// its own, so that no user can read the replies of another.
+// replyPrefix returns the prefix of the subjects on which this process receives replies.
 func (c *Config) replyPrefix() string {
+	if c.InboxPrefix != "" {
+		return c.InboxPrefix
+	}
 	user := c.User
 	first, _, _ := strings.Cut(c.URL, ",")
 	if u, err := url.Parse(strings.TrimSpace(first)); err == nil && u.User != nil {
 		user = u.User.Username()
 	}
-	switch {
-	case c.InboxPrefix != "":
-		return c.InboxPrefix
-	case user != "":
-		return ReplyPrefix(user)
+	if user == "" {
+		return defaultReplyPrefix
 	}
-	return defaultReplyPrefix
+	return ReplyPrefix(user)
 }
 
 func (c *Config) acceptStream() string { return cmp.Or(c.AcceptStream, StreamAccepted) }

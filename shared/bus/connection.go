@@ -24,13 +24,13 @@ type Connection struct {
 	ctx               context.Context // cancelled when the connection is lost
 	end               context.CancelFunc
 	js                jetstream.JetStream
-	hasSchedules      bool   // the server supports message schedules at a given time
-	acceptStream      string // Accept publishes to this stream only: it fails if another one has the subject
-	hasPriorityGroups bool   // the server supports priority groups
-	isStrict          bool   // the server refuses requests with unknown fields, unless its settings say otherwise
+	acceptStream      string // Accept publishes to this stream only, and fails if another stream has the subject
+	hasSchedules      bool   // the server supports message schedules
+	hasPriorityGroups bool
+	isStrict          bool // the server refuses requests with unknown fields, unless its settings say otherwise
 }
 
-// start starts connect, once.
+// start begins to connect, once.
 func (b *Bus) start() {
 	b.dial.Do(func() {
 		if !b.spawn(b.connect) {
@@ -39,8 +39,8 @@ func (b *Bus) start() {
 	})
 }
 
-// connect creates the client connection, which then reconnects by itself. It retries when creation
-// fails, for example on an unreadable credentials file, which may be corrected meanwhile.
+// connect creates the client connection, which then reconnects by itself. It retries if the creation
+// fails, for example because a credentials file is unreadable.
 func (b *Bus) connect() {
 	defer b.markAttempted()
 	for {
@@ -48,7 +48,7 @@ func (b *Bus) connect() {
 		if err == nil {
 			b.setConn(nc)
 			if nc.IsConnected() {
-				<-b.attempted // the connect handler closes it; it runs in another goroutine
+				<-b.attempted // closed by the connect handler, in another goroutine
 			}
 			return
 		}
@@ -145,6 +145,7 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 	b.resendUnsent()
 }
 
+// install makes conn the current connection.
 func (b *Bus) install(conn *Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -177,8 +178,8 @@ func (b *Bus) onDisconnect(err error) {
 // ErrNotConnected means that there is no connection to NATS now.
 var ErrNotConnected = errors.New("not connected to NATS")
 
-// connection returns the current connection. It waits only for the first attempt to connect, so that a
-// process which has just started does not report NATS as unavailable.
+// connection returns the current connection. It waits for the first attempt to connect, so that a
+// process that has just started does not report NATS as unavailable, and for no later one.
 func (b *Bus) connection(ctx context.Context) (*Connection, error) {
 	if b == nil {
 		return nil, errors.New("NATS_URL is not set")
@@ -224,8 +225,11 @@ func (b *Bus) Connected() bool {
 	return b.current != nil
 }
 
-// JetStream returns the API of NATS over this connection.
+// JetStream returns the JetStream API over this connection.
 func (conn *Connection) JetStream() jetstream.JetStream { return conn.js }
+
+// nats returns the client connection.
+func (conn *Connection) nats() *nats.Conn { return conn.js.Conn() }
 
 // Lost reports whether the connection has ended.
 func (conn *Connection) Lost() bool { return conn.ctx.Err() != nil }
@@ -241,13 +245,17 @@ func (conn *Connection) CheckPriorityGroups() error {
 // Strict reports whether messages may be accepted before they are saved; see ErrOldServer.
 func (conn *Connection) Strict() bool { return conn.isStrict }
 
-// nats returns the client connection.
-func (conn *Connection) nats() *nats.Conn { return conn.js.Conn() }
-
 // UntilLost returns a child of ctx that is also cancelled when the connection is lost, since no reply can
 // arrive after that. Call unbind when the child is no longer needed.
 func (conn *Connection) UntilLost(ctx context.Context) (child context.Context, unbind context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(conn.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
+}
+
+// withTimeout is UntilLost for at most d.
+func (conn *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, expire := context.WithTimeout(ctx, d)
+	ctx, unbind := conn.UntilLost(ctx)
+	return ctx, func() { unbind(); expire() }
 }

@@ -104,7 +104,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
 	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	serverName := conn.js.Conn().ConnectedServerName()
+	serverName := conn.nats().ConnectedServerName()
 	for name, c := range map[string]struct {
 		status int
 		page   string

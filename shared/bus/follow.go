@@ -359,10 +359,3 @@ func (f *Follower) awaitNext(ctx context.Context, conn *Connection) {
 	case <-ctx.Done():
 	}
 }
-
-// withTimeout bounds ctx by the connection and by d.
-func (conn *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	ctx, expire := context.WithTimeout(ctx, d)
-	ctx, cancel := conn.UntilLost(ctx)
-	return ctx, func() { cancel(); expire() }
-}

@@ -164,7 +164,7 @@ func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 	require.NoError(t, err)
 	publisher, err := conn.newPublisher(3)
 	require.NoError(t, err)
-	conn.js.Conn().Close()
+	conn.nats().Close()
 	futures, errs := b.sendAll(conn, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: bustest.Event("2")}, eventMessage("3")})
 	require.Equal(t, make([]jetstream.PubAckFuture, 3), futures)
 	for _, err := range errs {
