@@ -23,29 +23,27 @@ const (
 	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // the leader of the stream replies
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
+
+	acceptSlots = 64 // must not change: a sender keeps its slot when the number of shards changes
 )
 
-// acceptSlots is the fixed number of slots in the subjects of accepted messages. A shard is a set of
-// slots, so that the number of shards can change.
-const acceptSlots = 64
-
 // slotOf returns the slot of a sender: 0 to acceptSlots-1.
-func slotOf(from string) int {
+func slotOf(sender string) int {
 	h := fnv.New32a()
-	h.Write([]byte(from))
+	h.Write([]byte(sender))
 	return int(h.Sum32() % acceptSlots)
 }
 
 // ShardOf returns the shard of a sender: 0 to shards-1, or 0 if shards is 0.
-func ShardOf(from string, shards int) int { return slotOf(from) % max(shards, 1) }
+func ShardOf(sender string, shards int) int { return slotOf(sender) % max(shards, 1) }
 
 // AcceptSubject returns the subject of the message with id from a sender. id must be one token: no
 // dots, blanks or wildcards.
-func AcceptSubject(from, id string) string { return slotPrefix(slotOf(from)) + id }
+func AcceptSubject(sender, id string) string { return slotPrefix(slotOf(sender)) + id }
 
 func slotPrefix(slot int) string { return AcceptPrefix + strconv.Itoa(slot) + "." }
 
-// AcceptFilters returns the subjects of one of several shards.
+// AcceptFilters returns the subjects of one shard.
 func AcceptFilters(shard, shards int) (filters []string) {
 	if shards == 1 {
 		return []string{AcceptPrefix + ">"}
@@ -78,7 +76,7 @@ type Accepted struct {
 // message for the subject: this one, or that of an earlier call (Replayed), whose fingerprint the
 // caller must compare. ErrUnavailable means that the broker did not reply or is full; the message may be
 // stored nevertheless, and the call may be repeated. ErrRefused means that repeating does not help. Accept
-// takes 2 s at most.
+// returns within 2 s.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -153,8 +151,8 @@ type AcceptedMessage struct {
 }
 
 // LookUp returns the message that was accepted under id, from any sender. It returns nil, nil if the
-// stream has none: it was never accepted, or was removed by Forget. It returns ErrUnavailable if that is
-// unknown. It takes 2 s at most, and equally long for known and unknown ids.
+// message was never accepted or was removed by Forget, and ErrUnavailable if that is unknown. LookUp
+// returns within 2 s, and takes equally long for known and unknown ids.
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -174,8 +172,7 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	return m, nil
 }
 
-// lastStored returns the newest message of a subject. It reads from the leader, since a replica that
-// lags behind would report an accepted message as missing.
+// lastStored returns the newest message of a subject; nil, nil if there is none.
 func (b *Bus) lastStored(ctx context.Context, conn *Connection, subject string) (*AcceptedMessage, error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
@@ -184,17 +181,14 @@ func (b *Bus) lastStored(ctx context.Context, conn *Connection, subject string) 
 	return b.readFromLeader(ctx, conn, request)
 }
 
-// readFromLeader returns a message as the leader of the stream has it; nil, nil if there is none.
+// readFromLeader requests a message; nil, nil if there is none. The request goes to the leader of the
+// stream: a replica that lags behind would report an accepted message as missing.
 func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request []byte) (*AcceptedMessage, error) {
-	resp, err := conn.nats().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
+	response, err := conn.nats().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
 	if err != nil {
 		return nil, err
 	}
-	return parseLeaderReply(resp.Data)
-}
-
-func parseLeaderReply(reply []byte) (*AcceptedMessage, error) {
-	var found struct {
+	var reply struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
 			Seq    uint64    `json:"seq"`
@@ -203,20 +197,20 @@ func parseLeaderReply(reply []byte) (*AcceptedMessage, error) {
 			Data   []byte    `json:"data"`
 		} `json:"message"`
 	}
-	if err := json.Unmarshal(reply, &found); err != nil {
+	if err := json.Unmarshal(response.Data, &reply); err != nil {
 		return nil, err
 	}
-	if found.Error != nil {
-		if found.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
-			return nil, nil
+	switch m := &reply.Message; {
+	case reply.Error == nil:
+		header, err := nats.DecodeHeadersMsg(m.Header)
+		if err != nil {
+			return nil, notEvent(m.Seq, err)
 		}
-		return nil, found.Error
+		return newAcceptedMessage(m.Seq, m.Time, header, m.Data)
+	case reply.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, nil
 	}
-	header, err := nats.DecodeHeadersMsg(found.Message.Header)
-	if err != nil {
-		return nil, notEvent(found.Message.Seq, err)
-	}
-	return newAcceptedMessage(found.Message.Seq, found.Message.Time, header, found.Message.Data)
+	return nil, reply.Error
 }
 
 // errNotEvent means that a stored message was not written by Accept.

@@ -15,12 +15,11 @@ import (
 // forgetConcurrency bounds parallel deletions; each waits for the stream's replicas.
 const forgetConcurrency = 16
 
-// AcceptedAt returns the messages with these sequence numbers, in their order, without those that no
-// longer exist. ErrUnavailable if they cannot be read.
-func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (found []AcceptedMessage, err error) {
+// AcceptedAt returns the messages with these sequence numbers, in their order, without messages that no
+// longer exist. It returns ErrUnavailable if a message cannot be read.
+func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (messages []AcceptedMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, conn *Connection, _ jetstream.Stream) error {
 		for _, seq := range seqs {
-			// Read from the leader: another replica may lag behind.
 			m, err := b.readFromLeader(ctx, conn, []byte(`{"seq":`+strconv.FormatUint(seq, 10)+`}`))
 			switch {
 			case errors.Is(err, errNotEvent):
@@ -28,12 +27,12 @@ func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (found []AcceptedMe
 			case err != nil:
 				return fmt.Errorf("get message %d: %w", seq, err)
 			case m != nil:
-				found = append(found, *m)
+				messages = append(messages, *m)
 			}
 		}
 		return nil
 	})
-	return found, err
+	return messages, err
 }
 
 // AcceptedEntry is an accepted message's id and sequence number.
@@ -42,9 +41,9 @@ type AcceptedEntry struct {
 	Seq uint64
 }
 
-// Forget deletes these messages; missing ones are no error. Afterwards their subjects accept messages
-// again, so call it only for saved messages whose submissions can no longer be repeated. A consumer that
-// has not received them yet never will.
+// Forget deletes messages; a missing one is no error. Afterwards their subjects accept messages again, so
+// call Forget only for saved messages whose submissions can no longer be repeated. A consumer never
+// receives a message after Forget.
 func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		errs := make([]error, len(entries))
@@ -53,7 +52,8 @@ func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 		for i, entry := range entries {
 			slots <- struct{}{}
 			deleting.Go(func() {
-				errs[i] = forget(ctx, s, entry)
+				// By the id too: in a stream that was created again, another message may have the sequence number.
+				errs[i] = removeAccepted(ctx, s, AcceptPrefix+"*."+entry.ID, entry.Seq)
 				<-slots
 			})
 		}
@@ -67,10 +67,9 @@ func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	})
 }
 
-// forget matches the id too, because in a stream that was created again another message may have the
-// sequence number.
-func forget(ctx context.Context, s jetstream.Stream, e AcceptedEntry) error {
-	return s.Purge(ctx, jetstream.WithPurgeSubject(AcceptPrefix+"*."+e.ID), jetstream.WithPurgeSequence(e.Seq+1))
+// removeAccepted removes the messages of a subject up to a sequence number.
+func removeAccepted(ctx context.Context, s jetstream.Stream, subject string, seq uint64) error {
+	return s.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(seq+1))
 }
 
 // StoredMessage is one message of the stream of accepted messages.
@@ -80,8 +79,8 @@ type StoredMessage struct {
 	Message *AcceptedMessage // nil if it was not written by Accept
 }
 
-// OldestAccepted returns the oldest messages, at most limit, whose sequence number is at most last and that
-// are older than age. It returns ErrUnavailable if they cannot be read.
+// OldestAccepted returns the oldest messages, at most limit: those that are older than age and have a sequence
+// number of at most last. It returns ErrUnavailable if a message cannot be read.
 func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration, limit int) (oldest []StoredMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		before := b.cfg.ago(age)
@@ -106,11 +105,11 @@ func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration
 	return oldest, err
 }
 
-// RemoveStored removes messages that OldestAccepted returned; missing ones are no error.
+// RemoveStored removes messages that OldestAccepted returned; a missing one is no error.
 func (b *Bus) RemoveStored(ctx context.Context, messages []StoredMessage) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		for _, m := range messages {
-			if err := s.Purge(ctx, jetstream.WithPurgeSubject(m.Subject), jetstream.WithPurgeSequence(m.Seq+1)); err != nil {
+			if err := removeAccepted(ctx, s, m.Subject, m.Seq); err != nil {
 				return fmt.Errorf("remove message %d: %w", m.Seq, err)
 			}
 		}
@@ -128,12 +127,11 @@ type AcceptState struct {
 	LastSeq  uint64
 
 	// Only of the consumers whose number of shards is Config.AcceptShards:
-	Pending map[string]uint64 // by durable: messages that it has not acknowledged, whether delivered or not
+	Pending map[string]uint64 // by durable: messages that are not acknowledged, whether delivered or not
 	SavedTo uint64            // the function save has acknowledged everything up to here; 0 while one of its durables is missing
 }
 
-// AcceptState returns the state of the stream of accepted messages; ErrUnavailable if it cannot be
-// read.
+// AcceptState returns the state of the stream of accepted messages, or ErrUnavailable.
 func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		info := s.CachedInfo()
@@ -167,8 +165,8 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	return state, err
 }
 
-// withAcceptStream looks the stream up and calls do with it. The context of do ends when the connection is
-// lost. Each error is an ErrUnavailable.
+// withAcceptStream looks the stream of accepted messages up and calls do. The context of do ends when the
+// connection is lost. Each error is an ErrUnavailable.
 func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, conn *Connection, s jetstream.Stream) error) error {
 	conn, err := b.connection(ctx)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 var errDenied = errors.New("the permissions of this NATS user do not include the subject")
 
-// deniedLimit bounds the memory: the newest 4000 to 8000 denied subjects are kept, since callers
-// choose some of them. A Publish has at most 2000 messages, so it always finds its own denials.
+// deniedLimit bounds the memory, since callers choose subjects: denials has the newest 4000 to 8000 denied
+// subjects. A Publish has at most 2000 messages, so it always finds its own denials.
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
@@ -24,14 +24,14 @@ const deniedLimit = 4000
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
-	previous map[string]bool // the deniedLimit subjects before them
+	previous map[string]bool // the deniedLimit subjects before subjects
 	changed  chan struct{}   // closed and replaced by each new denial
 
 	total uint64         // since Open, subscriptions included
 	lines loglimit.Limit // callers choose subjects but must not control the log volume
 }
 
-// Denied counts the publications and subscriptions since Open that NATS did not permit.
+// Denied counts the publications and subscriptions since Open that NATS denied.
 func (b *Bus) Denied() uint64 {
 	if b == nil {
 		return 0
@@ -49,10 +49,10 @@ func (b *Bus) onAsyncError(err error) {
 	}
 	b.denied.mu.Lock()
 	b.denied.total++
-	unlogged, log := b.denied.lines.Next()
+	unlogged, logNow := b.denied.lines.Next()
 	b.denied.mu.Unlock()
-	if log {
-		b.log.Warn("NATS reported an error", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // masked: the error contains the subject
+	if logNow {
+		b.log.Warn("NATS reported an error", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // the error has the subject, which may be a phone number
 	}
 	b.denied.add(err)
 }
@@ -68,9 +68,9 @@ func (d *denials) reset() {
 
 // add records the subject of a "Permissions Violation for Publish" error, which quotes it as Go does.
 func (d *denials) add(err error) {
-	_, rest, publishing := strings.Cut(err.Error(), "Publish to ")
+	_, rest, _ := strings.Cut(err.Error(), "Publish to ")
 	quoted, malformed := strconv.QuotedPrefix(rest)
-	if !publishing || malformed != nil {
+	if malformed != nil { // also without "Publish to"
 		return
 	}
 	subject, malformed := strconv.Unquote(quoted)

@@ -9,13 +9,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Durability is what an accepted message survives until it is saved. The zero value survives nothing:
-// a stream in memory.
+// Durability is a set of losses that an accepted message survives until it is saved. The zero value, of a
+// stream in memory, survives nothing.
 type Durability uint8
 
 // The levels of a stream. Neither DurableHost nor DurableReplicated covers the other. The operator must
@@ -37,7 +38,7 @@ var durabilityNames = map[Durability]string{
 	DurableProcess: "process", DurableHost: "host", DurableReplicated: "replicated", DurableReplicatedHost: "replicated-host",
 }
 
-// String returns the name in the API; "nothing" for none.
+// String returns the name in the API; "nothing" for 0.
 func (d Durability) String() string {
 	if name, known := durabilityNames[d]; known {
 		return name
@@ -58,7 +59,7 @@ func parseDurability(name string) (Durability, error) {
 	return 0, errors.New("must be process, host, replicated or replicated-host")
 }
 
-// Decode reads a setting; "" leaves the zero value.
+// Decode sets d to the level of a setting; "" changes nothing.
 func (d *Durability) Decode(name string) (err error) {
 	if name != "" {
 		*d, err = parseDurability(name)
@@ -66,10 +67,10 @@ func (d *Durability) Decode(name string) (err error) {
 	return err
 }
 
-// Durability returns what the stream of accepted messages survives. monitors are the monitoring URLs
-// of NATS servers, separated by commas, such as http://host:8222. DurableHost is returned only if each
-// server with a replica reports, at its monitoring URL, that its sync_interval is always. With an
-// ErrUnavailable the stream may survive more than is returned.
+// Durability returns the level of the stream of accepted messages. monitors are the monitoring URLs
+// of NATS servers, separated by commas, such as http://host:8222. The level includes DurableHost only if
+// each server with a replica reports, at its monitoring URL, that its sync_interval is always. With an
+// ErrUnavailable the stream may survive more than the returned level.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -96,10 +97,10 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 	}
 	syncing, err := syncingServers(ctx, monitors)
 	mayNotSync := func(name string) bool { return !syncing[name] }
-	if !slices.ContainsFunc(replicas, mayNotSync) {
-		return level | DurableHost, nil // a monitor that failed was not needed
-	}
-	if err != nil {
+	switch {
+	case !slices.ContainsFunc(replicas, mayNotSync):
+		return level | DurableHost, nil // the result of a failed monitor was not needed
+	case err != nil:
 		return level, unavailable(err)
 	}
 	return level, nil
@@ -128,39 +129,29 @@ func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 	return replicas, nil
 }
 
-// syncingServers returns the names of the servers that report that they sync every write. With an error it
-// returns those of the monitors that responded.
+// syncingServers returns the names of the servers that report that they sync every write. The error joins
+// the errors of the monitors; the result is complete for the other monitors.
 func syncingServers(ctx context.Context, monitors string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
-	type result struct {
-		server string // "" if it does not sync, or with an error
-		err    error
-	}
 	urls := strings.Split(monitors, ",")
-	results := make(chan result, len(urls))
-	for _, monitor := range urls {
-		go func() {
-			server, err := readMonitor(ctx, strings.TrimSpace(monitor))
-			results <- result{server, err}
-		}()
+	names, errs := make([]string, len(urls)), make([]error, len(urls))
+	var reading sync.WaitGroup
+	for i, monitor := range urls {
+		reading.Go(func() { names[i], errs[i] = readMonitor(ctx, strings.TrimSpace(monitor)) })
 	}
-	names := map[string]bool{}
-	var failed error
-	for range urls {
-		r := <-results
-		if r.server != "" {
-			names[r.server] = true
-		}
-		failed = errors.Join(failed, r.err)
+	reading.Wait()
+	syncing := map[string]bool{}
+	for _, name := range names {
+		syncing[name] = name != ""
 	}
-	return names, failed
+	return syncing, errors.Join(errs...)
 }
 
 // readMonitor returns the name of the server at monitor if it syncs every write, else "". Servers before
 // 2.15 do not sync when they compact.
 func readMonitor(ctx context.Context, monitor string) (string, error) {
-	// Only /varz has the server's name, which Durability compares with the names of the replicas.
+	// Only /varz has the server's name, as the list of replicas does.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)
 	if err != nil {
 		return "", err

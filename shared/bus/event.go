@@ -15,7 +15,7 @@ const (
 	contentType     = "content-type"
 )
 
-// encodeHeaders returns the event in binary mode: attributes as headers.
+// encodeHeaders returns the attributes of an event as headers in binary mode.
 func encodeHeaders(e cloudevents.Event) (nats.Header, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -85,25 +85,23 @@ func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, erro
 	return e, e.Validate()
 }
 
-// Attributes returns the headers of a message that belong to its event, as HTTP headers of an event in
-// binary mode with lower-case names. Headers and control characters that HTTP does not allow are removed.
+// Attributes returns the attributes of an event in binary mode as HTTP headers with lower-case names,
+// without names and control characters that HTTP does not allow.
 func Attributes(h nats.Header) map[string]string {
-	found := make(map[string]string, len(h)+2) // + 2: the trigger adds attributes
+	attributes := make(map[string]string, len(h)+2) // + 2: the trigger adds attributes
+	dropControls := func(r rune) rune {
+		if unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}
 	for name, values := range h {
 		name = strings.ToLower(name)
 		if len(values) > 0 && (name == contentType || isAttribute(name)) {
-			found[name] = strings.Map(dropControls, values[0])
+			attributes[name] = strings.Map(dropControls, values[0])
 		}
 	}
-	return found
-}
-
-// dropControls removes control characters in strings.Map.
-func dropControls(r rune) rune {
-	if unicode.IsControl(r) {
-		return -1
-	}
-	return r
+	return attributes
 }
 
 func isAttribute(header string) bool {

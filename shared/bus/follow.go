@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	firstPoll   = time.Millisecond // the wake-up may arrive before the message is stored
-	maxPoll     = 15 * time.Second // the wake-up may be lost
+	firstPoll   = time.Millisecond // a wake-up may arrive before its message is stored
+	maxPoll     = 15 * time.Second // a wake-up may be lost
 	readTimeout = 2 * time.Second
 	failedPoll  = 2 * time.Second // after a failed read
 )
 
 // FollowedMessage is one event to a user.
 type FollowedMessage struct {
-	Seq     uint64 // its sequence number, to continue after
+	Seq     uint64 // to pass to Follow
 	Event   cloudevents.Event
-	Release func() // must be called after the message was handled; it releases the ReadLimit
+	Release func() // releases the ReadLimit; call it after the message was handled
 }
 
-// ReadLimit blocks until a follower may read. done releases it.
+// ReadLimit blocks until a follower may read. done ends the read.
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
-// GapError reports missing messages: they were removed or expired, or the stream was created again.
-// If messages are left between removed ones, the follower returns them first. It continues after the gap.
+// GapError reports missing messages: they were removed or expired, or the stream was created again. The
+// follower returns messages that are left between removed ones before the GapError, and continues after
+// the gap.
 type GapError struct {
 	After uint64 // nothing is missing up to this sequence number
 	Next  uint64 // the follower continues at this one
 }
 
-// Error names both ends of the gap.
 func (e *GapError) Error() string {
 	if e.Next <= e.After {
 		return fmt.Sprintf("the stream has not reached %d: it was created again, and is read from %d on", e.After, e.Next)
@@ -44,11 +44,10 @@ func (e *GapError) Error() string {
 
 // Follower reads the events of one user in stream order. It must not be used concurrently.
 //
-// It has no consumer, so the server keeps no state for it and nothing is created again after an
-// outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
-// subscription to the same subject wakes it. All followers of the user in this process share that
-// subscription. The wake-up may arrive before the message is stored, so the follower then polls with
-// growing pauses.
+// A follower has no consumer, so the server keeps no state of followers, and nothing is created again after
+// an outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
+// subscription to the same subject, which all followers of the user in this process share, wakes it. A
+// wake-up may arrive before its message is stored, so the follower then polls with growing pauses.
 type Follower struct {
 	bus     *Bus
 	subject string
@@ -59,24 +58,24 @@ type Follower struct {
 	limit         ReadLimit
 	completeTo    uint64    // up to here nothing is missing, or the gap was returned
 	removedTo     uint64    // last result of readRemoved
-	gapReported   bool      // readRemoved failed, and a gap was returned because of it
+	gapReported   bool      // readRemoved failed, and a gap was returned for this reason
 	checkAfter    time.Time // when readRemoved must be called again
-	headroom      int64     // an unread message can be evicted only after so many arrivals since arrivedBefore
+	headroom      int64     // no unread message is evicted before so many messages have arrived since arrivedBefore
 	arrivedBefore int64     // inbox.arrived() when headroom was set
 
 	readOn  *Connection // the connection of stream; nil after a failure
 	stream  jetstream.Stream
-	next    uint64 // the first unread sequence number; 0 = start with new messages
-	gap     *GapError
+	next    uint64        // the first unread sequence number; 0 = start with new messages
+	gap     *GapError     // to be returned by the next read
 	poll    time.Duration // until the next read
 	failing bool          // a failure was logged
 }
 
-// Follow reads the messages to a user after a sequence number (0 = all that are kept, nil = only new ones).
-// readRemoved returns the last sequence number of this user that TrimUsers has removed; it is called at the
-// start and every two seconds while older messages are read (nil = never). limit bounds parallel reads; it is
-// held until the Release of a message. The caller must call Close. Follow returns ErrUnavailable if NATS
-// cannot be reached.
+// Follow reads the messages to a user after a sequence number (0 = all in the stream, nil = only new ones).
+// readRemoved returns the last sequence number of this user that TrimUsers has removed; Follow calls it at
+// the start and every two seconds while older messages are read (nil = never). limit bounds parallel reads,
+// each of which lasts until the Release of its message. The caller must call Close. Follow returns
+// ErrUnavailable if NATS cannot be reached.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemoved func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -108,12 +107,11 @@ func (f *Follower) Close() {
 	}
 }
 
-// After returns the sequence number up to which everything was read, for continuing with another
-// Follow.
+// After returns the sequence number up to which everything was read, to pass to another Follow.
 func (f *Follower) After() uint64 { return f.next - 1 }
 
 // Next waits for the next event, also while NATS is unavailable. After a *GapError, call Next again.
-// Other errors: ctx ended or the Bus was closed.
+// Any other error means that ctx has ended or the Bus was closed.
 func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	for {
 		conn, err := f.bus.AwaitConnection(ctx)
@@ -138,7 +136,7 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	}
 }
 
-// readLimited calls read within the limit. A returned message releases the limit by its Release.
+// readLimited calls read within the limit.
 func (f *Follower) readLimited(ctx context.Context, conn *Connection) (m *FollowedMessage, err error) {
 	done, err := f.limit(ctx)
 	if err != nil {
@@ -180,13 +178,12 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 			next = raw.Sequence
 		}
 		gap, err := f.findGap(ctx, next)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if gap != nil {
+		case gap != nil:
 			return nil, gap
-		}
-		if noMessage {
+		case noMessage:
 			f.markComplete(at, arrived)
 			return nil, nil
 		}
@@ -202,17 +199,17 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 	}
 }
 
-// resume finds the position on a new connection. The stream may be another one, its beginning may be
-// removed, and after a crash its end may be lost.
+// resume finds the position on a new connection. The stream may have been created again, or have lost its
+// beginning, or after a crash its end.
 func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
 		f.Close()
-		joined, err := f.bus.joinInbox(f, conn.nats())
+		inbox, err := f.bus.joinInbox(f, conn.nats())
 		if err != nil {
 			return err
 		}
-		f.inbox = joined
+		f.inbox = inbox
 	}
 	at, arrived := time.Now(), f.inbox.arrived()
 	s, err := conn.js.Stream(ctx, StreamUsers)
@@ -237,16 +234,16 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 }
 
 const (
-	// untrimmedFor is the time for which readRemoved is not called after a read that found no message: TrimUsers
-	// removes no message that is younger than usersKeptLeast, which is longer.
+	// untrimmedFor is how long readRemoved is not called after a read that found no message. It is less than
+	// usersKeptLeast: TrimUsers removes no younger message.
 	untrimmedFor = 20 * time.Second
 	// removedValid is how long a result of readRemoved is valid. It is less than trimNotice.
 	removedValid = 2 * time.Second
 )
 
 // findGap returns the gap if unread messages of the user were removed. next is the first unread message
-// that is left, or 0 if there is none. TrimUsers reports only the last sequence number that it removes of
-// an inbox, so the gap is returned after the messages before that.
+// that is left, or 0 if there is none. Of the messages that TrimUsers removes from an inbox, only the last
+// sequence number is known. So the follower first returns the messages up to that number, then the gap.
 func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
 	if gap, err := f.refreshRemoved(ctx, next); gap != nil || err != nil {
 		return gap, err
@@ -259,7 +256,7 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 		if err != nil {
 			return nil, fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 		}
-		if f.removedTo <= info.State.LastSeq { // otherwise it is of an earlier stream of this name
+		if f.removedTo <= info.State.LastSeq { // otherwise removedTo belongs to an earlier stream of this name
 			return f.skipTo(max(f.removedTo+1, f.next)), nil
 		}
 		f.removedTo = 0
@@ -267,8 +264,8 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 	return f.findEviction(ctx, next)
 }
 
-// refreshRemoved calls readRemoved when its last result is no longer valid. If that fails, messages may be
-// missing: it returns a gap before next, but only once, or the error if there is no next.
+// refreshRemoved calls readRemoved if the last result is no longer valid. If readRemoved fails, messages may
+// be missing: refreshRemoved returns a gap before next, but only once, or the error if there is no next.
 func (f *Follower) refreshRemoved(ctx context.Context, next uint64) (*GapError, error) {
 	now := time.Now()
 	if f.readRemoved == nil || !now.After(f.checkAfter) {
@@ -289,7 +286,7 @@ func (f *Follower) refreshRemoved(ctx context.Context, next uint64) (*GapError, 
 }
 
 // findEviction returns the gap if unread messages were evicted. A message to a full inbox evicts the oldest
-// one, so none of the unread were evicted while a message before f.next is left.
+// message, so while a message before f.next is left, no unread message was evicted.
 func (f *Follower) findEviction(ctx context.Context, next uint64) (*GapError, error) {
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
 	arrived := f.inbox.arrived()
@@ -308,10 +305,10 @@ func (f *Follower) findEviction(ctx context.Context, next uint64) (*GapError, er
 	if err != nil {
 		return nil, err // next existed a moment ago
 	}
-	if oldest.Sequence >= f.next {
-		return f.skipTo(oldest.Sequence), nil
+	if oldest.Sequence < f.next {
+		return nil, nil
 	}
-	return nil, nil
+	return f.skipTo(oldest.Sequence), nil
 }
 
 // skipTo continues at next and returns the gap before it.
@@ -321,7 +318,7 @@ func (f *Follower) skipTo(next uint64) *GapError {
 	return gap
 }
 
-// markComplete records that everything was read at a time, at which inbox.arrived() returned arrived. No unread
+// markComplete records that everything was read at a time when inbox.arrived() returned arrived. No unread
 // message can be evicted before half an inbox has arrived; the other half covers messages that are stored and
 // have not arrived yet.
 func (f *Follower) markComplete(at time.Time, arrived int64) {
@@ -329,13 +326,13 @@ func (f *Follower) markComplete(at time.Time, arrived int64) {
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
 }
 
-// afterRead handles a read that failed or found nothing (err is nil). After a failure the stream is
-// looked up again.
+// afterRead handles a read that failed or, if err is nil, found nothing. After a failure the next read looks
+// the stream up again.
 func (f *Follower) afterRead(conn *Connection, err error) {
 	switch {
 	case err == nil:
 		f.failing = false
-	case conn.ctx.Err() != nil: // not a failure of the read
+	case conn.Lost(): // not a failure of the read
 		f.readOn = nil
 	default:
 		if !f.failing {

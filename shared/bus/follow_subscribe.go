@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// inboxSubscription is the subscription to one inbox that all its followers in this process share.
-// NATS sends a message, with its body, once for each subscription. With one subscription for each
-// follower, a user with many followers could fill the connection.
+// inboxSubscription is the subscription to one inbox. All followers of the inbox in this process share it:
+// NATS sends each message, with its body, once for each subscription, so a user with many subscriptions
+// could fill the connection.
 type inboxSubscription struct {
 	key inboxKey
 	sub *nats.Subscription
@@ -20,13 +20,12 @@ type inboxSubscription struct {
 	followers map[*Follower]struct{}
 }
 
-// inboxKey identifies an inbox, by its subject, on one client connection.
 type inboxKey struct {
 	nc      *nats.Conn
 	subject string
 }
 
-// joinInbox adds f to the followers of its inbox. The first one subscribes. The server receives the
+// joinInbox adds f to the followers of its inbox. The first follower subscribes. The server receives the
 // subscription before any request that f sends afterwards on this connection.
 func (b *Bus) joinInbox(f *Follower, nc *nats.Conn) (*inboxSubscription, error) {
 	b.inboxesMu.Lock()
@@ -47,7 +46,7 @@ func (b *Bus) joinInbox(f *Follower, nc *nats.Conn) (*inboxSubscription, error) 
 	return s, nil
 }
 
-// leaveInbox removes f from the followers of its inbox. The last one unsubscribes.
+// leaveInbox removes f from the followers of its inbox. The last follower unsubscribes.
 func (b *Bus) leaveInbox(f *Follower, s *inboxSubscription) {
 	b.inboxesMu.Lock()
 	defer b.inboxesMu.Unlock()
@@ -64,7 +63,7 @@ func (b *Bus) leaveInbox(f *Follower, s *inboxSubscription) {
 	}
 }
 
-// wake wakes all followers. It never blocks: one pending wake-up of each is enough.
+// wake wakes all followers. It never blocks: one pending wake-up for each is enough.
 func (s *inboxSubscription) wake(*nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,32 +14,30 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// headersPrefix is followed by a stream's name. One of the triggers replies to a request to this subject
-// with the headers of the stream's messages. Functions may not fetch them themselves: the reply to a fetch
-// may be empty, and sent to a reply subject such as $JS.API.STREAM.DELETE.X it would be a valid request.
+// headersPrefix and the name of a stream are the subject of requests for the headers of the stream's messages.
+// One of the triggers replies. Functions may not fetch the headers themselves: see Users in doc.go.
 const headersPrefix = "$SENDONCE.HEADERS."
 
 const (
 	headersTimeout   = 6 * time.Second // of one request
 	headersFetch     = 1000            // messages that are fetched together
 	headersFetchWait = 2 * time.Second
-	headersFetches   = 20  // of one request; the next request continues
+	headersFetches   = 20  // for one request; the next request continues
 	headersBacklog   = 16  // requests that wait in one trigger; further ones time out
 	headersMax       = 512 // bytes of a header value; longer values are sent as empty
-	headersPart      = 8   // a page has at most an eighth of max_payload before it is encoded: JSON may write a byte as six
+	headersPart      = 8   // a page has at most an eighth of max_payload before it is encoded: JSON may encode a byte as six
 	headersSize      = 100 // estimated bytes of a message's numbers and field names in JSON
 	headersIdle      = 10 * time.Second
 	headersRestart   = 10 * time.Second    // after a failed subscription
 	headersConsumer  = "sendonce-headers-" // name prefix of the consumer that reads headers
 )
 
-// headerStreams are the streams whose headers may be requested: deliver trims them by their headers.
+// headerStreams are the streams that deliver trims by the headers of their messages.
 var headerStreams = []string{StreamMessages, StreamUsers}
 
-// headersRequest requests headers of the messages of a stream.
 type headersRequest struct {
 	From uint64 `json:"from"` // sequence number of the first
-	// After a message younger than Until only the messages fetched with it are sent; zero = no limit.
+	// The fetch with the first message younger than Until is the last one; zero = no limit.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -47,12 +45,12 @@ type headersRequest struct {
 type headersPage struct {
 	Number   int             `json:"number"` // from 0
 	Messages []messageHeader `json:"messages,omitempty"`
-	Last     bool            `json:"last,omitempty"` // of this reply
-	More     bool            `json:"more,omitempty"` // in the last page: another request is needed for the rest
+	Last     bool            `json:"last,omitempty"` // the last page of this reply
+	More     bool            `json:"more,omitempty"` // with Last: another request is needed for the other messages
 	Error    string          `json:"error,omitempty"`
 }
 
-// messageHeader has the headers of a message that a trim needs. Values of more than headersMax bytes are empty.
+// messageHeader has the headers that a trim needs. Values of more than headersMax bytes are empty.
 type messageHeader struct {
 	Seq     uint64    `json:"seq"`
 	At      time.Time `json:"at"`
@@ -64,7 +62,7 @@ type messageHeader struct {
 }
 
 // readHeaders requests the headers of a stream's messages from the trigger and calls do with each page,
-// until do returns false, there are no more messages, or one is younger than until (zero = no limit).
+// until do returns false, no message is left, or a message is younger than until (zero = no limit).
 func (conn *Connection) readHeaders(ctx context.Context, stream string, from uint64, until time.Time, do func([]messageHeader) (bool, error)) error {
 	for {
 		next, err := conn.readHeadersFrom(ctx, stream, headersRequest{From: from, Until: until}, do)
@@ -75,7 +73,7 @@ func (conn *Connection) readHeaders(ctx context.Context, stream string, from uin
 	}
 }
 
-// readHeadersFrom sends one request. It returns the sequence number for the next request; 0 = no more messages.
+// readHeadersFrom sends one request. It returns the sequence number for the next request; 0 = none is needed.
 func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, request headersRequest, do func([]messageHeader) (bool, error)) (next uint64, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -86,7 +84,7 @@ func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, requ
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection, and with it the subscription, is lost
+	defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is lost, and the subscription with it
 	if err := conn.nats().PublishRequest(headersPrefix+stream, reply, body); err != nil {
 		return 0, unavailable(err)
 	}
@@ -96,7 +94,7 @@ func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, requ
 		case err != nil:
 			return 0, unavailable(fmt.Errorf("headers of %s: %w", stream, err))
 		case page.Number != n:
-			// Purging up to a later message would remove the messages of the lost page too.
+			// A purge up to a later message would remove the messages of the lost page too.
 			return 0, unavailable(fmt.Errorf("headers of %s: page %d was lost", stream, n))
 		}
 		if len(page.Messages) > 0 {
@@ -147,7 +145,7 @@ func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
 		if err := conn.serveHeaders(connCtx, fetches); connCtx.Err() == nil {
 			if err.Error() != logged {
 				logged = err.Error()
-				b.log.Error("cannot reply to requests for message headers, so streams are not trimmed", "error", err)
+				b.log.Error("cannot reply to requests for message headers: MESSAGES and USERS are not trimmed", "error", err)
 			}
 			select {
 			case <-time.After(headersRestart):
@@ -164,7 +162,7 @@ func (conn *Connection) serveHeaders(ctx context.Context, fetches int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // it fails only if the connection, and with it the subscription, is lost
+	defer func() { _ = sub.Unsubscribe() }() // as in readHeadersFrom
 	if err := sub.SetPendingLimits(headersBacklog, -1); err != nil {
 		return err
 	}
@@ -180,8 +178,8 @@ func (conn *Connection) serveHeaders(ctx context.Context, fetches int) error {
 	}
 }
 
-// replyWithHeaders replies to one request. It publishes to reply subjects only: with the trigger's
-// permissions, a message to another subject could be a request.
+// replyWithHeaders replies to one request, but only on a reply subject: with the trigger's permissions, a
+// message to another subject could be a request.
 func (conn *Connection) replyWithHeaders(ctx context.Context, m *nats.Msg, fetches int) {
 	stream := strings.TrimPrefix(m.Subject, headersPrefix)
 	var request headersRequest
@@ -199,10 +197,10 @@ func (conn *Connection) replyWithHeaders(ctx context.Context, m *nats.Msg, fetch
 // headersReply is the reply to one request.
 type headersReply struct {
 	publish func([]byte) error
-	maxSize int
-	sent    int
+	maxSize int // of a page
+	sent    int // pages
 	page    headersPage
-	size    int
+	size    int // of page
 }
 
 func (r *headersReply) add(m messageHeader) error {
@@ -232,7 +230,7 @@ func (r *headersReply) send(page headersPage) error {
 	return r.publish(body)
 }
 
-// listHeaders adds the headers to the reply. It reads them with a temporary consumer.
+// listHeaders reads the headers with a temporary consumer and adds them to the reply.
 func (conn *Connection) listHeaders(ctx context.Context, stream string, request headersRequest, fetches int, reply *headersReply) error {
 	s, err := conn.js.Stream(ctx, stream)
 	if err != nil {

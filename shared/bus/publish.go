@@ -16,27 +16,25 @@ import (
 )
 
 var (
-	// ErrRefused means that publishing the same message again would not help. No stream stores its subject, it
-	// is too large, or it is not a valid event.
+	// ErrRefused means that publishing the same message again would not help. No stream stores its subject, the
+	// message is too large, or it is not a valid event.
 	ErrRefused = errors.New("the broker refused the message")
-	// ErrUnavailable means that the broker did not reply or could not store the message now. It may have
-	// stored it nevertheless, so publish it again with the same MsgID.
+	// ErrUnavailable means that the broker did not reply or could not store the message now. The broker may
+	// have stored it nevertheless, so publish the message again with the same MsgID.
 	ErrUnavailable = errors.New("the broker is unavailable")
-	// ErrOldServer is an ErrUnavailable: the server is too old to accept messages before they are saved, since
-	// every function could delete them from the stream (see strictRequests).
+	// ErrOldServer is an ErrUnavailable: on this server every function could delete accepted messages that are
+	// not saved yet (see strictRequests).
 	ErrOldServer = fmt.Errorf("%w: messages are accepted before they are saved only with nats-server %s or later", ErrUnavailable, strictRequests)
-	// ErrStreamUnavailable is an ErrUnavailable of one stream, which is full, has no leader or does
-	// not reply. Messages to other streams need not wait.
+	// ErrStreamUnavailable is an ErrUnavailable of one stream: it is full, has no leader or does not reply.
 	ErrStreamUnavailable = fmt.Errorf("%w for one stream", ErrUnavailable)
-	// ErrSubjectUnavailable is an ErrUnavailable of one subject, which reached its own limit in the
-	// stream.
+	// ErrSubjectUnavailable is an ErrUnavailable of one subject, which reached its own limit in the stream.
 	ErrSubjectUnavailable = fmt.Errorf("%w for one subject", ErrUnavailable)
 )
 
 // Message is an event for a subject.
 type Message struct {
 	Subject string
-	MsgID   string // the stream deduplicates by it; "" = the event's id
+	MsgID   string // by which the stream deduplicates; "" = the event's id
 	Event   cloudevents.Event
 }
 
@@ -44,12 +42,12 @@ type Message struct {
 const publishTimeout = 5 * time.Second
 
 // Publish publishes all messages and waits until each is stored or ctx ends. It returns one error per
-// message, in their order: nil if the stream has stored it (now or earlier), ErrRefused,
+// message, in their order: nil if the stream has stored the message (now or earlier), ErrRefused,
 // ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A bad message does not delay others.
 //
-// Messages to one stream are stored in their order. If the connection is lost, the remaining messages
-// are not sent, not even over the next connection. In two cases a later message may be stored without an
-// earlier one: a full stream is trimmed meanwhile, or a cluster moves the stream to another server.
+// Messages to one stream are stored in their order. If the connection is lost, Publish does not send the
+// remaining messages, not even over the next connection. In two cases a later message may be stored without
+// an earlier one: a full stream is trimmed meanwhile, or a cluster moves the stream to another server.
 func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	if len(messages) == 0 {
 		return nil
@@ -69,14 +67,14 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	}
 	defer publisher.CleanupPublisher()
 	futures, errs := b.sendAll(conn, publisher, messages)
-	waiting, cancel := reserveLookUpTime(ctx)
+	waitCtx, cancel := reserveLookUpTime(ctx)
 	defer cancel()
 	noReply, replied := map[int]error{}, false // errors by index of the message; whether any stream replied
 	for i, f := range futures {
 		if f == nil { // not sent
 			continue
 		}
-		err := b.awaitAck(waiting, f, messages[i].Subject)
+		err := b.awaitAck(waitCtx, f, messages[i].Subject)
 		if isNoReply(err) {
 			noReply[i] = err
 			continue
@@ -100,22 +98,21 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	return errs
 }
 
-// reserveLookUpTime shortens the remaining time by a quarter, which is left for looking up the subjects of
-// messages without a reply.
+// reserveLookUpTime keeps a quarter of the remaining time for looking up the subjects of messages without
+// a reply.
 func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, _ := ctx.Deadline()
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 }
 
-// newPublisher returns a publisher for n messages over this connection. It is not shared, because
-// messages that are never acknowledged, such as denied ones, stay pending.
-// The caller must clean it up.
+// newPublisher returns a publisher for n messages over this connection. Each Publish has its own, because
+// a message that is never acknowledged, such as a denied one, stays pending. The caller must clean it up.
 func (conn *Connection) newPublisher(n int) (jetstream.JetStream, error) {
 	return jetstream.New(conn.nats(), jetstream.WithPublishAsyncMaxPending(n))
 }
 
-// sendAll sends the messages in order over this connection only. After one that cannot be sent it
-// stops. Subjects that NATS has denied before are skipped.
+// sendAll sends the messages in order over this connection only, and stops after one that cannot be sent.
+// It skips subjects that NATS has denied before.
 func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
@@ -156,12 +153,8 @@ func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, er
 	if err != nil {
 		return nil, refused(err)
 	}
-	id := m.MsgID
-	if id == "" {
-		id = m.Event.ID()
-	}
 	f, err := publisher.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()},
-		jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
+		jetstream.WithMsgID(cmp.Or(m.MsgID, m.Event.ID())), jetstream.WithRetryAttempts(0))
 	return f, classify(err)
 }
 
@@ -189,16 +182,16 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 	}
 }
 
-// isNoReply reports whether no stream replied: the subject has no subscriber, none replied in time, or the
-// reply is not an acknowledgement.
+// isNoReply reports whether no stream replied: the subject has no subscriber, no reply arrived in time, or
+// the reply is not an acknowledgement.
 func isNoReply(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
 // classifyNoReply looks the subject up to choose the error. It returns ErrRefused if no stream has the
-// subject; ErrStreamUnavailable if its stream exists, is one of ours that is missing, or cannot be looked
-// up although other streams replied; and ErrUnavailable otherwise.
+// subject; ErrStreamUnavailable if the stream exists, is one of ours that is missing, or cannot be looked
+// up although other streams replied; else ErrUnavailable.
 func (b *Bus) classifyNoReply(ctx context.Context, conn *Connection, subject string, cause error, othersReplied bool) error {
 	_, err := conn.js.StreamNameBySubject(ctx, subject)
 	switch {
@@ -221,9 +214,8 @@ func classify(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject):
-		return refused(err)
-	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
+	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject),
+		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return refused(err)
 	case api != nil && strings.Contains(api.Description, perSubjectText):
 		return fmt.Errorf("%w: %w", ErrSubjectUnavailable, err)
@@ -233,8 +225,8 @@ func classify(err error) error {
 	return unavailable(err)
 }
 
-// perSubjectText is in the server's error text when one subject reached its limit; the error code is
-// that of a full stream.
+// perSubjectText is in the server's error text if one subject has reached its limit. A full stream has the
+// same error code.
 const perSubjectText = "per subject"
 
 func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
@@ -247,16 +239,8 @@ func streamUnavailable(err error) error { return fmt.Errorf("%w: %w", ErrStreamU
 // server end the connection, and the client library close it permanently.
 const maxSubject = 1024
 
-// publishable reports whether a message can be published to subject: at most 1024 bytes, no empty
-// tokens, no wildcards.
+// publishable reports whether a message can be published to subject: no blanks, wildcards or empty tokens.
 func publishable(subject string) bool {
-	if len(subject) > maxSubject || strings.ContainsAny(subject, " \t\r\n\f\x00*>") {
-		return false
-	}
-	for t := range strings.SplitSeq(subject, ".") {
-		if t == "" {
-			return false
-		}
-	}
-	return true
+	return len(subject) <= maxSubject && !strings.ContainsAny(subject, " \t\r\n\f\x00*>") &&
+		!slices.Contains(strings.Split(subject, "."), "")
 }

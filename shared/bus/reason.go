@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// PublicReason explains to a submitter why Publish failed. It contains no details of the NATS setup; those
-// are in err, which is for the log.
+// PublicReason explains to a submitter why Publish failed with err. It contains no details of the NATS
+// setup, as err does.
 func PublicReason(err error) string {
 	var api *jetstream.APIError
 	switch {

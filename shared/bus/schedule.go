@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// clockSkew is the usual difference between the clocks of Postgres and NATS. A wake-up that fires
-	// too early finds nothing due and is requested again (WakeAgainAt).
+	// clockSkew is the usual difference between the clocks of Postgres and NATS. A function that is woken
+	// too early finds nothing due and calls WakeAgainAt.
 	clockSkew = 200 * time.Millisecond
 
-	// scheduleHorizon is how far ahead wake-ups are scheduled. For a later one, a safety tick wakes the function,
-	// which schedules it when it is closer.
+	// scheduleHorizon is how far ahead wake-ups are scheduled. For a later due time a safety tick wakes the
+	// function, which schedules a wake-up once the time is closer.
 	scheduleHorizon = 31 * day
 	// scheduleLimit is the largest number of schedules of one subject: the buckets of a minute, an
-	// hour, a day and scheduleHorizon, and those that have just passed.
+	// hour, a day and scheduleHorizon, and 10 that have just passed.
 	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
 
 	scheduleTimeout   = 5 * time.Second
@@ -27,10 +27,9 @@ const (
 	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist
 )
 
-// bucketOf returns the wake-up time for something due at a time. Due times in the same bucket share one
-// schedule. Within a minute a bucket is one second, within an hour ten seconds; both round
-// up. Beyond an hour the time is rounded down to the minute, beyond a day to the hour: the woken
-// function finds nothing due and requests a closer wake-up.
+// bucketOf returns the wake-up time for a due time. Due times in the same bucket share one schedule. Within
+// an hour it rounds up. Beyond, it rounds down: the woken function finds nothing due and requests a closer
+// wake-up.
 func bucketOf(at, now time.Time) time.Time {
 	size := time.Second
 	switch ahead := at.Sub(now); {
@@ -51,13 +50,12 @@ func bucketOf(at, now time.Time) time.Time {
 // WakeAt schedules a wake-up of subject for at. Within the next minute it fires up to 1.2 s late, within an
 // hour up to 10.2 s late. Within a day it fires up to a minute early, and later up to an hour early. Beyond 31
 // days nothing is scheduled. WakeAt neither blocks nor fails: a wake-up that cannot be scheduled counts in
-// FailedSends and is scheduled after the next connect. subject must belong to the stream WAKE, so of all
-// queues only WakeWeChat is allowed.
+// FailedSends and is scheduled after the next connect. WAKE must store subject, so WakeWeChat is the only
+// queue.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
 
-// WakeAgainAt is WakeAt for a function that was woken and found the next thing due later. It always
-// publishes, since the wake-up being handled may have been that very schedule, fired early because the
-// clock of NATS is ahead.
+// WakeAgainAt is WakeAt for a woken function that finds the next thing due later. It always publishes: the
+// clock of NATS may be ahead, and have fired that very schedule early.
 func (b *Bus) WakeAgainAt(subject string, at time.Time) { b.wakeAt(subject, at, true) }
 
 func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
@@ -83,9 +81,9 @@ func scheduleName(subject, suffix string) string {
 	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + suffix
 }
 
-// shouldSchedule reports whether to publish a schedule: this process has not published it, or so long ago
-// that it may have been lost or fired early. A published schedule is assumed to exist for half of the time
-// until bucket, at least a second and at most scheduleCacheTime.
+// shouldSchedule reports whether to publish a schedule. A published schedule is assumed to exist for half of
+// the time until bucket, at least a second and at most scheduleCacheTime. Then it is published again, since
+// it may have been lost or fired early.
 func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,9 +112,9 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		return
 	}
 	if err == nil {
-		ctx, unbind := conn.UntilLost(ctx)
+		connCtx, unbind := conn.UntilLost(ctx)
 		defer unbind()
-		_, err = conn.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
+		_, err = conn.js.PublishMsg(connCtx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
 	}
 	if err != nil {
 		b.mu.Lock()

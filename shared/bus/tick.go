@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Tick wakes subject at once and then at every multiple of interval until ctx ends. All triggers
-// publish a tick under the same id, made of name and its time, so the stream stores one. Ticks are not
-// stored in advance, where they could be evicted.
+// Tick wakes subject at once and then at every multiple of interval until ctx ends. The id of a tick
+// consists of name and the time of the tick, so the stream stores only one tick of all triggers. Ticks are
+// not stored in advance: they could be evicted, and are useless without a trigger to deliver them.
 func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, interval time.Duration) {
 	b.Wake(subject, 1)
 	for {

@@ -3,23 +3,32 @@ package bus
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	nearlyFull  = 0.9             // part of a stream
+	trimTimeout = 8 * time.Second // of one stream
+	trimBudget  = 4 * time.Second // after it, a trim does not begin another page
+	trimDeletes = 32              // parallel deletions
 )
 
 // How long EVENTS keeps a recorded event for other subscribers.
 const (
 	eventsKept     = time.Hour
 	eventsKeptHalf = 15 * time.Minute // once the stream is half full
-	eventsFull     = 0.75             // above this part none is kept: one batch of relay may fill a tenth of the stream
+	eventsFull     = 0.75             // once more is used, no recorded event stays: one batch of relay may fill a tenth of the stream
 )
 
 // TrimEvents removes recorded, old enough events from EVENTS, which refuses events when it is full. full
 // means that the stream has refused an event. Then, or if more than three quarters are used, TrimEvents
 // removes every recorded event, so that one caller's flood does not delay the webhooks of others.
-// Duplicates of removed events are still detected: by NATS until it restarts, and by the record.
-// Unrecorded events always stay.
+// NATS detects duplicates of removed events until it restarts, and the record does always. Unrecorded
+// events stay.
 func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -34,71 +43,26 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	info := stream.CachedInfo()
 	recorded = min(recorded, info.State.LastSeq)
 	used := fillRatio(info)
-	switch {
-	case full || used > eventsFull:
-		return purgeTo(ctx, stream, recorded)
-	case used > 0.5:
-		return purgeOlderThan(ctx, stream, recorded, b.cfg.ago(eventsKeptHalf))
+	first, last := info.State.FirstSeq, recorded
+	if !full && used <= eventsFull {
+		kept := eventsKept
+		if used > 0.5 {
+			kept = eventsKeptHalf
+		}
+		if last, err = lastOlderThan(ctx, stream, first, recorded, b.cfg.ago(kept)); err != nil {
+			return 0, err
+		}
 	}
-	return purgeOlderThan(ctx, stream, recorded, b.cfg.ago(eventsKept))
-}
-
-// purgeOlderThan removes messages up to last that are older than at. It returns their approximate number.
-func purgeOlderThan(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
-	old, err := lastOlderThan(ctx, stream, stream.CachedInfo().State.FirstSeq, last, at)
-	if err != nil {
-		return 0, err
-	}
-	return purgeTo(ctx, stream, old)
-}
-
-// purgeTo removes all messages up to last. It returns their approximate number.
-func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed int, err error) {
-	first := stream.CachedInfo().State.FirstSeq
 	if last < first {
 		return 0, nil
 	}
 	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(last+1)); err != nil {
 		return 0, unavailable(err)
 	}
-	return int(last - first + 1), nil
+	return int(last - first + 1), nil // approximately: some may have been removed before
 }
 
-// stream looks up a stream; nil if there is none.
-func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.Stream, error) {
-	conn, err := b.connection(ctx)
-	if err != nil {
-		return nil, nil, unavailable(err)
-	}
-	stream, err := conn.js.Stream(ctx, name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return conn, nil, nil
-	}
-	if err != nil {
-		return nil, nil, unavailable(err)
-	}
-	return conn, stream, nil
-}
-
-// bytesUsed returns the used part of a stream's bytes, 0 to 1; 0 without a limit.
-func bytesUsed(info *jetstream.StreamInfo) float64 {
-	if limit := info.Config.MaxBytes; limit > 0 {
-		return float64(info.State.Bytes) / float64(limit)
-	}
-	return 0
-}
-
-// fillRatio returns the used part of a stream, 0 to 1, by bytes or messages, whichever is larger; 0
-// without limits.
-func fillRatio(info *jetstream.StreamInfo) float64 {
-	used := bytesUsed(info)
-	if limit := info.Config.MaxMsgs; limit > 0 {
-		used = max(used, float64(info.State.Msgs)/float64(limit))
-	}
-	return used
-}
-
-// recordedTo returns the sequence number up to which all events are recorded; 0 if there is no RecordDurable.
+// recordedTo returns the sequence number up to which all events are recorded; 0 without RecordDurable.
 func (conn *Connection) recordedTo(ctx context.Context) (uint64, error) {
 	consumer, err := conn.js.Consumer(ctx, StreamEvents, RecordDurable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -110,8 +74,8 @@ func (conn *Connection) recordedTo(ctx context.Context) (uint64, error) {
 	return consumer.CachedInfo().AckFloor.Stream, nil
 }
 
-// lastOlderThan returns the last sequence number from first to last whose message is older than at; 0
-// if there is none. Missing messages count as old.
+// lastOlderThan returns the last sequence number from first to last with a message older than at; 0 if there
+// is none. Missing messages count as old.
 func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {
@@ -127,4 +91,35 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 		}
 	}
 	return old, nil
+}
+
+// removeMessages removes the messages up to purgeTo (0 = none) by one purge, and others by sequence number,
+// several in parallel. purged is the number of messages up to purgeTo. It returns how many messages existed.
+func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purged int, others []uint64) (int, error) {
+	if purgeTo > 0 {
+		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(purgeTo+1)); err != nil {
+			return 0, unavailable(err)
+		}
+	}
+	var next, deleted atomic.Int64
+	var all sync.WaitGroup
+	errs := make([]error, min(trimDeletes, len(others)))
+	for w := range errs {
+		all.Go(func() {
+			for errs[w] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(others) {
+					return
+				}
+				err := stream.DeleteMsg(ctx, others[i])
+				if err == nil {
+					deleted.Add(1)
+				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
+					errs[w] = unavailable(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return purged + int(deleted.Load()), errors.Join(errs...)
 }

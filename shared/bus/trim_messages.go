@@ -3,11 +3,8 @@ package bus
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"math"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,12 +18,8 @@ const (
 )
 
 const (
-	nearlyFull    = 0.9             // part of a stream
-	trimTimeout   = 8 * time.Second // of one stream
-	trimBudget    = 4 * time.Second // after it, a trim does not begin another page
-	trimDeletes   = 32              // parallel deletions
-	trimCopies    = 1000            // a trim that found so many older copies and stopped early is repeated from its first message
-	maxRemembered = 500_000         // messages whose copies one trim compares: about 40 MB at most
+	trimCopies    = 1000    // a trim that found so many older copies and stopped early is repeated from its first message
+	maxRemembered = 500_000 // messages in messageTrim.newest: about 40 MB at most
 
 	maxSequence         = math.MaxUint64
 	messageSourcePrefix = "/sendonce/messages/" // of the CloudEvents that Sendonce publishes to MESSAGES
@@ -37,8 +30,8 @@ type MessageState int8
 
 // The states.
 const (
-	Unfinished MessageState = iota // or unknown: it stays
-	Sent                           // stored and needs no confirmation: it stays until all consumers of the stream have it; without consumers until the stream is half full
+	Unfinished MessageState = iota // or unknown: the message stays
+	Sent                           // needs no confirmation: it stays until all consumers have acknowledged it; without consumers until the stream is half full
 	Finished                       // confirmed by all expected consumers, or given up
 )
 
@@ -46,14 +39,16 @@ const (
 type TrimResult struct {
 	Removed int
 	Next    uint64 // where the next trim continues; 0 = at the beginning
-	HeldBy  string // the consumer for which finished messages are kept; "" = none
+	HeldBy  string // the consumer for which Sent messages are kept; "" = none
 }
 
 // TrimMessages removes finished, old enough messages from MESSAGES. It starts at from (0 = the
 // beginning) and runs for a few seconds. states returns the states of messages by id. full means that
-// the stream has refused a message. Unfinished messages stay until the age limit of the stream. Once it is
-// half full, only the newest copy of each stays, even if the copies are young: a reader that has not read
-// an older copy receives the newest, which has the same CloudEvent id, content and subject.
+// the stream has refused a message. Unfinished messages stay until the age limit of the stream.
+//
+// Each send of a message stores another copy. Once the stream is half full, only the newest copy stays, even
+// if the copies are young: a reader that has not read an older copy receives the newest, which has the same
+// CloudEvent id, content and subject.
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -67,20 +62,21 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states f
 	}
 	t := &messageTrim{stream: stream, states: states, before: b.cfg.ago(messagesKept)}
 	used := fillRatio(info)
+	halfFull := full || used > 0.5
 	switch {
 	case full || used > nearlyFull:
 		t.before = b.cfg.ago(messagesKeptFull)
-	case used > 0.5:
+	case halfFull:
 		t.before = b.cfg.ago(messagesKeptHalf)
 	}
-	if full || used > 0.5 {
+	if halfFull {
 		t.newest = map[copyKey]uint64{}
 	}
 	if t.readTo, t.slowest, err = readByAll(ctx, stream); err != nil {
 		return TrimResult{}, err
 	}
-	if t.slowest == noConsumer && (full || used > 0.5) {
-		t.readTo = maxSequence // no consumer still needs them
+	if t.slowest == noConsumer && halfFull {
+		t.readTo = maxSequence
 	}
 	from = max(from, info.State.FirstSeq)
 	if from > info.State.LastSeq {
@@ -95,9 +91,9 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states f
 const noConsumer = ""
 
 // readByAll returns the sequence number up to which every consumer has acknowledged everything, and the
-// slowest consumer. A consumer without pending messages is not behind, whatever its filter. Without
-// consumers it returns 0. The server counts a new message for its consumers shortly after it has
-// acknowledged it; this delay does not matter, since removable messages are older than messagesKeptFull.
+// slowest consumer; 0 without consumers. A consumer without pending messages is not behind, whatever its
+// filter. The server counts a new message as pending shortly after it has stored the message. This delay does
+// not matter, since removable messages are older than messagesKeptFull.
 func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
@@ -125,12 +121,11 @@ type messageTrim struct {
 	states    func(ctx context.Context, ids []string) (map[string]MessageState, error)
 	before    time.Time // younger messages stay
 	readTo    uint64    // every consumer has acknowledged everything up to here
-	slowest   string    // the slowest of them
+	slowest   string    // the slowest consumer
 	allBefore bool      // all messages before the current one are removed
-	// newest is the sequence number of the newest copy of each message that stays; nil = copies stay.
-	// Copies of a message that is not in it stay too.
-	newest map[copyKey]uint64
-	copies int // older copies found
+
+	newest map[copyKey]uint64 // of messages that stay: the sequence number of the newest copy; nil = all copies stay
+	copies int                // older copies found
 }
 
 // copyKey is equal for all copies of one message, and different if the content, source or subject differs.
@@ -168,8 +163,8 @@ type trimEntry struct {
 	hasKey bool
 }
 
-// run reads message headers page by page: of old enough messages, and of young ones where copies are
-// removed.
+// run reads message headers page by page, until the messages are young or, where copies are removed, until
+// the end of the stream.
 func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) error {
 	complete, until, start := true, t.before, time.Now()
 	if t.newest != nil {
@@ -197,8 +192,7 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 	return nil
 }
 
-// entries returns the messages that may be removed: old enough ones, and young ones where copies are
-// removed.
+// entries returns the messages that may be removed: old ones and, where copies are removed, young ones.
 func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	page := make([]trimEntry, 0, len(messages))
 	for _, m := range messages {
@@ -215,8 +209,7 @@ func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	return page
 }
 
-// removeFinished removes the finished messages of a page, and older copies of the others. The messages at
-// the beginning of the stream are removed by one purge, others one by one.
+// removeFinished removes the finished messages of a page, and older copies of the other messages.
 func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) error {
 	ids := make([]string, 0, len(page))
 	for _, e := range page {
@@ -231,8 +224,8 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 			return err
 		}
 	}
-	var upTo uint64     // all messages up to it are removed by one purge
-	purged := 0         // messages that the purge removes
+	var purgeTo uint64  // the last sequence number that the purge removes
+	purged := 0         // number of messages that the purge removes
 	var others []uint64 // to be removed one by one
 	for _, e := range page {
 		state := states[e.id]
@@ -251,44 +244,13 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 				t.copies++
 			}
 		case t.allBefore:
-			upTo = e.seq
+			purgeTo = e.seq
 			purged++
 		default:
 			others = append(others, e.seq)
 		}
 	}
-	if upTo > 0 {
-		if err := t.stream.Purge(ctx, jetstream.WithPurgeSequence(upTo+1)); err != nil {
-			return unavailable(err)
-		}
-		t.Removed += purged
-	}
-	deleted, err := deleteEach(ctx, t.stream, others)
-	t.Removed += deleted
+	removed, err := removeMessages(ctx, t.stream, purgeTo, purged, others)
+	t.Removed += removed
 	return err
-}
-
-// deleteEach deletes messages by sequence number, several in parallel. It returns how many existed.
-func deleteEach(ctx context.Context, stream jetstream.Stream, seqs []uint64) (int, error) {
-	var next, deleted atomic.Int64
-	var all sync.WaitGroup
-	errs := make([]error, min(trimDeletes, len(seqs)))
-	for w := range errs {
-		all.Go(func() {
-			for errs[w] == nil {
-				i := int(next.Add(1)) - 1
-				if i >= len(seqs) {
-					return
-				}
-				err := stream.DeleteMsg(ctx, seqs[i])
-				if err == nil {
-					deleted.Add(1)
-				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
-					errs[w] = unavailable(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	return int(deleted.Load()), errors.Join(errs...)
 }

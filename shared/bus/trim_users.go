@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long USERS keeps a message at least. Only senders above their fair share lose older ones.
+// How long USERS keeps a message at least. Only senders above their fair share lose older messages.
 const (
 	usersKept      = day              // in a stream that is more than half full
-	usersKeptFull  = 15 * time.Minute // in one that is nearly full
-	usersKeptLeast = 30 * time.Second // if that does not make enough room; longer than a follower's longest poll interval
+	usersKeptFull  = 15 * time.Minute // in a stream that is nearly full
+	usersKeptLeast = 30 * time.Second // if usersKeptFull does not make enough room; longer than maxPoll of a follower
 )
 
 const (
@@ -33,7 +33,7 @@ type inboxEntry struct {
 	remove bool
 }
 
-// inboxes has the messages of USERS that a trim has read. Here an inbox is one sender's messages to one user.
+// inboxes has the messages of USERS that a trim has read. An inbox here is the messages of one sender to one user.
 type inboxes struct {
 	entries []inboxEntry
 	sender  []string          // of each inbox
@@ -55,7 +55,8 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
 }
 
-// fairShare returns the upper limit of each size at which their sum is at most total; MaxInt64 if none is needed.
+// fairShare returns the largest limit for each size with which their sum is at most total; MaxInt64 if none is
+// needed.
 func fairShare(sizes []int64, total int64) int64 {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
@@ -68,9 +69,9 @@ func fairShare(sizes []int64, total int64) int64 {
 	return math.MaxInt64
 }
 
-// markForRemoval marks messages until target bytes are left, the oldest first: only of senders above the
-// fair share of all senders, and only in inboxes above the fair share of their sender's inboxes. Messages
-// not older than before stay.
+// markForRemoval marks messages until target bytes are left, the oldest first, but only messages older than
+// before, of senders above the fair share of all senders, and in inboxes above the fair share of all inboxes
+// of the sender.
 func (in *inboxes) markForRemoval(target int64, before time.Time) {
 	inboxSizes := map[string][]int64{} // by sender
 	total := map[string]int64{}        // by sender
@@ -107,14 +108,15 @@ func (in *inboxes) bytesLeft() (total int64) {
 // TrimmedUsers describes the messages that a trim of USERS is about to remove.
 type TrimmedUsers struct {
 	To   map[string]uint64 // by user: the last sequence number to remove
-	Last uint64            // last sequence number of the stream
-	Kept time.Duration     // age limit of the stream
+	Last uint64            // the last sequence number of the stream
+	Kept time.Duration     // the age limit of the stream
 }
 
-// TrimUsers removes messages from USERS while more than half of it is used, and returns their number.
-// They belong to the senders and inboxes with most bytes, so that a flood does not shorten the inboxes of
-// others. Removed messages are still in the database. full means that the stream has refused a message.
-// note is called TrimNotice before the removal, so that followers can report the gap.
+// TrimUsers removes messages from USERS while more than half of it is used, and returns their number. It
+// removes them from the senders and inboxes with most bytes, so that a sender that floods one inbox or many
+// does not shorten the inboxes of others. Removed messages are still in the database. full means that the
+// stream has refused a message. TrimUsers calls note 3 s before the removal, so that followers can report
+// the gap.
 func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -160,16 +162,12 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	return in.removeMarked(ctx, stream)
 }
 
-// removeMarked removes the marked messages: those at the beginning of the stream by one purge, others one by one.
 func (in *inboxes) removeMarked(ctx context.Context, stream jetstream.Stream) (removed int, err error) {
+	var purgeTo uint64
 	purged := 0
 	for purged < len(in.entries) && in.entries[purged].remove {
+		purgeTo = in.entries[purged].seq
 		purged++
-	}
-	if purged > 0 {
-		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(in.entries[purged-1].seq+1)); err != nil {
-			return 0, unavailable(err)
-		}
 	}
 	var others []uint64
 	for _, e := range in.entries[purged:] {
@@ -177,8 +175,7 @@ func (in *inboxes) removeMarked(ctx context.Context, stream jetstream.Stream) (r
 			others = append(others, e.seq)
 		}
 	}
-	deleted, err := deleteEach(ctx, stream, others)
-	return purged + deleted, err
+	return removeMessages(ctx, stream, purgeTo, purged, others)
 }
 
 // readInboxes reads the message headers of USERS.

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // usageTimeout bounds the request for one stream: a stream without a leader does not reply.
 const usageTimeout = 2 * time.Second
 
-// StreamUsage returns the used part, 0 to 1, of the size of each stream except WAKE, whose size
-// callers do not influence. Accepted messages are under StreamAccepted, whatever Config.AcceptStream
-// is. A missing stream uses nothing. Streams that do not reply are left out, and the error, an
-// ErrUnavailable, names the cause.
+// StreamUsage returns the used part, 0 to 1, of the size of each stream except WAKE, which callers cannot
+// fill. The stream of accepted messages is under StreamAccepted, whatever its name is. A missing stream
+// uses nothing. The result lacks streams that do not reply; the error, an ErrUnavailable, has the causes.
 func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	if _, err := b.connection(ctx); err != nil {
 		return nil, unavailable(err)
@@ -20,25 +21,55 @@ func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	used := map[string]float64{}
 	var failures []error
 	for _, name := range []string{StreamEvents, StreamMessages, StreamUsers, StreamAccepted, StreamDeadLetters} {
-		part, err := b.usageOf(ctx, name)
-		if err != nil {
-			failures = append(failures, err)
-			continue
+		bounded, cancel := context.WithTimeout(ctx, usageTimeout)
+		nameInNATS := name
+		if name == StreamAccepted {
+			nameInNATS = b.cfg.acceptStream()
 		}
-		used[name] = part
+		_, stream, err := b.stream(bounded, nameInNATS)
+		cancel()
+		switch {
+		case err != nil:
+			failures = append(failures, err)
+		case stream == nil:
+			used[name] = 0
+		default:
+			used[name] = bytesUsed(stream.CachedInfo())
+		}
 	}
 	return used, errors.Join(failures...)
 }
 
-func (b *Bus) usageOf(ctx context.Context, name string) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
-	defer cancel()
-	if name == StreamAccepted {
-		name = b.cfg.acceptStream()
+// stream looks up a stream; nil if there is none.
+func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.Stream, error) {
+	conn, err := b.connection(ctx)
+	if err != nil {
+		return nil, nil, unavailable(err)
 	}
-	_, stream, err := b.stream(ctx, name)
-	if err != nil || stream == nil {
-		return 0, err
+	stream, err := conn.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return conn, nil, nil
 	}
-	return bytesUsed(stream.CachedInfo()), nil
+	if err != nil {
+		return nil, nil, unavailable(err)
+	}
+	return conn, stream, nil
+}
+
+// bytesUsed returns the used part of a stream's bytes, 0 to 1; 0 without a limit.
+func bytesUsed(info *jetstream.StreamInfo) float64 {
+	if limit := info.Config.MaxBytes; limit > 0 {
+		return float64(info.State.Bytes) / float64(limit)
+	}
+	return 0
+}
+
+// fillRatio returns the used part of a stream, 0 to 1, by bytes or messages, whichever is larger; 0
+// without limits.
+func fillRatio(info *jetstream.StreamInfo) float64 {
+	used := bytesUsed(info)
+	if limit := info.Config.MaxMsgs; limit > 0 {
+		used = max(used, float64(info.State.Msgs)/float64(limit))
+	}
+	return used
 }

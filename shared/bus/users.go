@@ -14,12 +14,12 @@ const (
 	UserAll      = "sendonce" // a process that serves all functions
 )
 
-// account is the NATS account of the streams and of all users except receivers, which have one account
-// each.
+// account is the NATS account of the streams and of all users except receivers. Each receiver has its own
+// account.
 const account = "SENDONCE"
 
-// Limits of nats-server that ServerConfig sets. A user with a password can make the server keep
-// MaxPending for each connection that it does not read from.
+// Limits of nats-server that ServerConfig sets. A user can make the server keep MaxPending bytes for each
+// connection from which the user does not read.
 const (
 	MaxPending          = 4 << 20 // bytes that wait for one connection; with more, the server closes it
 	accountConnections  = 200     // of all functions, triggers and operators together
@@ -29,31 +29,30 @@ const (
 // Domain is the JetStream domain through which a receiver reaches its consumer.
 const Domain = "sendonce"
 
-// User has the permissions of one component in NATS. Everything else is denied.
+// User has the permissions of one component in NATS. NATS denies everything else.
 type User struct {
 	Name      string
 	Publish   []string // subjects, with requests of the JetStream API
 	Subscribe []string // subjects beside ReplyPrefix(Name)
 }
 
-// defaultReplyPrefix is the prefix of reply subjects.
+// defaultReplyPrefix begins the reply subjects of a process without a NATS user.
 const defaultReplyPrefix = "_INBOX"
 
-// replyRoot is the beginning of all reply subjects. No stream has a subject that begins with it, nor does NATS
-// receive requests on one.
+// replyRoot begins all reply subjects, but no subject of a stream and no subject of requests to NATS.
 const replyRoot = "_"
 
 // ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
 // subscribe to them.
 func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
 
-// Users returns the permissions of every component and of the operator. accepted is the name of the
-// stream of accepted messages; subjects are those of other streams to which messages may be published.
-// See doc.go for what this separates and what it cannot.
+// Users returns the permissions of every component and of the operator; see doc.go for the reasons.
+// accepted is the name of the stream of accepted messages. relay and deliver may also publish to subjects,
+// which belong to streams of other services.
 func Users(accepted string, subjects ...string) []User {
 	const findStream = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
-	// Every function wakes others, is notified of changed callers, and reads at its start how durable the
-	// stream of accepted messages is.
+	// Every function wakes others, is notified of changed callers, and reads at its start the durability of
+	// the stream of accepted messages.
 	function := func(name string, publish ...[]string) User {
 		return User{
 			Name:      name,
@@ -81,7 +80,8 @@ func Users(accepted string, subjects ...string) []User {
 		stream,
 		function("webhooks"),
 		function("admin", []string{subjectCallers}),
-		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted)), // it also runs the API of admin and messages in its own process
+		// console serves the API of admin and messages too.
+		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted)),
 		function("sweep"),
 		function("relay", publish, []string{EventPrefix + ">"}),
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
@@ -113,8 +113,8 @@ func Users(accepted string, subjects ...string) []User {
 }
 
 // CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Use it for the subjects that are
-// passed to Users, which permits relay and deliver to publish to them: to a subject of NATS or Sendonce they
-// could, for example, send requests to NATS, or write accepted messages.
+// passed to Users: with a permission for such a subject, relay and deliver could, for example, send
+// requests to NATS or write accepted messages.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
 	for i, t := range tokens {
@@ -146,7 +146,7 @@ func CheckReceivers(users []User, receivers []string) error {
 			return fmt.Errorf("receiver %q: must be letters, digits, _ and -", name)
 		}
 		variable := PasswordVariable(name)
-		if other, is := owner[variable]; is {
+		if other, taken := owner[variable]; taken {
 			return fmt.Errorf("receiver %q: must not have the name, or the password variable %s, of %q", name, variable, other)
 		}
 		owner[variable] = name
@@ -154,15 +154,15 @@ func CheckReceivers(users []User, receivers []string) error {
 	return nil
 }
 
-// api returns requests of the JetStream API about streams, or about consumers as stream.consumer.
-func api(request string, about ...string) []string {
-	return surroundEach("$JS.API."+request+".", about, "")
+// api returns the subjects of a request of the JetStream API. names are those of streams, or stream.consumer.
+func api(request string, names ...string) []string {
+	return surroundEach("$JS.API."+request+".", names, "")
 }
 
-func surroundEach(before string, all []string, after string) []string {
-	result := make([]string, len(all))
-	for i, s := range all {
-		result[i] = before + s + after
+func surroundEach(before string, names []string, after string) []string {
+	result := make([]string, len(names))
+	for i, name := range names {
+		result[i] = before + name + after
 	}
 	return result
 }
@@ -191,9 +191,8 @@ func PasswordConfig(passwords map[string]string) string {
 }
 
 // ServerConfig returns the part of a nats-server configuration with the limits of connections, the
-// account and its users. The PasswordConfig must come before it in the file. receivers is the concatenated
-// ReceiverConfig of each receiver. Instead of the PasswordConfig and of receivers there may be lines that
-// include files with them.
+// account and its users. In the file, the PasswordConfig must come before the ServerConfig. receivers is
+// the concatenated ReceiverConfig of each receiver. Both may also be lines that include a file.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `max_pending: %[3]d # for one connection; a client that reads too slowly is disconnected
@@ -229,9 +228,9 @@ func quoted(subjects []string) string {
 	return `"` + strings.Join(subjects, `", "`) + `"`
 }
 
-// ReceiverConfig returns the account of a service that receives messages to subjects. It may only
+// ReceiverConfig returns the account of a service that receives messages to subjects. The service may only
 // fetch from the consumer of its name on MESSAGES and acknowledge. An operator creates that consumer,
-// whose filter grants the subjects. The name must be one token of letters, digits, _ and -.
+// whose filter grants the subjects. Check the name by CheckReceivers.
 func ReceiverConfig(name string) string {
 	return fmt.Sprintf(`  receiver-%[1]s {
     limits { max_connections: %[6]d }

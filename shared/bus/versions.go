@@ -27,10 +27,11 @@ var (
 	syncedCompaction = serverRelease{2, 15}
 )
 
-// Feature is a feature that needs nats-server Since or later. Needs names it, and Without says what happens with older servers.
+// Feature depends on nats-server Since or later. Needs names the feature. Without says what happens with
+// older servers.
 type Feature struct{ Since, Needs, Without string }
 
-// Features returns all of them. Everything else works with any server that has JetStream.
+// Features returns all features that need a certain release. All others work with any JetStream server.
 func Features() []Feature {
 	return []Feature{
 		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`), because before it every function could delete them", "none is accepted: it is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); " + priorityGroups.String() + " still saves what was accepted"},

@@ -13,7 +13,7 @@ import (
 // The shortest interval between two wake-ups of one subject by one process.
 const (
 	wakeInterval      = 20 * time.Millisecond // of a function: each wake-up is a call
-	queueWakeInterval = 5 * time.Millisecond  // of a queue: pollers wait for it
+	queueWakeInterval = 5 * time.Millisecond  // of a queue, for which pollers wait
 )
 
 // Wake publishes to subject that n things became due. It neither blocks nor fails. The first call is sent
@@ -31,8 +31,8 @@ func (b *Bus) Wake(subject string, n int) {
 		b.failedSends.Add(1)
 		return
 	}
-	before, debouncing := b.pending[subject]
-	b.pending[subject] = before + n
+	_, debouncing := b.pending[subject]
+	b.pending[subject] += n
 	if !debouncing {
 		b.background.Go(func() { b.debounce(subject) })
 	}
@@ -40,11 +40,11 @@ func (b *Bus) Wake(subject string, n int) {
 
 // debounce sends the wake-ups of one subject until an interval passes without any.
 func (b *Bus) debounce(subject string) {
-	every := wakeInterval
+	interval := wakeInterval
 	if strings.HasPrefix(subject, queuePrefix) {
-		every = queueWakeInterval
+		interval = queueWakeInterval
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		b.mu.Lock()
@@ -64,8 +64,8 @@ func (b *Bus) debounce(subject string) {
 	}
 }
 
-// send publishes and flushes. Without the flush, the loss of data written to a dead connection would not be
-// noticed.
+// send publishes and flushes. Without the flush, a message that is written to a dead connection would be lost
+// unnoticed.
 func (b *Bus) send(w wakeUp, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
@@ -76,15 +76,17 @@ func (b *Bus) send(w wakeUp, body []byte) {
 	}
 }
 
-// wakeUp says what to send again if it could not be sent. The number of due things is not kept.
+// wakeUp is a wake-up, a schedule or a caller notification, to be sent again if it could not be sent.
 type wakeUp struct {
 	subject string
-	at      time.Time // of a schedule; zero for a wake-up that is due at once
-	caller  string    // the changed caller of a notification; "" for a wake-up
+	at      time.Time // of a schedule; else zero
+	caller  string    // of a notification; else ""
 }
 
-// maxUnsent bounds the memory for one outage. The safety tick covers the rest.
-const maxUnsent = 10_000
+const (
+	maxUnsent   = 10_000          // bounds the memory for one outage; the safety tick covers the rest
+	resendDelay = 2 * time.Second // before another try on a live connection
+)
 
 func (b *Bus) keepUnsent(w wakeUp) {
 	b.failedSends.Add(1)
@@ -99,10 +101,7 @@ func (b *Bus) keepUnsent(w wakeUp) {
 	}
 }
 
-// resendDelay is the wait before an unsent wake-up is retried on a live connection.
-const resendDelay = 2 * time.Second
-
-// resendUnsent retries all unsent wake-ups. Those that fail again are kept.
+// resendUnsent sends all unsent wake-ups again. If that fails, they are unsent again.
 func (b *Bus) resendUnsent() {
 	for w := range b.takeUnsent() {
 		switch {
@@ -124,10 +123,9 @@ func (b *Bus) takeUnsent() map[wakeUp]bool {
 	return unsent
 }
 
-// OnQueue calls notify whenever any process, this one included, wakes a queue (QueueSubject), until
-// stop or Close. Wake-ups that are published while the subscription does not exist are not delivered;
-// subscribed is called after each (re)subscription, so that the caller can check for itself. Neither
-// callback may block.
+// OnQueue calls notify whenever any process, this process included, wakes a queue (QueueSubject), until
+// stop or Close. It calls subscribed after each (re)subscription, since a wake-up that is published without
+// a subscription is lost. Neither callback may block.
 func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) (stop func()) {
 	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
 		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
@@ -141,7 +139,7 @@ func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) (stop
 }
 
 // subscribe calls received for each message of a core subject until stop or Close. It calls subscribed
-// whenever the server has confirmed the subscription: the first time and after each outage. It does
+// whenever the server has confirmed the subscription: the first time and after each outage. subscribe does
 // not wait for the connection.
 func (b *Bus) subscribe(subject string, received nats.MsgHandler, subscribed func()) (stop func()) {
 	if b == nil {
@@ -154,7 +152,7 @@ func (b *Bus) subscribe(subject string, received nats.MsgHandler, subscribed fun
 }
 
 func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, subscribed func()) {
-	var owner *nats.Conn // of sub; both survive reconnects
+	var owner *nats.Conn // the connection of sub; both survive reconnects
 	var sub *nats.Subscription
 	for ctx.Err() == nil {
 		conn, err := b.AwaitConnection(ctx)
