@@ -35,9 +35,7 @@ func acceptAll(t *testing.T, b *Bus, from, to int) {
 
 func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	acceptAll(t, b, 1, 2)
 	first := acceptance(t, "a", "hello")
 	accepted, err := b.Accept(t.Context(), first)
@@ -66,14 +64,12 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	broker.Start(broker.Dir)
 	replayed(newBus(t, broker.URL()))
-	require.EqualValues(t, 3, broker.Info(broker.JS(), StreamAccepted).State.Msgs)
+	require.EqualValues(t, 3, broker.Info(StreamAccepted).State.Msgs)
 }
 
 func TestLookUpOfUnknownID(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	acceptAll(t, b, 1, 1)
 	found, err := b.LookUp(t.Context(), "2")
 	require.NoError(t, err)
@@ -81,19 +77,17 @@ func TestLookUpOfUnknownID(t *testing.T) {
 	_, err = b.LookUp(t.Context(), "*")
 	require.ErrorIs(t, err, ErrRefused)
 
-	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
+	require.NoError(t, broker.JS().DeleteStream(t.Context(), StreamAccepted))
 	_, err = b.LookUp(t.Context(), "1")
 	require.ErrorIs(t, err, ErrUnavailable, "it is unknown what a removed stream contained")
 }
 
 func TestAcceptReadsFromLeader(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
-	config := broker.Info(js, StreamAccepted).Config
+	broker, b := newBroker(t)
+	config := broker.Info(StreamAccepted).Config
 	config.AllowDirect = false
-	_, err := js.UpdateStream(t.Context(), config)
+	_, err := broker.JS().UpdateStream(t.Context(), config)
 	require.NoError(t, err)
 	first := acceptance(t, "a", "hello")
 	_, err = b.Accept(t.Context(), first)
@@ -126,7 +120,7 @@ func TestAcceptOnFullStream(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.NotErrorIs(t, err, ErrRefused)
 	require.Positive(t, accepted)
-	require.EqualValues(t, accepted, broker.Info(js, StreamAccepted).State.Msgs)
+	require.EqualValues(t, accepted, broker.Info(StreamAccepted).State.Msgs)
 	none, err := b.LookUp(t.Context(), strconv.Itoa(accepted+1))
 	require.NoError(t, err)
 	require.Nil(t, none)
@@ -141,11 +135,9 @@ func TestAcceptOnFullStream(t *testing.T) {
 
 func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	raceToAccept(t, b, 20)
-	require.EqualValues(t, 20, broker.Info(broker.JS(), StreamAccepted).State.Msgs)
+	require.EqualValues(t, 20, broker.Info(StreamAccepted).State.Msgs)
 }
 
 // raceToAccept lets 24 callers accept the same id at once, each with its own fingerprint.
@@ -182,8 +174,7 @@ func raceToAccept(t *testing.T, b *Bus, rounds int) {
 
 func TestAcceptRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	_, b := newBroker(t)
 	for name, a := range map[string]Acceptance{
 		"too large":         acceptance(t, "1", strings.Repeat("x", 2*mib)),
 		"an empty event":    {Subject: AcceptSubject(testSender, "1"), Event: cloudevents.NewEvent()},
@@ -230,9 +221,7 @@ func TestAcceptWithoutNATS(t *testing.T) {
 
 func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	acceptAll(t, b, 1, 7)
 	_, err := broker.JS().Publish(t.Context(), "acc.0.junk", []byte("no event"))
 	require.NoError(t, err)
@@ -261,9 +250,7 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 
 func TestAcceptStateCountsPending(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	stateNow := func() AcceptState {
 		state, err := b.AcceptState(t.Context())
 		require.NoError(t, err)
@@ -276,7 +263,7 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	acceptAll(t, b, 1, 5)
 	require.Zero(t, stateNow().SavedTo, "without consumers")
 	consumer := func(shards int) jetstream.Consumer {
-		c, err := js.CreateConsumer(t.Context(), StreamAccepted, jetstream.ConsumerConfig{
+		c, err := broker.JS().CreateConsumer(t.Context(), StreamAccepted, jetstream.ConsumerConfig{
 			Durable: ShardDurable("save", 0, shards), FilterSubjects: AcceptFilters(0, shards), AckPolicy: jetstream.AckAllPolicy,
 		})
 		require.NoError(t, err)
@@ -340,8 +327,7 @@ func TestShardsAreStable(t *testing.T) {
 // With servers before 2.12 every user could delete accepted messages that are not saved.
 func TestAcceptRefusesOldServer(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
-	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	_, b := newBroker(t)
 	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
 	require.NoError(t, err)
 	conn, err := b.connection(bustest.Within(t, bustest.Soon))

@@ -50,7 +50,7 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	g, lines := newSecuredBroker(t), &sandbox.LogBuffer{}
-	relay := newBusLogging(t, g.url("relay"), lines)
+	relay := newBusLogging(t, g.URLAs("relay"), lines)
 	deny := func(n int) {
 		batch := make([]Message, n)
 		for i := range batch {

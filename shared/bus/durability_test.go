@@ -158,9 +158,7 @@ func TestDurabilityWithoutNATS(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.Zero(t, level)
 
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	broker, b := newBroker(t)
 	level, err = b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
 	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
 	require.Equal(t, DurableProcess, level)

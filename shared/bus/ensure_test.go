@@ -40,55 +40,49 @@ func TestEnsureCreatesStreams(t *testing.T) {
 
 func TestEnsureUpdatesStreams(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
-	wanted := broker.Info(js, StreamEvents).Config
+	broker, b := newBroker(t)
+	wanted := broker.Info(StreamEvents).Config
 	changed := wanted
 	changed.MaxAge, changed.MaxBytes, changed.Discard, changed.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
 	changed.Subjects = []string{"evt.>", "more.>"}
-	_, err := js.UpdateStream(t.Context(), changed)
+	_, err := broker.JS().UpdateStream(t.Context(), changed)
 	require.NoError(t, err)
 
 	require.NoError(t, b.Ensure(t.Context()))
 	wanted.Subjects = []string{"evt.>", "more.>"} // subjects added by an operator stay
-	require.Equal(t, wanted, broker.Info(js, StreamEvents).Config)
+	require.Equal(t, wanted, broker.Info(StreamEvents).Config)
 }
 
 func TestEnsureSetsStreamSizes(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	js := broker.JS()
 	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
 	b, err := Open(Config{URL: broker.URL(), Replicas: 1, MessagesMB: 64, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	require.NoError(t, b.Ensure(t.Context()))
-	require.EqualValues(t, 64*mib, broker.Info(js, StreamMessages).Config.MaxBytes)
-	require.EqualValues(t, 300*mib, broker.Info(js, StreamUsers).Config.MaxBytes)
-	require.Equal(t, 48*time.Hour, broker.Info(js, StreamUsers).Config.MaxAge)
-	require.EqualValues(t, 128*mib, broker.Info(js, StreamEvents).Config.MaxBytes)
+	require.EqualValues(t, 64*mib, broker.Info(StreamMessages).Config.MaxBytes)
+	require.EqualValues(t, 300*mib, broker.Info(StreamUsers).Config.MaxBytes)
+	require.Equal(t, 48*time.Hour, broker.Info(StreamUsers).Config.MaxAge)
+	require.EqualValues(t, 128*mib, broker.Info(StreamEvents).Config.MaxBytes)
 }
 
 func TestEnsureDoesNotShrinkBelowContent(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, _ := newBroker(t)
 	for range 6 {
-		_, err := js.Publish(t.Context(), "msg.x", make([]byte, 100_000))
+		_, err := broker.JS().Publish(t.Context(), "msg.x", make([]byte, 100_000))
 		require.NoError(t, err)
 	}
 	small, err := Open(Config{URL: broker.URL(), Replicas: 1, MessagesMB: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
 	require.ErrorContains(t, small.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (it holds 600")
-	require.EqualValues(t, 256*mib, broker.Info(js, StreamMessages).Config.MaxBytes)
-	s, err := js.Stream(t.Context(), StreamMessages)
-	require.NoError(t, err)
+	require.EqualValues(t, 256*mib, broker.Info(StreamMessages).Config.MaxBytes)
+	s := broker.Stream(StreamMessages)
 	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeKeep(3)))
 	require.NoError(t, small.Ensure(t.Context()))
-	require.EqualValues(t, mib, broker.Info(js, StreamMessages).Config.MaxBytes)
+	require.EqualValues(t, mib, broker.Info(StreamMessages).Config.MaxBytes)
 }
 
 func TestEnsureReportsRefusedChanges(t *testing.T) {
@@ -109,12 +103,12 @@ func TestEnsureReportsRefusedChanges(t *testing.T) {
 	d.Refused = ""
 	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Actual: "Memory", Wanted: "File",
 		Remedy: "when its messages are not needed any more, 'nats stream rm EVENTS': the trigger creates it again"}, d)
-	has := broker.Info(js, StreamEvents).Config
+	has := broker.Info(StreamEvents).Config
 	require.Equal(t, []string{"evt.>"}, has.Subjects)
 	require.EqualValues(t, 128*mib, has.MaxBytes)
 	require.Equal(t, jetstream.DiscardNew, has.Discard)
-	broker.Info(js, StreamWake) // the other streams exist
-	broker.Info(js, StreamAccepted)
+	broker.Info(StreamWake) // the other streams exist
+	broker.Info(StreamAccepted)
 }
 
 // On a server older than 2.12 WAKE was created without message schedules.
@@ -129,7 +123,7 @@ func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	due := time.Now().Add(time.Second)
 	b.WakeAt(WakeSweep, due)
-	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken in time")
+	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Subjects[WakeSweep] == 1 }, "woken in time")
 }
 
 func TestStreamsFitOneGigabyte(t *testing.T) {
@@ -141,16 +135,16 @@ func TestStreamsFitOneGigabyte(t *testing.T) {
 func TestEnsureContinuesAfterStreamWithoutRoom(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 200 * mib})
-	js, b := broker.JS(), newBus(t, broker.URL())
+	b := newBus(t, broker.URL())
 	err := b.Ensure(t.Context())
 	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")
 	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_MESSAGES_MB")
 	var e *StreamError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, ReasonNoRoom, e.Reason)
-	broker.Info(js, StreamWake)
-	broker.Info(js, StreamEvents)
-	broker.Info(js, StreamDeadLetters)
+	broker.Info(StreamWake)
+	broker.Info(StreamEvents)
+	broker.Info(StreamDeadLetters)
 }
 
 func TestEnsureReportsTakenSubjects(t *testing.T) {
@@ -170,20 +164,18 @@ func TestEnsureReportsTakenSubjects(t *testing.T) {
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	require.NoError(t, b.Ensure(t.Context()))
-	broker.Info(js, "TAKEN")
+	broker.Info("TAKEN")
 }
 
 func TestEnsureAddsNewSubjects(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
-	earlier := broker.Info(js, StreamWake).Config
+	broker, b := newBroker(t)
+	earlier := broker.Info(StreamWake).Config
 	earlier.Subjects = []string{"wake.*", "sched.>"}
-	_, err := js.UpdateStream(t.Context(), earlier)
+	_, err := broker.JS().UpdateStream(t.Context(), earlier)
 	require.NoError(t, err)
 	require.NoError(t, b.Ensure(t.Context()))
-	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.Info(js, StreamWake).Config.Subjects)
+	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.Info(StreamWake).Config.Subjects)
 }
 
 // Another user of NATS has created the streams with sources, a mirror and republishing.
@@ -193,7 +185,7 @@ func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	log := &sandbox.LogBuffer{}
 	js, b := broker.JS(), newBusLogging(t, broker.URL(), log)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	wanted := broker.Info(js, StreamAccepted).Config
+	wanted := broker.Info(StreamAccepted).Config
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	other := wanted
 	other.Sources = []*jetstream.StreamSource{{Name: StreamUsers}, {Name: StreamMessages}}
@@ -208,8 +200,8 @@ func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	require.Equal(t, wanted, broker.Info(js, StreamAccepted).Config)
-	mirrored := broker.Info(js, StreamMessages).Config
+	require.Equal(t, wanted, broker.Info(StreamAccepted).Config)
+	mirrored := broker.Info(StreamMessages).Config
 	require.Nil(t, mirrored.Mirror)
 	require.Equal(t, []string{"msg.>"}, mirrored.Subjects)
 	publishAll(t, b, Message{Subject: "msg.orders.paid", Event: bustest.Event("m")})

@@ -64,8 +64,7 @@ func requireNothingToRead(t *testing.T, f *Follower) {
 
 func TestFollowReadsInOrder(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	_, b := newBroker(t)
 	old := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("bob", "2"), toUser("ann.b", "3"))
 	fresh := follow(t, b, "ann", nil)
@@ -87,8 +86,7 @@ func TestFollowReadsInOrder(t *testing.T) {
 func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
 	const streams, events = 10, 20
-	b := newBus(t, bustest.NewBroker(t).URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	_, b := newBroker(t)
 	var messages []Message
 	for n := range events {
 		messages = append(messages, toUser("mallory", fmt.Sprint("m", n)), toUser("ann", fmt.Sprint("a", n)))
@@ -138,9 +136,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 
 func TestFollowersShareOneConnection(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	const users, each = 300, 3
 	followers := make([]*Follower, users)
 	for u := range users {
@@ -162,7 +158,7 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	for u := range users {
 		require.Equal(t, []string{fmt.Sprintf("%d-0", u), fmt.Sprintf("%d-1", u), fmt.Sprintf("%d-2", u)}, got[u])
 	}
-	require.Zero(t, broker.Info(broker.JS(), StreamUsers).State.Consumers)
+	require.Zero(t, broker.Info(StreamUsers).State.Consumers)
 	for _, f := range followers {
 		f.Close()
 	}
@@ -247,7 +243,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	require.Equal(t, []string{"2"}, readIDs(t, ann, 1))
 	subscriptions("mallory", 1)
 	broker.Stop()
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "the disconnect is noticed")
+	bustest.Eventually(t, func() bool { return !b.Connected() }, "the disconnect is noticed")
 	broker.Start(broker.Dir)
 	bustest.Eventually(t, func() bool {
 		return errors.Join(sender.Publish(t.Context(), []Message{toUser("mallory", "again")})...) == nil
@@ -267,9 +263,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 
 func TestIdleFollowerPollsLess(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	f := follow(t, b, "ann", nil)
 	nc := broker.Conn()
 	requests := make(chan struct{}, 1000)
@@ -289,14 +283,13 @@ func TestIdleFollowerPollsLess(t *testing.T) {
 
 func TestFollowSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, other := newBus(t, broker.URL()), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
+	other := newBus(t, broker.URL())
 	f := follow(t, b, "ann", nil)
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
 	require.Equal(t, []string{"1"}, readIDs(t, f, 1))
 	broker.Stop()
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "the disconnect is noticed")
+	bustest.Eventually(t, func() bool { return !b.Connected() }, "the disconnect is noticed")
 	requireNothingToRead(t, f)
 	_, err := b.Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
@@ -312,20 +305,16 @@ func TestFollowSurvivesRestart(t *testing.T) {
 
 func TestFollowReturnsGapOnce(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	f := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"), toUser("ann", "3"))
 	require.Equal(t, []string{"1"}, readIDs(t, f, 1))
-	js := broker.JS()
-	stream, err := js.Stream(t.Context(), StreamUsers)
-	require.NoError(t, err)
+	stream := broker.Stream(StreamUsers)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
 
 	late := follow(t, b, "ann", seq(1))
 	require.EqualValues(t, 2, late.After(), "a follower that continues from here does not return the gap again")
-	_, err = late.Next(bustest.Within(t, bustest.Soon))
+	_, err := late.Next(bustest.Within(t, bustest.Soon))
 	var gap *GapError
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 1, Next: 3}, gap)
@@ -372,8 +361,7 @@ func TestFollowWithoutNATS(t *testing.T) {
 	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
 
-	b := newBus(t, bustest.NewBroker(t).URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	_, b := newBroker(t)
 	f := follow(t, b, "ann", nil)
 	ended := make(chan error, 1)
 	go func() {

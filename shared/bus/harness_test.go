@@ -10,6 +10,15 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
+// newBroker starts a server and returns it with a Bus that has created its streams there.
+func newBroker(t *testing.T) (*bustest.Broker, *Bus) {
+	t.Helper()
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	return broker, b
+}
+
 func newBus(t *testing.T, url string) *Bus { return newBusLogging(t, url, io.Discard) }
 
 func newBusLogging(t *testing.T, url string, log io.Writer) *Bus {

@@ -41,7 +41,7 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	serveHeaders(t, g.bus(UserTrigger), deliver)
 
 	want, lastWake := g.messageCounts(), func() uint64 {
-		s, err := g.operator.Stream(t.Context(), StreamWake)
+		s, err := g.JS().Stream(t.Context(), StreamWake)
 		require.NoError(t, err)
 		return s.CachedInfo().State.LastSeq
 	}
@@ -102,8 +102,7 @@ func TestHeadersAreSplitIntoPages(t *testing.T) {
 	pages, next = 0, 1
 	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
 	require.EqualValues(t, 301, next, "it stops after the fetch that has a younger message")
-	stream, err := broker.JS().Stream(t.Context(), StreamMessages)
-	require.NoError(t, err)
+	stream := broker.Stream(StreamMessages)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))
 	next = 300
 	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))

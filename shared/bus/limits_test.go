@@ -12,19 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus/bustest"
-	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
 // subscribeUnread subscribes over a connection that does not read its messages.
 func (g *securedBroker) subscribeUnread(user, subject string) {
 	g.t.Helper()
-	u, err := url.Parse(g.server.URL())
+	u, err := url.Parse(g.URL())
 	require.NoError(g.t, err)
 	conn, err := net.Dial("tcp", u.Host)
 	require.NoError(g.t, err)
 	g.t.Cleanup(func() { conn.Close() })
 	require.NoError(g.t, conn.(*net.TCPConn).SetReadBuffer(4096))
-	_, err = fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"user\":%q,\"pass\":%q}\r\nSUB %s 1\r\nPING\r\n", user, usersPassword, subject)
+	_, err = fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"user\":%q,\"pass\":%q}\r\nSUB %s 1\r\nPING\r\n", user, bustest.Password, subject)
 	require.NoError(g.t, err)
 	r := bufio.NewReaderSize(conn, 4096)
 	for line := ""; line != "PONG\r\n"; {
@@ -47,7 +46,7 @@ func TestUnreadConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	options, slow := securedOptions(t.TempDir()), make(slowClients, 10)
 	options.Log = slow
-	g := &securedBroker{t: t, server: natsserver.NewWith(t, options)}
+	g := &securedBroker{bustest.NewBrokerIn(t, options), t}
 	subject := QueueSubject("q")
 	g.subscribeUnread("claim", subject)
 	reader := g.attacker("claim").nc
@@ -70,7 +69,7 @@ func TestConnectionsOfOneAccountAreLimited(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t, "points")
 	connect := func(user string) error {
-		nc, err := nats.Connect(g.url(user))
+		nc, err := nats.Connect(g.URLAs(user))
 		if err == nil {
 			t.Cleanup(nc.Close)
 		}

@@ -16,9 +16,7 @@ import (
 
 func TestPublishIsolatesBadMessages(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	huge := eventMessage("huge")
 	require.NoError(t, huge.Event.SetData("text/plain", []byte(strings.Repeat("x", 2<<20))))
 	typeless := eventMessage("typeless")
@@ -44,22 +42,19 @@ func TestPublishIsolatesBadMessages(t *testing.T) {
 		require.NotErrorIs(t, errs[i], ErrUnavailable, i)
 		require.ErrorContains(t, errs[i], refusal)
 	}
-	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "a repeat with the same id succeeds and is not stored")
-	require.EqualValues(t, 1, broker.Info(js, StreamMessages).State.Msgs)
+	require.EqualValues(t, 1, broker.Info(StreamEvents).State.Msgs, "a repeat with the same id succeeds and is not stored")
+	require.EqualValues(t, 1, broker.Info(StreamMessages).State.Msgs)
 }
 
 func TestPublishKeepsOrder(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	messages := make([]Message, 500)
 	for i := range messages {
 		messages[i] = eventMessage(strconv.Itoa(i))
 	}
 	publishAll(t, b, messages...)
-	s, err := js.Stream(t.Context(), StreamEvents)
-	require.NoError(t, err)
+	s := broker.Stream(StreamEvents)
 	for i := range messages {
 		m, err := s.GetMsg(t.Context(), uint64(i+1))
 		require.NoError(t, err)
@@ -69,20 +64,16 @@ func TestPublishKeepsOrder(t *testing.T) {
 
 func TestPublishWithNewMsgIDIsStored(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	for _, id := range []string{"m.0.1", "m.0.1", "m.0.2"} {
 		publishAll(t, b, Message{Subject: "msg.default.points", MsgID: id, Event: bustest.Event("m")})
 	}
-	require.EqualValues(t, 2, broker.Info(broker.JS(), StreamMessages).State.Msgs)
+	require.EqualValues(t, 2, broker.Info(StreamMessages).State.Msgs)
 }
 
 func TestDeduplicationSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	publishAll(t, b, eventMessage("1"))
 	broker.Stop()
 	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1"), eventMessage("2")}) {
@@ -91,7 +82,7 @@ func TestDeduplicationSurvivesRestart(t *testing.T) {
 	broker.Start(broker.Dir)
 	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("2")})[0] == nil }, "published after the restart")
 	publishAll(t, b, eventMessage("1"))
-	require.EqualValues(t, 2, broker.Info(broker.JS(), StreamEvents).State.Msgs)
+	require.EqualValues(t, 2, broker.Info(StreamEvents).State.Msgs)
 }
 
 func TestPublishToFullStream(t *testing.T) {
@@ -129,10 +120,8 @@ func TestPublishToFullSubject(t *testing.T) {
 
 func TestPublishToSilentStream(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
-	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
+	broker, b := newBroker(t)
+	_, err := broker.JS().CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
 	require.NoError(t, err)
 	errs := b.Publish(bustest.Within(t, 4*time.Second), []Message{{Subject: "mute", Event: bustest.Event("1")}, eventMessage("2")})
 	require.ErrorIs(t, errs[0], ErrStreamUnavailable)
@@ -141,9 +130,7 @@ func TestPublishToSilentStream(t *testing.T) {
 
 func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
@@ -152,14 +139,12 @@ func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnavailable)
 		require.NotErrorIs(t, err, ErrStreamUnavailable)
 	}
-	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs)
+	require.EqualValues(t, 1, broker.Info(StreamEvents).State.Msgs)
 }
 
 func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	_, b := newBroker(t)
 	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publisher, err := conn.newPublisher(3)

@@ -29,11 +29,9 @@ func TestBucketOf(t *testing.T) {
 
 func TestSchedulesEvictNothing(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	b.Wake(WakeSweep, 1) // without a receiver
-	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == 1 }, "a wake-up is stored")
+	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Msgs == 1 }, "a wake-up is stored")
 	due := time.Now().Add(2 * time.Minute)
 	for i := range 418_000 {
 		b.WakeAt(WakeRelay, due.Add(time.Duration(i)*10*time.Second))
@@ -43,8 +41,8 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	published := len(b.scheduled)
 	b.mu.Unlock()
 	require.LessOrEqual(t, published, scheduleLimit)
-	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Msgs == uint64(published)+1 }, "all schedules are stored")
-	state := broker.Info(js, StreamWake).State
+	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Msgs == uint64(published)+1 }, "all schedules are stored")
+	state := broker.Info(StreamWake).State
 	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the wake-up is still stored")
 	const subjects = 5
 	require.Less(t, subjects*scheduleLimit*int(state.Bytes/state.Msgs), wakeMB*mib/2, "there is room for the schedules of all subjects")
@@ -53,18 +51,15 @@ func TestSchedulesEvictNothing(t *testing.T) {
 // A server whose clock is ahead fires and removes a schedule early.
 func TestWakeAgainAtAfterEarlyWakeUp(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	due := time.Now().Add(2 * time.Second)
 	b.WakeAt(WakeSweep, due)
-	scheduled := func() bool { return len(broker.Info(js, StreamWake).State.Subjects) == 1 }
+	scheduled := func() bool { return len(broker.Info(StreamWake).State.Subjects) == 1 }
 	bustest.Eventually(t, scheduled, "scheduled")
-	wake, err := js.Stream(t.Context(), StreamWake)
-	require.NoError(t, err)
+	wake := broker.Stream(StreamWake)
 	require.NoError(t, wake.Purge(t.Context()))
 	b.WakeAgainAt(WakeSweep, due)
-	bustest.Eventually(t, func() bool { return broker.Info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken")
+	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Subjects[WakeSweep] == 1 }, "woken")
 	require.False(t, time.Now().Before(due))
 }
 
@@ -86,7 +81,6 @@ func TestScheduleIsPublishedAgain(t *testing.T) {
 func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	js := broker.JS()
 	buses := []*Bus{newBus(t, broker.URL()), newBus(t, broker.URL())}
 	require.NoError(t, buses[0].Ensure(t.Context()))
 	due := time.Now().Truncate(time.Second).Add(1500 * time.Millisecond)
@@ -95,10 +89,10 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 			b.WakeAt(WakeSweep, due)
 		}
 	}
-	fired := func() bool { return broker.Info(js, StreamWake).State.Subjects[WakeSweep] == 1 }
+	fired := func() bool { return broker.Info(StreamWake).State.Subjects[WakeSweep] == 1 }
 	bustest.Eventually(t, fired, "fired")
 	require.False(t, time.Now().Before(due), "not early")
-	info := broker.Info(js, StreamWake)
+	info := broker.Info(StreamWake)
 	require.Equal(t, map[string]uint64{WakeSweep: 1}, info.State.Subjects, "the schedule is removed")
 	require.LessOrEqual(t, info.State.LastSeq, uint64(3), "one publish per process, and one wake-up")
 	for _, b := range buses {
@@ -117,14 +111,14 @@ func TestWakeAtInThePast(t *testing.T) {
 func TestFailedScheduleIsRetried(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
+	b := newBus(t, broker.URL())
 	due := time.Now().Add(time.Hour)
 	b.WakeAt(WakeSweep, due) // there is no stream yet
 	bustest.Eventually(t, func() bool { return b.FailedSends() == 1 }, "counted")
 	require.NoError(t, b.Ensure(t.Context()))
 	bustest.Eventually(t, func() bool {
 		b.WakeAt(WakeSweep, due)
-		return broker.Info(js, StreamWake).State.Msgs == 1
+		return broker.Info(StreamWake).State.Msgs == 1
 	}, "the schedule is stored")
 }
 

@@ -17,9 +17,9 @@ import (
 )
 
 // recordAll acknowledges all events, as the trigger does once deliver has recorded them.
-func recordAll(t *testing.T, js jetstream.JetStream) {
+func recordAll(t *testing.T, broker *bustest.Broker) {
 	t.Helper()
-	c, err := js.CreateConsumer(t.Context(), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckAllPolicy})
+	c, err := broker.JS().CreateConsumer(t.Context(), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckAllPolicy})
 	require.NoError(t, err)
 	batch, err := c.Fetch(int(c.CachedInfo().NumPending))
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func recordAll(t *testing.T, js jetstream.JetStream) {
 func TestTrimEvents(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	b := newBus(t, broker.URL())
 	trim := func(why string) {
 		t.Helper()
 		_, err := b.TrimEvents(t.Context(), false)
@@ -41,14 +41,13 @@ func TestTrimEvents(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"), eventMessage("3"))
 	trim("without RecordDurable")
-	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs)
+	require.EqualValues(t, 3, broker.Info(StreamEvents).State.Msgs)
 
-	recordAll(t, js)
+	recordAll(t, broker)
 	trim("young events")
-	require.EqualValues(t, 3, broker.Info(js, StreamEvents).State.Msgs, "young events stay")
+	require.EqualValues(t, 3, broker.Info(StreamEvents).State.Msgs, "young events stay")
 
-	stream, err := js.Stream(t.Context(), StreamEvents)
-	require.NoError(t, err)
+	stream := broker.Stream(StreamEvents)
 	require.NoError(t, stream.DeleteMsg(t.Context(), 2))
 	second, err := stream.GetMsg(t.Context(), 3)
 	require.NoError(t, err)
@@ -64,7 +63,7 @@ func TestTrimEvents(t *testing.T) {
 func TestTrimEventsOfFullStream(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	b := newBus(t, broker.URL())
 	b.cfg.EventsMB = 1
 	require.NoError(t, b.Ensure(t.Context()))
 	large := func(id string) Message {
@@ -78,14 +77,14 @@ func TestTrimEventsOfFullStream(t *testing.T) {
 	require.ErrorIs(t, b.Publish(bustest.Within(t, bustest.Soon), []Message{large("neighbour")})[0], ErrUnavailable, "it is full")
 	_, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
-	require.EqualValues(t, 10, broker.Info(js, StreamEvents).State.Msgs, "unrecorded events stay")
+	require.EqualValues(t, 10, broker.Info(StreamEvents).State.Msgs, "unrecorded events stay")
 
-	recordAll(t, js)
+	recordAll(t, broker)
 	removed, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
 	require.Equal(t, 10, removed)
 	publishAll(t, b, large("neighbour"), large("3"))
-	require.EqualValues(t, 1, broker.Info(js, StreamEvents).State.Msgs, "a repeat of a removed event is detected")
+	require.EqualValues(t, 1, broker.Info(StreamEvents).State.Msgs, "a repeat of a removed event is detected")
 }
 
 // newBusInAnHour returns a bus for which all stored messages are an hour older.
@@ -111,10 +110,9 @@ func statesOf(states map[string]MessageState) func(context.Context, []string) (m
 }
 
 // storedIDs returns the event ids of the messages in MESSAGES.
-func storedIDs(t *testing.T, js jetstream.JetStream) (ids []string) {
+func storedIDs(t *testing.T, broker *bustest.Broker) (ids []string) {
 	t.Helper()
-	s, err := js.Stream(t.Context(), StreamMessages)
-	require.NoError(t, err)
+	s := broker.Stream(StreamMessages)
 	for seq := s.CachedInfo().State.FirstSeq; seq <= s.CachedInfo().State.LastSeq; seq++ {
 		if m, err := s.GetMsg(t.Context(), seq); err == nil {
 			ids = append(ids, m.Header.Get("ce-id"))
@@ -126,7 +124,7 @@ func storedIDs(t *testing.T, js jetstream.JetStream) (ids []string) {
 func TestTrimMessages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
+	b := newBusInAnHour(t, broker.URL())
 	trim := func(states map[string]MessageState) TrimResult {
 		t.Helper()
 		trimmed, err := b.TrimMessages(t.Context(), 0, false, statesOf(states))
@@ -147,16 +145,15 @@ func TestTrimMessages(t *testing.T) {
 	require.Zero(t, trimmed, "young messages stay even in a full stream")
 
 	require.Equal(t, TrimResult{Removed: 5}, trim(all))
-	require.Equal(t, []string{"3", "5", "foreign"}, storedIDs(t, js), "unfinished and foreign messages stay, and others are removed nevertheless")
+	require.Equal(t, []string{"3", "5", "foreign"}, storedIDs(t, broker), "unfinished and foreign messages stay, and others are removed nevertheless")
 	require.Zero(t, trim(all).Removed)
 	require.Equal(t, TrimResult{Removed: 2}, trim(map[string]MessageState{"3": Finished, "5": Finished}))
-	require.EqualValues(t, 1, broker.Info(js, StreamMessages).State.Msgs)
-	bustest.Eventually(t, func() bool { return len(slices.Collect(consumerNames(t, js))) == 0 }, "the consumer that read the headers is deleted")
+	require.EqualValues(t, 1, broker.Info(StreamMessages).State.Msgs)
+	bustest.Eventually(t, func() bool { return len(slices.Collect(consumerNames(t, broker))) == 0 }, "the consumer that read the headers is deleted")
 }
 
-func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
-	s, err := js.Stream(t.Context(), StreamMessages)
-	require.NoError(t, err)
+func consumerNames(t *testing.T, broker *bustest.Broker) iter.Seq[string] {
+	s := broker.Stream(StreamMessages)
 	return func(yield func(string) bool) {
 		for name := range s.ConsumerNames(t.Context()).Name() {
 			if !yield(name) {
@@ -169,9 +166,8 @@ func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
 func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
-	stream, err := js.Stream(t.Context(), StreamMessages)
-	require.NoError(t, err)
+	b := newBusInAnHour(t, broker.URL())
+	stream := broker.Stream(StreamMessages)
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
 	trimmed, err := b.TrimMessages(t.Context(), 0, false, statesOf(map[string]MessageState{"0": Sent}))
 	require.NoError(t, err)
@@ -205,7 +201,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed)
-	require.Equal(t, []string{"2"}, storedIDs(t, js))
+	require.Equal(t, []string{"2"}, storedIDs(t, broker))
 	read(1)
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
 	require.NoError(t, err)
@@ -224,12 +220,11 @@ func resent(id, subject string, send int) Message {
 func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS() // young copies are removed too
+	b := newBus(t, broker.URL()) // young copies are removed too
 	b.cfg.MessagesMB = 1
 	require.NoError(t, b.Ensure(t.Context()))
 	serveHeaders(t, newBus(t, broker.URL()), b)
-	stream, err := js.Stream(t.Context(), StreamMessages)
-	require.NoError(t, err)
+	stream := broker.Stream(StreamMessages)
 	behind, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "behind", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	large := func(m Message) Message {
@@ -254,7 +249,7 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	}
 	require.Equal(t, 10, trim(b, true, nil))
 	publishAll(t, b, neighbour)
-	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, storedIDs(t, js), "a message with another subject, source or content is not a copy")
+	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, storedIDs(t, broker), "a message with another subject, source or content is not a copy")
 	require.Zero(t, trim(b, true, nil), "the newest copies stay")
 
 	batch, err := behind.Fetch(4)
@@ -275,7 +270,7 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 func TestTrimMessagesContinues(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
+	b := newBusInAnHour(t, broker.URL())
 	const n = 2*headersFetch + 500
 	states := map[string]MessageState{}
 	var messages []Message
@@ -300,7 +295,7 @@ func TestTrimMessagesContinues(t *testing.T) {
 	}
 	require.Equal(t, headersFetch*4/5+1, trim(n-headersFetch), "starting at a sequence number")
 	require.Equal(t, n*4/5-headersFetch*4/5-1, trim(10*n), "a sequence number after the end means the beginning")
-	require.EqualValues(t, n/5, broker.Info(js, StreamMessages).State.Msgs)
+	require.EqualValues(t, n/5, broker.Info(StreamMessages).State.Msgs)
 }
 
 func noNote(context.Context, TrimmedUsers) error { return nil }
@@ -310,8 +305,7 @@ func TestTrimUsers(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
 	b.cfg.TrimNotice = 1
-	stream, err := js.Stream(t.Context(), StreamUsers)
-	require.NoError(t, err)
+	stream := broker.Stream(StreamUsers)
 	limit := func(n int64) {
 		limits := stream.CachedInfo().Config
 		limits.MaxMsgs = n
@@ -335,7 +329,7 @@ func TestTrimUsers(t *testing.T) {
 	limit(100)
 	require.InDelta(t, 50, trim(false), 1, "half of a full stream is removed")
 	require.Zero(t, trim(false))
-	require.InDelta(t, 50, broker.Info(js, StreamUsers).State.Msgs, 1, "the newest half stays")
+	require.InDelta(t, 50, broker.Info(StreamUsers).State.Msgs, 1, "the newest half stays")
 
 	young := newBus(t, broker.URL())
 	removed, err := young.TrimUsers(t.Context(), true, noNote)

@@ -103,7 +103,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	send("ann", 1) // 1
 	send("bob", 3) // 2 to 4
 	send("ann", 250)
-	require.EqualValues(t, 103, broker.Info(broker.JS(), StreamUsers).State.Msgs, "ann's newest hundred, and all of bob's")
+	require.EqualValues(t, 103, broker.Info(StreamUsers).State.Msgs, "ann's newest hundred, and all of bob's")
 
 	slow := follow("ann", 1, 0)
 	_, gap := next(slow)
@@ -171,11 +171,10 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	b := newBusInAnHour(t, broker.URL())
 	b.cfg.TrimNotice = 1
-	stream, err := broker.JS().Stream(t.Context(), StreamUsers)
-	require.NoError(t, err)
+	stream := broker.Stream(StreamUsers)
 	limits := stream.CachedInfo().Config
 	limits.MaxMsgs = 100
-	_, err = broker.JS().UpdateStream(t.Context(), limits)
+	_, err := broker.JS().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
 	number := 0
 	send := func(from, user string, n int) {

@@ -17,7 +17,7 @@ func TestStreamUsage(t *testing.T) {
 	g := newSecuredBroker(t)
 	const size = 100_000
 	for _, subject := range []string{"inbox.zoe", "dlq.x"} {
-		_, err := g.operator.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: bytes.Repeat([]byte("x"), size)})
+		_, err := g.JS().PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: bytes.Repeat([]byte("x"), size)})
 		require.NoError(t, err)
 	}
 	for _, user := range []string{"deliver", UserTrigger, UserAll} {
@@ -27,14 +27,14 @@ func TestStreamUsage(t *testing.T) {
 		require.InDelta(t, float64(size)/(128*mib), used[StreamUsers], 1e-5)
 		require.InDelta(t, float64(size)/(32*mib), used[StreamDeadLetters], 1e-5)
 	}
-	require.NoError(t, g.operator.DeleteStream(t.Context(), StreamUsers))
+	require.NoError(t, g.JS().DeleteStream(t.Context(), StreamUsers))
 	b := g.bus("deliver")
 	used, err := b.StreamUsage(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Zero(t, used[StreamUsers], "a missing stream uses nothing")
 	require.Positive(t, used[StreamMessages])
 
-	require.NoError(t, g.server.Stop())
+	g.Stop()
 	used, err = b.StreamUsage(bustest.Within(t, bustest.Soon))
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.Empty(t, used)

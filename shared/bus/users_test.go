@@ -20,26 +20,18 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-const usersPassword = "secret"
-
 // securedBroker is a NATS server with all users, some receivers, all streams, and one message in each of
-// EVENTS, MESSAGES, USERS and ACCEPTED.
+// EVENTS, MESSAGES, USERS and ACCEPTED. Its JS has the permissions of the operator.
 type securedBroker struct {
-	t        *testing.T
-	server   *natsserver.Server
-	operator jetstream.JetStream
+	*bustest.Broker
+	t *testing.T
 }
 
 func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 	t.Helper()
-	g := &securedBroker{t: t, server: natsserver.NewWith(t, securedOptions(t.TempDir(), receivers...))}
-	nc, err := nats.Connect(g.server.URL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	g.operator, err = jetstream.New(nc)
-	require.NoError(t, err)
+	g := &securedBroker{bustest.NewBrokerIn(t, securedOptions(t.TempDir(), receivers...)), t}
 	trigger := g.bus(UserTrigger)
-	_, err = trigger.connection(bustest.Within(t, bustest.Soon))
+	_, err := trigger.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.NoError(t, trigger.Ensure(bustest.Within(t, bustest.Soon)))
 	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: bustest.Event("m")}, Message{Subject: "inbox.ann", Event: bustest.Event("i")})
@@ -51,32 +43,25 @@ func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 func securedOptions(dir string, receivers ...string) natsserver.Options {
 	users, accounts, passwords := Users(StreamAccepted), "", map[string]string{}
 	for _, u := range users {
-		passwords[u.Name] = usersPassword
+		passwords[u.Name] = bustest.Password
 	}
 	for _, name := range receivers {
 		accounts += ReceiverConfig(name)
-		passwords[name] = usersPassword
+		passwords[name] = bustest.Password
 	}
-	return natsserver.Options{Dir: dir, Config: PasswordConfig(passwords) + ServerConfig(users, accounts), User: UserOperator, Password: usersPassword}
-}
-
-func (g *securedBroker) url(user string) string {
-	u, err := url.Parse(g.server.URL())
-	require.NoError(g.t, err)
-	u.User = url.UserPassword(user, usersPassword)
-	return u.String()
+	return natsserver.Options{Dir: dir, Config: PasswordConfig(passwords) + ServerConfig(users, accounts), User: UserOperator, Password: bustest.Password}
 }
 
 func (g *securedBroker) bus(user string) *Bus {
 	g.t.Helper()
-	return newBus(g.t, g.url(user))
+	return newBus(g.t, g.URLAs(user))
 }
 
 // messageCounts returns the number of messages of each stream except WAKE.
 func (g *securedBroker) messageCounts() map[string]uint64 {
 	g.t.Helper()
 	all := map[string]uint64{}
-	streams := g.operator.ListStreams(g.t.Context())
+	streams := g.JS().ListStreams(g.t.Context())
 	for info := range streams.Info() {
 		all[info.Config.Name] = info.State.Msgs
 	}
@@ -93,10 +78,7 @@ type attacker struct {
 
 func (g *securedBroker) attacker(user string) *attacker {
 	g.t.Helper()
-	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(ReplyPrefix(user)))
-	require.NoError(g.t, err)
-	g.t.Cleanup(nc.Close)
-	return &attacker{t: g.t, nc: nc}
+	return &attacker{t: g.t, nc: g.ConnAs(user, ReplyPrefix(user))}
 }
 
 // refused reports whether the server has just refused to publish or subscribe to a subject. The server
@@ -126,9 +108,9 @@ func (a *attacker) maySubscribe(subject string) bool {
 func TestAnonymousConnectIsDenied(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
-	own, err := url.Parse(g.server.URL())
+	own, err := url.Parse(g.URL())
 	require.NoError(t, err)
-	for _, user := range []*url.Userinfo{nil, url.User("operator"), url.UserPassword("operator", "guess"), url.UserPassword("sys", usersPassword)} {
+	for _, user := range []*url.Userinfo{nil, url.User("operator"), url.UserPassword("operator", "guess"), url.UserPassword("sys", bustest.Password)} {
 		own.User = user
 		_, err := nats.Connect(own.String())
 		require.ErrorIs(t, err, nats.ErrAuthorization, "%v", user)
@@ -211,7 +193,7 @@ func permits(all []string, subject string) bool {
 func TestRepliesAreNotRequests(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t, "points")
-	_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.orders.paid", AckPolicy: jetstream.AckExplicitPolicy})
+	_, err := g.JS().CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.orders.paid", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	want := g.messageCounts()
 	requests := map[string][]string{"points": {"$JS.sendonce.API.CONSUMER.INFO.MESSAGES.points", "$JS.sendonce.API.CONSUMER.MSG.NEXT.MESSAGES.points", "$JS.ACK.MESSAGES.points.1.1.1.1.0"}}
@@ -259,7 +241,7 @@ func TestReceiverPermissions(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t, "points", "billing")
 	for name, filter := range map[string]string{"points": "msg.orders.paid", "billing": "msg.orders.>"} {
-		_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: name, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy})
+		_, err := g.JS().CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: name, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy})
 		require.NoError(t, err)
 	}
 	before := g.messageCounts()
@@ -341,7 +323,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 	g := newSecuredBroker(t)
 	removed := []string{StreamAccepted, StreamEvents, StreamMessages, StreamUsers}
 	for _, name := range removed {
-		require.NoError(t, g.operator.DeleteStream(t.Context(), name))
+		require.NoError(t, g.JS().DeleteStream(t.Context(), name))
 	}
 	const body = `{"name":%q,"subjects":["acc.>"],"sources":[{"name":"USERS"}],"republish":{"src":"acc.9.>","dest":"evt.>"}}`
 	for _, user := range []string{"messages", "stream", "relay", "deliver", UserAll} {
@@ -353,7 +335,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 		}
 	}
 	for _, name := range removed {
-		_, err := g.operator.Stream(t.Context(), name)
+		_, err := g.JS().Stream(t.Context(), name)
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound, name)
 	}
 
@@ -403,15 +385,9 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 
 	kept := filepath.Join(dir, "jetstream")
 	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, account)))
-	now := natsserver.NewWith(t, securedOptions(dir))
-	g := &securedBroker{t: t, server: now}
-	nc, err := nats.Connect(now.URL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	g.operator, err = jetstream.New(nc)
-	require.NoError(t, err)
+	g := &securedBroker{bustest.NewBrokerIn(t, securedOptions(dir)), t}
 	require.EqualValues(t, 1, g.messageCounts()[StreamEvents])
-	c, err := g.operator.Consumer(t.Context(), StreamEvents, RecordDurable)
+	c, err := g.JS().Consumer(t.Context(), StreamEvents, RecordDurable)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
 }

@@ -80,19 +80,16 @@ func TestCloseSendsPendingWakeUps(t *testing.T) {
 
 func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
 	broker.Stop()
-	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
+	bustest.Eventually(t, func() bool { return !b.Connected() }, "noticed")
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeRelay, 7)
 	b.WakeAt(WakeDeliver, time.Now().Add(time.Hour))
 	bustest.Eventually(t, func() bool { return b.FailedSends() == 3 }, "counted")
 	broker.Start(broker.Dir)
-	js := broker.JS()
 	bustest.Eventually(t, func() bool {
-		subjects := broker.Info(js, StreamWake).State.Subjects
+		subjects := broker.Info(StreamWake).State.Subjects
 		return subjects[WakeSweep] == 1 && subjects[WakeRelay] == 1 && len(subjects) == 3
 	}, "both wake-ups and the schedule")
 	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "no unsent wake-up is left")

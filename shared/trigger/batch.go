@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	batchTries      = 3                      // after a 500 response to this try, or a later one, the events of a batch are posted one by one
+	batchTries      = 3                      // from this try on, a 500 makes the trigger post the events of a batch one by one
 	localTries      = 5                      // after so many failed tries another trigger may try
-	batchBackoffMax = 10 * time.Second       // short, since later batches wait and a try is only one POST
+	batchBackoffMax = 10 * time.Second       // short, since later batches wait
 	othersPoll      = 250 * time.Millisecond // between two checks whether another trigger still holds messages
 	unpinTimeout    = 2 * time.Second
 	pinHeader       = "Nats-Pin-Id"
@@ -27,9 +27,9 @@ const (
 // batchPipeline delivers a route of ordered batches over one connection.
 //
 // Invariant: a batch begins only when no other trigger holds unsettled messages of the route. So the
-// held messages begin with the oldest unsettled one, and one acknowledgement settles a batch. NATS
+// held messages begin with the oldest unsettled message, and one acknowledgement settles a batch. NATS
 // numbers the deliveries of a consumer. While no number is missing here, no other trigger can hold
-// messages, and the server is not queried.
+// messages, so the server need not be queried.
 type batchPipeline struct {
 	t             *Trigger
 	r             *route
@@ -42,8 +42,8 @@ type batchPipeline struct {
 	held []*item // in stream order; under mu
 }
 
-// item is a message that was delivered to this trigger and is not settled yet: neither acknowledged nor
-// returned (nak) nor terminated.
+// item is a message that was delivered to this trigger and is not settled yet: not acknowledged, returned
+// (nak) or terminated.
 type item struct {
 	msg   jetstream.Msg
 	meta  *jetstream.MsgMetadata
@@ -72,7 +72,7 @@ func (t *Trigger) pullBatches(ctx, work context.Context, conn *bus.Connection, c
 	}
 }
 
-// yieldError ends a run that could not deliver, so that another trigger can try meanwhile.
+// yieldError ends a run that could not deliver, so that another trigger can try for a time.
 type yieldError struct{ after time.Duration }
 
 func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
@@ -106,8 +106,8 @@ func (p *batchPipeline) extendAckWait() {
 	}
 }
 
-// fetchBatch waits for a message, for those that follow within BatchWait, and until no other trigger holds
-// messages. If no message arrives, it returns nil and nothing is held.
+// fetchBatch waits for a message, then for more messages within BatchWait, then until no other trigger holds
+// messages. If no message arrives, fetchBatch returns nil and nothing is held.
 func (p *batchPipeline) fetchBatch(ctx context.Context) error {
 	// The next request must arrive before the pin expires.
 	idle, cancel := context.WithTimeout(ctx, min(pullTimeout, p.r.AckWait/2))
@@ -122,10 +122,10 @@ func (p *batchPipeline) fetchBatch(ctx context.Context) error {
 	return p.awaitOthers(ctx)
 }
 
-// fetchMore fetches up to n messages that arrive within wait. The server ends the wait, not the client: a
-// message sent to a client that has stopped waiting would be redelivered only after AckWait. For the same
-// reason the requests are limited by count and not by jetstream.FetchMaxBytes, where client and server
-// count the bytes of a pinned consumer differently.
+// fetchMore fetches up to n messages that arrive within wait. The server must end the wait, not the client:
+// a message to a client that has stopped waiting would be redelivered only after AckWait. So requests are
+// limited by count: with jetstream.FetchMaxBytes, client and server count the bytes of a pinned consumer
+// differently.
 func (p *batchPipeline) fetchMore(n int, wait time.Duration) error {
 	perRequest := p.r.pullBytes / maxMessageBytes
 	for end := time.Now().Add(wait); n > 0; {
@@ -139,8 +139,8 @@ func (p *batchPipeline) fetchMore(n int, wait time.Duration) error {
 	return nil
 }
 
-// awaitOthers waits until no other trigger holds messages: those of a stopped trigger are redelivered
-// here, a running one settles its own.
+// awaitOthers waits until no other trigger holds messages: a running trigger settles its messages, and those
+// of a stopped trigger are redelivered here.
 func (p *batchPipeline) awaitOthers(ctx context.Context) error {
 	for logged := false; p.heldElsewhere; logged = true {
 		p.r.setDeadline(othersPoll)
@@ -164,7 +164,7 @@ func (p *batchPipeline) awaitOthers(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// removeSettled removes messages that another trigger has settled, so that they do not count as held here.
+// removeSettled removes held messages that another trigger has settled.
 func (p *batchPipeline) removeSettled(settled uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,8 +238,8 @@ func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error 
 }
 
 // postUntilAccepted posts the messages until the function accepts them. After localTries it returns a
-// yieldError. If the function refuses them together, or fails with 500 from try batchTries on, each is
-// posted alone and becomes a dead letter if it is refused again.
+// yieldError. If the function refuses several messages, or fails with 500 from try batchTries on, each is
+// posted alone. A message that is refused alone becomes a dead letter.
 func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		p.r.setDeadline(p.t.deliveryMax)
@@ -263,7 +263,7 @@ func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*it
 		default:
 			p.r.retried.Add(1)
 		}
-		delay := max(min(p.t.retryDelay(v, tries), batchBackoffMax), v.retryAfter)
+		delay := max(min(p.t.retryDelay(p.r, v, tries), batchBackoffMax), v.retryAfter)
 		log.Info("a batch will be posted again", "after", delay.String(), "error", err)
 		if tries == localTries {
 			return yieldError{delay}
@@ -305,9 +305,9 @@ func (p *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	return nil
 }
 
-// deadLetter settles a refused event. If neither DEADLETTERS nor the function stores it, it is
-// acknowledged nevertheless, so that it does not block later events: the stream of such a route keeps
-// acknowledged messages.
+// deadLetter settles a refused event. If neither DEADLETTERS nor the function stores the event, deadLetter
+// acknowledges it nevertheless, so that it does not block later events: its stream keeps acknowledged
+// messages.
 func (p *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
 	last, err := p.lastDelivery([]*item{it})
 	if err != nil {

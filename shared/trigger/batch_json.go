@@ -18,8 +18,8 @@ const (
 	attributeBytes = 512     // estimate for the attributes of one event
 )
 
-// fittingInPost returns how many messages from the beginning of held are posted together. A misplaced event
-// is handled alone, since it is refused without a POST.
+// fittingInPost returns how many of the first held messages are posted together. A misplaced event is handled
+// alone, since the trigger refuses it without a POST.
 func fittingInPost(held []*item) int {
 	size := 0
 	for i, it := range held {

@@ -75,10 +75,8 @@ func numbers(from, to int) []string {
 
 func TestBatchKeepsStreamOrder(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	_, b := newBroker(t)
 	f := newFunction(t, respondWith(204))
-	require.NoError(t, b.Ensure(t.Context()))
 	first := acceptance(t, "1", "<é>&")
 	_, err := b.Accept(t.Context(), first)
 	require.NoError(t, err)
@@ -111,9 +109,8 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 
 func TestSingleEventIsPostedAlone(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	f := newFunction(t, respondWith(204))
-	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 1, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "acknowledged")
@@ -128,7 +125,7 @@ func TestSingleEventIsPostedAlone(t *testing.T) {
 
 func TestBatchRetryKeepsOrder(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		switch n % 4 {
@@ -140,7 +137,6 @@ func TestBatchRetryKeepsOrder(t *testing.T) {
 			l.record(t, c)
 		}
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 5)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 6, 60)
@@ -157,8 +153,7 @@ func TestBatchRetryKeepsOrder(t *testing.T) {
 
 func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	broker, b := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		if slices.Contains(idsOf(t, c), "4") {
@@ -168,15 +163,13 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 		}
 		l.record(t, c)
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 25)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 24 }, "acknowledged")
 	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.recorded())
 	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-1-of-1"])
-	bustest.Eventually(t, func() bool { return isSettled(t, js, batchRoute()) }, "settled")
-	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
-	require.NoError(t, err)
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, batchRoute()) }, "settled")
+	s := broker.Stream(bus.StreamDeadLetters)
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.ACCEPTED.save-1-of-1")
 	require.NoError(t, err)
@@ -209,17 +202,17 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 			f := refusingFunction(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.record(t, c) })
 			trigger := runTrigger(t, b, testConfig(f), batchRoute())
 			bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all streams exist")
-			_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(js, bus.StreamDeadLetters).Config))
+			_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(bus.StreamDeadLetters).Config))
 			require.NoError(t, err)
 			acceptAll(t, b, 1, 4)
-			bustest.Eventually(t, func() bool { return isSettled(t, js, batchRoute()) }, "settled")
+			bustest.Eventually(t, func() bool { return isSettled(t, broker, batchRoute()) }, "settled")
 			bustest.Eventually(t, func() bool { // an event is counted only after it is acknowledged
 				got := trigger.Counts()["save-1-of-1"]
 				got.Deliveries, got.Retried = 0, 0
 				return got == c.want
 			}, "counted")
 			require.ElementsMatch(t, []string{"1", "3", "4"}, l.recorded())
-			require.EqualValues(t, 4, broker.Info(js, bus.StreamAccepted).State.Msgs, "no accepted message is lost")
+			require.EqualValues(t, 4, broker.Info(bus.StreamAccepted).State.Msgs, "no accepted message is lost")
 		})
 	}
 }
@@ -241,10 +234,9 @@ func TestSlowBatchIsPostedOnce(t *testing.T) {
 
 func TestLargeBatchIsSplit(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
-	require.NoError(t, b.Ensure(t.Context()))
 	for i := range 10 {
 		large := acceptance(t, strconv.Itoa(i+1), strings.Repeat("x", 250_000))
 		large.Fingerprint = "f"
@@ -283,7 +275,7 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 
 func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	var l ledger
 	broken := 0
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
@@ -294,7 +286,6 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 		}
 		l.record(t, c)
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 5)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 5 }, "acknowledged")
@@ -305,11 +296,9 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 // while messages are accepted, and checks the order of each sender's messages.
 func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	_, b := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
-	require.NoError(t, b.Ensure(t.Context()))
 	const senders = 20
 	accepted := 0
 	accept := func(n int) {

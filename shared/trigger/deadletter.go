@@ -21,8 +21,8 @@ const (
 	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
 )
 
-// RefusedType is the type of the event that the trigger posts to a function that has refused an event, so that
-// it records the refused event as a dead letter. Its data is a Refused.
+// RefusedType is the type of an event whose data is a Refused. The trigger posts it to the function that has
+// refused an event, so that the function records the refused event as a dead letter.
 const RefusedType = "sendonce.event.refused.v1"
 
 // Refused is an event that a function refused and that DEADLETTERS did not store.
@@ -34,12 +34,11 @@ type Refused struct {
 	Attempts int    `json:"attempts"`
 }
 
-// errFunctionRefused means that the function refused to record the dead letter too.
+// errFunctionRefused means that the function also refused to record the dead letter.
 var errFunctionRefused = errors.New("the function does not record it either")
 
-// deadLetter stores the event and the reason in DEADLETTERS. If that is full, missing or does not
-// reply, deadLetter posts a RefusedType event to the function, which records it, so that later events
-// need not wait.
+// deadLetter stores the event and the reason in DEADLETTERS. If DEADLETTERS is full, missing or does not
+// reply, deadLetter posts a RefusedType event to the function, so that later events need not wait.
 func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
 	err := publishDeadLetter(ctx, js, r, it, v)
 	if err == nil || ctx.Err() != nil {

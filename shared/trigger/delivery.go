@@ -19,17 +19,15 @@ import (
 )
 
 const (
-	settleTimeout = 10 * time.Second
-	// resettleTimeout is for settling on a second connection: a restarted server does not reply if it has
-	// lost the state of the delivery.
-	resettleTimeout       = time.Second
+	settleTimeout         = 10 * time.Second
+	resettleTimeout       = time.Second // on a second connection; a restarted server that lost the state of the delivery does not reply
 	deniedText            = "the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL"
 	deniedBackoff         = time.Minute      // after 401, 403 and redirects: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable
-	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch: waiting retries count in InFlight, so they hold up other messages
+	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch, where waiting retries hold up other messages
 	repeatDelayMax        = 10 * time.Second // before the trigger publishes a failed wake-up again
 	retryAfterMax         = time.Hour
-	responseReadLimit     = 64 << 10 // bytes of a response; its connection is reused only after it was read to its end
+	responseReadLimit     = 64 << 10 // bytes of a response; a connection is reused only after the whole response was read
 	reasonMax             = 500      // bytes
 )
 
@@ -47,11 +45,11 @@ type verdictKind int
 const (
 	verdictDone    verdictKind = iota // 2xx
 	verdictRetry                      // may succeed later
-	verdictDenied                     // the trigger's settings are wrong: it is retried, and logged as an error
+	verdictDenied                     // the trigger's settings are wrong: retried, and logged as an error
 	verdictRefused                    // the function will never accept it
 )
 
-// deliver makes one delivery and settles the message by its outcome. Meanwhile it extends AckWait, so
+// deliver makes one delivery and settles the message by the verdict. Meanwhile it extends AckWait, so
 // that no other trigger receives the message.
 func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
@@ -77,7 +75,6 @@ func (t *Trigger) postInSlot(ctx context.Context, r *route, event postedEvent) v
 	}
 }
 
-// settleByVerdict settles a message by the outcome of its delivery.
 func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v verdict) {
 	err := t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
 		return t.applyVerdict(ctx, js, r, it, v)
@@ -167,8 +164,8 @@ func verdictOf(resp *http.Response, body []byte) verdict {
 	return v
 }
 
-// settle calls do, which acknowledges, returns (nak) or terminates messages, and calls it again on the next
-// connection if the connection was lost meanwhile. A message that is not settled in time is delivered again.
+// settle calls do, which acknowledges, returns (nak) or terminates messages. If the connection is lost
+// meanwhile, settle calls do again on the next connection.
 func (t *Trigger) settle(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -200,25 +197,28 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 			return countSuccess(&r.deadLettered, it.msg.Term())
 		}
 		log = log.With("error", err) // retried below
-	case verdictDenied:
-		log.Error(deniedText, "url", r.url)
-		delay := t.retryDelay(v, it.meta.NumDelivered)
-		t.repeatIfReplaced(ctx, js, r, it.meta, v, delay)
-		return countSuccess(&r.denied, it.msg.NakWithDelay(delay))
 	}
-	delay := t.retryDelayOn(r, v, it.meta.NumDelivered)
+	delay, count := t.retryDelay(r, v, it.meta.NumDelivered), &r.retried
+	if v.kind == verdictDenied {
+		count = &r.denied
+		log.Error(deniedText, "url", r.url)
+	} else {
+		log.Info("an event will be delivered again", "after", delay.String())
+	}
 	t.repeatIfReplaced(ctx, js, r, it.meta, v, delay)
-	log.Info("an event will be delivered again", "after", delay.String())
-	return countSuccess(&r.retried, it.msg.NakWithDelay(delay))
+	return countSuccess(count, it.msg.NakWithDelay(delay))
 }
 
-// retryDelay returns the wait after this number of attempts, the last of which had verdict v. It stays
-// short while something is unavailable, so that work resumes soon after the end of the outage.
-func (t *Trigger) retryDelay(v verdict, attempts uint64) time.Duration {
+// retryDelay returns the wait before the next delivery. attempts counts the deliveries until now; v is the verdict
+// of the last one. The wait stays short while the function is unavailable, so that work resumes soon after the
+// outage.
+func (t *Trigger) retryDelay(r *route, v verdict, attempts uint64) time.Duration {
 	backoff := retry.Jitter(retry.Delay(t.cfg.MinBackoff, t.cfg.MaxBackoff, int(attempts)))
 	switch {
 	case v.kind == verdictDenied:
 		backoff = min(deniedBackoff, t.cfg.MaxBackoff)
+	case v.unavailable && r.UnorderedBatch > 1:
+		backoff = min(backoff, unorderedBackoffMax)
 	case v.unavailable:
 		backoff = min(backoff, unavailableBackoffMax)
 	}
@@ -231,15 +231,6 @@ func countSuccess(count *atomic.Uint64, err error) error {
 		count.Add(1)
 	}
 	return err
-}
-
-// retryDelayOn is retryDelay for a message of r, with a shorter limit if other messages may wait behind it.
-func (t *Trigger) retryDelayOn(r *route, v verdict, attempts uint64) time.Duration {
-	delay := t.retryDelay(v, attempts)
-	if v.unavailable && r.UnorderedBatch > 1 {
-		return max(min(delay, unorderedBackoffMax), v.retryAfter)
-	}
-	return delay
 }
 
 // oneLine returns s as one line of at most reasonMax bytes, for a header and the log.

@@ -22,13 +22,12 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 	for _, status := range []int{404, 408, 409, 425, 429, 500, 503} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-			b := newBus(t, bustest.NewBroker(t).URL())
+			_, b := newBroker(t)
 			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 				if n <= 2 {
 					w.WriteHeader(status)
 				}
 			})
-			require.NoError(t, b.Ensure(t.Context()))
 			publishAll(t, b, eventMessage("1"))
 			trigger := runTrigger(t, b, testConfig(f), testRoute())
 			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
@@ -40,14 +39,13 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 		if n == 1 {
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(503)
 		}
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
@@ -59,12 +57,12 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 	trigger := &Trigger{cfg: Config{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
 	pause := func(status int, retryAfter string) time.Duration {
 		response := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
-		return trigger.retryDelay(verdictOf(response, nil), 20)
+		return trigger.retryDelay(&route{}, verdictOf(response, nil), 20)
 	}
 	require.LessOrEqual(t, pause(503, "1"), unavailableBackoffMax)
 	require.Equal(t, time.Minute, pause(503, "60"))
 	unordered := &route{Route: unorderedRoute()}
-	require.LessOrEqual(t, trigger.retryDelayOn(unordered, verdict{kind: verdictRetry, unavailable: true, retryAfter: time.Second}, 20), unorderedBackoffMax,
+	require.LessOrEqual(t, trigger.retryDelay(unordered, verdict{kind: verdictRetry, unavailable: true, retryAfter: time.Second}, 20), unorderedBackoffMax,
 		"other events wait behind the waiting retries")
 	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "without Retry-After the function may be broken")
 	require.GreaterOrEqual(t, pause(500, "1"), 5*time.Minute)
@@ -79,7 +77,7 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		v := trigger.call(req)
 		require.Equal(t, verdictRetry, v.kind)
-		return trigger.retryDelay(v, 20)
+		return trigger.retryDelay(&route{}, v, 20)
 	}
 	closeConnection := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	require.LessOrEqual(t, call(closeConnection, true), unavailableBackoffMax, "connection refused")
@@ -88,25 +86,22 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 
 func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	broker, b := newBroker(t)
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		if c.id == "poison" {
 			w.WriteHeader(422)
 			_, _ = w.Write([]byte("not\nthis one"))
 		}
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	poison := eventMessage("poison")
 	require.NoError(t, poison.Event.SetData("text/plain", []byte("bad")))
 	publishAll(t, b, poison, eventMessage("2"), eventMessage("3"))
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	bustest.Eventually(t, func() bool { return isSettled(t, js, testRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, testRoute()) }, "all settled")
 	want := RouteCounts{Deliveries: 3, Acked: 2, DeadLettered: 1}
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"] == want }, "counted")
 
-	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
-	require.NoError(t, err)
+	s := broker.Stream(bus.StreamDeadLetters)
 	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.EVENTS.d")
 	require.NoError(t, err)
 	require.Equal(t, "bad", string(m.Data))
@@ -147,14 +142,14 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 	}, func(http.ResponseWriter, call) {})
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all streams exist")
-	_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(js, bus.StreamDeadLetters).Config))
+	_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(bus.StreamDeadLetters).Config))
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "the event is retried while neither DEADLETTERS nor the function stores it")
 	require.Zero(t, trigger.Counts()["d"].DeadLettered)
 
 	canRecord.Store(true)
-	bustest.Eventually(t, func() bool { return isSettled(t, js, testRoute()) }, "settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, testRoute()) }, "settled")
 	require.EqualValues(t, 1, trigger.Counts()["d"].DeadLettered)
 	calls := f.allCalls()
 	require.JSONEq(t, `{"id":"1","type":"sendonce.task.succeeded.v1","event":"","reason":"422 Unprocessable Entity","attempts":`+
@@ -172,21 +167,19 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 	for _, status := range []int{401, 403, 302} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-			broker := bustest.NewBroker(t)
+			broker, b := newBroker(t)
 			log := &sandbox.LogBuffer{}
-			b, js := newBus(t, broker.URL()), broker.JS()
 			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 				if n <= 2 {
 					w.Header().Set("Location", "/elsewhere")
 					w.WriteHeader(status)
 				}
 			})
-			require.NoError(t, b.Ensure(t.Context()))
 			publishAll(t, b, eventMessage("1"))
 			trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute())
 			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged after two errors")
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
-			require.Zero(t, broker.Info(js, bus.StreamDeadLetters).State.Msgs)
+			require.Zero(t, broker.Info(bus.StreamDeadLetters).State.Msgs)
 			require.Contains(t, log.String(), "level=ERROR")
 			require.Contains(t, log.String(), "the function rejected the trigger's credentials")
 		})
@@ -195,12 +188,10 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 
 func TestSlowFunctionIsCalledOnce(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	_, b := newBroker(t)
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(2500 * time.Millisecond) })
 	route := testRoute()
 	route.AckWait = time.Second
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
@@ -209,7 +200,7 @@ func TestSlowFunctionIsCalledOnce(t *testing.T) {
 
 func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	release := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
 		if n == 1 {
@@ -219,7 +210,6 @@ func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	defer close(release)
 	route := testRoute()
 	route.Timeout = 50 * time.Millisecond
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")

@@ -33,9 +33,8 @@ func (e postedEvent) withAttempt(n uint64) postedEvent {
 	return postedEvent{headers, e.data, e.misplaced}
 }
 
-// newPostedEvent returns what is posted for a message: the event in it if it is in binary mode, else a
-// tick with time and function. A wake-up always becomes a tick, whatever its headers, since every NATS
-// user may publish one.
+// newPostedEvent returns the event of a message in binary mode, and a tick for any other message. A wake-up
+// always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := bus.Attributes(m.Headers())
 	if r.Stream != bus.StreamWake && headers[attributePrefix+"specversion"] != "" {
@@ -61,7 +60,7 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 }
 
 // matchesSubject reports whether an event may be on its subject: an accepted message on acc.>,
-// sendonce.<kind>.v1 on evt.<kind>. Structured mode and batches are rejected, because a function would
+// sendonce.<kind>.v1 on evt.<kind>. It rejects structured mode and batches, because a function would
 // read their data and ignore the checked headers.
 func matchesSubject(subject string, headers map[string]string) bool {
 	eventType := headers[attributePrefix+"type"]

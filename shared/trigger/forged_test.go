@@ -3,7 +3,6 @@ package trigger
 import (
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,25 +18,22 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-const usersPassword = "secret"
-
-// securedBroker is a NATS server with all users, all streams, an event and an accepted message.
+// securedBroker is a NATS server with all users, all streams, an event and an accepted message. Its JS has the
+// permissions of the operator.
 type securedBroker struct {
-	t        *testing.T
-	server   *natsserver.Server
-	operator jetstream.JetStream
+	*bustest.Broker
+	t *testing.T
 }
 
 func newSecuredBroker(t *testing.T) *securedBroker {
 	t.Helper()
 	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{}
 	for _, u := range users {
-		passwords[u.Name] = usersPassword
+		passwords[u.Name] = bustest.Password
 	}
-	g := &securedBroker{t: t, server: natsserver.NewWith(t, natsserver.Options{
-		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: usersPassword,
-	})}
-	g.operator = g.login(bus.UserOperator)
+	g := &securedBroker{bustest.NewBrokerIn(t, natsserver.Options{
+		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: bustest.Password,
+	}), t}
 	trigger := g.bus(bus.UserTrigger)
 	_, err := trigger.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
@@ -47,25 +43,15 @@ func newSecuredBroker(t *testing.T) *securedBroker {
 	return g
 }
 
-func (g *securedBroker) url(user string) string {
-	u, err := url.Parse(g.server.URL())
-	require.NoError(g.t, err)
-	u.User = url.UserPassword(user, usersPassword)
-	return u.String()
-}
-
 func (g *securedBroker) bus(user string) *bus.Bus {
 	g.t.Helper()
-	return newBus(g.t, g.url(user))
+	return newBus(g.t, g.URLAs(user))
 }
 
 // login returns a client with the permissions of a user, for requests that our code does not make.
 func (g *securedBroker) login(user string) jetstream.JetStream {
 	g.t.Helper()
-	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(bus.ReplyPrefix(user)))
-	require.NoError(g.t, err)
-	g.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(g.ConnAs(user, bus.ReplyPrefix(user)))
 	require.NoError(g.t, err)
 	return js
 }
@@ -106,8 +92,7 @@ func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	save := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})
 	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && f.countOf("e") == 1 && f.countOf("1") == 1 }, "the valid events are delivered")
-	wechat := g.login("wechat")
-	want := map[string]int{}
+	wechat, want := g.login("wechat"), map[string]int{}
 	for durable, subject := range map[string]string{"deliver": bus.WakeDeliver, "save": bus.WakeSave} {
 		for _, m := range forgeries(subject, "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType) {
 			before := trigger.Counts()[durable].Acked
@@ -173,7 +158,7 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 		require.NotEqual(t, "forged", c.id)
 		require.NotContains(t, c.body, "forged")
 	}
-	dead, err := g.operator.Stream(t.Context(), bus.StreamDeadLetters)
+	dead, err := g.JS().Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
 	m, err := dead.GetLastMsgForSubject(t.Context(), "dlq.EVENTS.record")
 	require.NoError(t, err)

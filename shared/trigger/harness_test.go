@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
@@ -20,14 +19,23 @@ import (
 )
 
 // isSettled reports whether the consumer of r has no pending and no unacknowledged message.
-func isSettled(t *testing.T, js jetstream.JetStream, r Route) bool {
-	c, err := js.Consumer(t.Context(), r.Stream, r.Durable)
+func isSettled(t *testing.T, broker *bustest.Broker, r Route) bool {
+	c, err := broker.JS().Consumer(t.Context(), r.Stream, r.Durable)
 	if err != nil {
 		return false
 	}
 	info, err := c.Info(t.Context())
 	// A new consumer may report for a moment that nothing is pending.
 	return err == nil && info.AckFloor.Stream > 0 && info.NumPending == 0 && info.NumAckPending == 0
+}
+
+// newBroker starts a server and returns it with a Bus that has created its streams there.
+func newBroker(t *testing.T) (*bustest.Broker, *bus.Bus) {
+	t.Helper()
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	return broker, b
 }
 
 func newBus(t *testing.T, url string) *bus.Bus { return openBus(t, bus.Config{URL: url}) }

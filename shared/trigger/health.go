@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,21 +17,22 @@ import (
 // stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
 const stuckAfter = time.Minute
 
-// setDeadline sets the deadline of the current step to d from now. There is no timer: Alive compares the times.
+// setDeadline sets the deadline of the current step to d from now. Alive compares it with the time; there is no
+// timer.
 func (r *route) setDeadline(d time.Duration) {
 	due := time.Now().Add(d)
 	r.deadline.Store(&due)
 }
 
-// sleep waits for d or the end of ctx. It sets the deadline.
+// sleep waits for d or the end of ctx, and sets the deadline to match.
 func (r *route) sleep(ctx context.Context, d time.Duration) {
 	r.setDeadline(d)
 	sleep(ctx, d)
 }
 
-// Alive returns an error when a route is more than a minute past its deadline, which only a restart
-// can resolve. Use it as the liveness probe. It stays nil while NATS or functions are unavailable or
-// refuse events, since the trigger recovers from that by itself.
+// Alive, for the liveness probe, returns an error if a route is more than a minute past its deadline, which
+// only a restart can resolve. It returns nil while NATS or functions are unavailable or refuse events, since
+// the trigger recovers from that by itself.
 func (t *Trigger) Alive() error {
 	stuck := t.stuck(time.Now())
 	if len(stuck) == 0 {
@@ -51,8 +53,8 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 	return durables
 }
 
-// Ready returns an error while events are not delivered: without a connection to NATS, or while a
-// route does not pull. It names each such route and the cause. Rolling updates wait for it.
+// Ready, for the readiness probe, returns an error without a connection to NATS or while a route does not
+// pull. The error names each such route and the cause.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
 		return bus.ErrNotConnected
@@ -85,12 +87,6 @@ func (r *route) stopped() error {
 	return errStarting
 }
 
-// Reasons why a route does not run, beside those of bus.
-const (
-	reasonNotConnected = "not_connected"
-	reasonStarting     = "starting"
-)
-
 // reasonOf returns why a stream cannot be created or a route does not run, as one word for metrics; ""
 // for nil.
 func reasonOf(err error) string {
@@ -101,9 +97,9 @@ func reasonOf(err error) string {
 	case errors.As(err, &streamErr):
 		return streamErr.Reason
 	case errors.Is(err, bus.ErrNotConnected):
-		return reasonNotConnected
+		return "not_connected"
 	case errors.Is(err, errStarting):
-		return reasonStarting
+		return "starting"
 	}
 	return bus.ReasonOther
 }
@@ -118,15 +114,15 @@ func (t *Trigger) Streams() map[string]error {
 // Connected reports whether there is a connection to NATS.
 func (t *Trigger) Connected() bool { return t.bus.Connected() }
 
-// RouteCounts counts the deliveries of one route since Run began. A delivery is one POST; the other
-// fields count its outcome. For batches, Acked and DeadLettered count events; for unordered batches
+// RouteCounts counts the deliveries of one route since Run began. A delivery is one POST. The other fields
+// count the outcomes of POSTs, but for batches Acked and DeadLettered count events, and for unordered batches
 // Retried and Denied do too.
 type RouteCounts struct {
 	Deliveries   uint64
 	Acked        uint64 // accepted with 2xx, and settled
 	Retried      uint64 // to be delivered again
 	DeadLettered uint64 // refused by the function and stored as dead letters
-	SetAside     uint64 // refused, not stored as dead letters: only their stream has them
+	SetAside     uint64 // refused and not stored as dead letters: they stay in their stream only
 	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong
 }
 
@@ -134,8 +130,8 @@ type RouteCounts struct {
 type RouteState struct {
 	Durable  string
 	Function string
-	Pulling  bool  // it fetches events
-	Stopped  error // why it does not fetch events; nil while Pulling
+	Pulling  bool  // the route fetches events
+	Stopped  error // why the route does not fetch events; nil while Pulling
 	InFlight int64 // deliveries without a response yet
 	RouteCounts
 }
@@ -166,7 +162,7 @@ type Backlog struct {
 type RouteBacklog struct {
 	Waiting     uint64 // not delivered to any trigger yet
 	Unsettled   int    // delivered and not settled, waiting retries included
-	Redelivered int    // those of Unsettled with more than one delivery
+	Redelivered int    // unsettled and delivered more than once
 }
 
 // Backlog reads the backlog from NATS.
@@ -188,41 +184,27 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 	case !errors.Is(err, jetstream.ErrStreamNotFound): // missing: no dead letters
 		return Backlog{}, fmt.Errorf("stream %s: %w", bus.StreamDeadLetters, err)
 	}
-	ours, read := map[string]bool{}, map[string]bool{} // consumers of routes, and streams that were read
+	durables := map[string][]string{} // of our routes, by stream
 	for _, r := range t.routes {
-		ours[r.Stream+"/"+r.Durable] = true
+		durables[r.Stream] = append(durables[r.Stream], r.Durable)
 	}
-	for _, r := range t.routes {
-		if read[r.Stream] {
-			continue
-		}
-		read[r.Stream] = true
-		s, err := conn.JetStream().Stream(ctx, r.Stream)
+	for stream, ours := range durables {
+		s, err := conn.JetStream().Stream(ctx, stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue
 		}
 		if err != nil {
-			return Backlog{}, fmt.Errorf("stream %s: %w", r.Stream, err)
+			return Backlog{}, fmt.Errorf("stream %s: %w", stream, err)
 		}
-		if err := b.add(ctx, s, ours); err != nil {
-			return Backlog{}, fmt.Errorf("consumers of %s: %w", r.Stream, err)
+		consumers := s.ListConsumers(ctx)
+		for c := range consumers.Info() {
+			if slices.Contains(ours, c.Name) {
+				b.Routes[c.Name] = RouteBacklog{Waiting: c.NumPending, Unsettled: c.NumAckPending, Redelivered: c.NumRedelivered}
+			}
+		}
+		if err := consumers.Err(); err != nil {
+			return Backlog{}, fmt.Errorf("consumers of %s: %w", stream, err)
 		}
 	}
 	return b, nil
-}
-
-// add counts the backlog of our consumers on s.
-func (b *Backlog) add(ctx context.Context, s jetstream.Stream, ours map[string]bool) error {
-	consumers := s.ListConsumers(ctx)
-	for c := range consumers.Info() {
-		if ours[c.Stream+"/"+c.Name] {
-			b.Routes[c.Name] = RouteBacklog{Waiting: c.NumPending, Unsettled: c.NumAckPending, Redelivered: c.NumRedelivered}
-		}
-	}
-	return consumers.Err()
-}
-
-// StreamUsage returns bus.Bus.StreamUsage.
-func (t *Trigger) StreamUsage(ctx context.Context) (map[string]float64, error) {
-	return t.bus.StreamUsage(ctx)
 }

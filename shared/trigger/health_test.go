@@ -85,13 +85,11 @@ func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 
 func TestAliveDuringLongRetryAfter(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	_, b := newBroker(t)
 	f := newFunction(t, func(w http.ResponseWriter, _ call, _ int) {
 		w.Header().Set("Retry-After", "1800")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 1)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried == 1 }, "a retry is scheduled")
@@ -101,8 +99,7 @@ func TestAliveDuringLongRetryAfter(t *testing.T) {
 
 func TestOnDeliveryAndBacklog(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	broker, b := newBroker(t)
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		switch c.id {
 		case "poison":
@@ -123,7 +120,6 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 			statuses[d.Status]++
 		}
 	}
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("poison"), eventMessage("busy"), eventMessage("4"))
 	trigger := runTrigger(t, b, cfg, route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "the busy event is redelivered")

@@ -5,11 +5,11 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// CollectState adds to each scrape the state of the trigger and of its streams in NATS, which is
-// read only while there is a connection.
+// CollectState adds to each scrape the state of the trigger and, while there is a connection, of its streams
+// in NATS.
 func (t *Trigger) CollectState(m *telemetry.Metrics) {
 	backlogs := telemetry.Cached(m, "the backlog of the functions", t.Backlog)
-	usage := telemetry.Cached(m, "the sizes of the streams", t.StreamUsage)
+	usage := telemetry.Cached(m, "the sizes of the streams", t.bus.StreamUsage)
 	m.Registry.Collect(func(s *metrics.Scrape) {
 		connected := t.Connected()
 		s.Gauge("trigger_connected", "1 while there is a connection to NATS.", oneIf(connected))

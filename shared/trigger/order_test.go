@@ -92,7 +92,7 @@ func TestOrderSurvivesLossOfTrigger(t *testing.T) {
 func TestOrderSurvivesLostPin(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	url, js := broker.URL(), broker.JS()
+	url := broker.URL()
 	var l ledger
 	working, release := context.WithCancel(t.Context())
 	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
@@ -110,8 +110,7 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the first trigger posts")
 	log := &sandbox.LogBuffer{}
 	second := runTriggerLogging(t, log, two, testConfig(f), route)
-	s, err := js.Stream(t.Context(), route.Stream)
-	require.NoError(t, err)
+	s := broker.Stream(route.Stream)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	acceptAll(t, one, 2, 5)
 	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the second trigger has the other messages and waits")
@@ -152,8 +151,7 @@ func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 
 func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	broker, b := newBroker(t)
 	var l ledger
 	gate := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
@@ -162,7 +160,6 @@ func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 		}
 		l.record(t, c)
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 40)
 	runTrigger(t, b, testConfig(f), batchRoute())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 2 }, "the second batch is posted")
@@ -173,7 +170,7 @@ func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 		_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "41", "x"))
 		return err == nil
 	}, "accepted")
-	bustest.Eventually(t, func() bool { return isSettled(t, broker.JS(), batchRoute()) }, "settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, batchRoute()) }, "settled")
 	require.Equal(t, numbers(1, 41), l.recorded())
 }
 
@@ -218,8 +215,7 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 	require.Len(t, elsewhere, 20)
 
 	log := &sandbox.LogBuffer{}
-	s, err := js.Stream(t.Context(), route.Stream)
-	require.NoError(t, err)
+	s := broker.Stream(route.Stream)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	for _, m := range elsewhere[:10] {
 		require.NoError(t, m.Nak())
@@ -232,6 +228,6 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 	for _, m := range elsewhere[10:] {
 		require.NoError(t, m.Nak())
 	}
-	bustest.Eventually(t, func() bool { return isSettled(t, js, route) }, "settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, route) }, "settled")
 	require.Equal(t, numbers(11, 40), l.recorded(), "the first ten were acknowledged by the other client")
 }

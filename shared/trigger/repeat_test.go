@@ -16,9 +16,8 @@ import (
 // stream, gets 204 while the call for the first one is in progress. That call fails when fail is closed.
 func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trigger *runningTrigger, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
-	broker := bustest.NewBroker(t)
-	b, fail := newBus(t, broker.URL()), make(chan struct{})
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, b := newBroker(t)
+	fail = make(chan struct{})
 	f = newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 		if n == 1 {
 			<-fail

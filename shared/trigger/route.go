@@ -2,6 +2,12 @@ package trigger
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,14 +22,14 @@ type Route struct {
 	Filters      []string      // subjects of Stream
 	Function     string        // events are posted to /events/{Function}
 	InFlight     int           // maximum of delivered, unsettled messages over all triggers, waiting retries included; at least 1. Unused for ordered batches
-	AckWait      time.Duration // after it without a heartbeat, NATS delivers a message again; heartbeats are sent every AckWait/3
+	AckWait      time.Duration // without a heartbeat for so long, NATS delivers a message again; the trigger sends one every AckWait/3
 	Timeout      time.Duration // of one delivery; 0 = the trigger's
 	TickInterval time.Duration // between two safety ticks on the only subject in Filters, at least 1 s; 0 = none. Only for subjects of WAKE
 
 	InactiveThreshold time.Duration // NATS deletes a consumer that is unused for this time; 0 = never
 
-	// Above 1: the messages that are available are posted together, up to this number and in no order. Each
-	// is settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once.
+	// Above 1: the available messages are posted together, up to this number and in no order, and each is
+	// settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once.
 	UnorderedBatch int
 
 	// Above 0: the maximum number of messages in one POST, in stream order. Across all triggers a batch is
@@ -55,9 +61,8 @@ type SaveConfig struct {
 	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
 }
 
-// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. If that number is set
-// again later, they are created again and start at the beginning of the stream: saving a message again has
-// no effect.
+// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. If the number is set
+// again later, new consumers start at the beginning of the stream: saving a message again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
 // SaveRoutes returns the routes that post accepted messages to the function save, in order within each
@@ -82,8 +87,8 @@ func SaveRoutes(cfg SaveConfig) []Route {
 	return routes
 }
 
-// priorityGroup is the priority group of ordered batches: NATS delivers messages to one trigger until that
-// stops fetching.
+// priorityGroup is the priority group of ordered batches: NATS delivers all messages to one trigger until that
+// trigger stops fetching.
 const priorityGroup = "trigger"
 
 func (r *Route) consumer() jetstream.ConsumerConfig {
@@ -91,7 +96,7 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 		Durable:       r.Durable,
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: r.AckWait, MaxAckPending: r.InFlight, InactiveThreshold: r.InactiveThreshold,
-		MaxDeliver: -1, // unlimited: with a limit, a message would stay in its stream unseen
+		MaxDeliver: -1, // unlimited, see doc.go
 	}
 	if len(r.Filters) == 1 {
 		c.FilterSubject = r.Filters[0]
@@ -105,4 +110,79 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 		c.PinnedTTL = r.AckWait * 3 / 2 // longer than AckWait: messages of a killed trigger are redelivered before new ones
 	}
 	return c
+}
+
+// route is a Route with its state.
+type route struct {
+	Route
+	url   string
+	slots chan struct{} // one for each delivery in progress; with UnorderedBatch, one for each fetched group
+
+	pullBytes int // upper limit of the bytes that one pull request returns
+	repeat    repeat
+
+	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64 // see RouteCounts
+
+	inFlight atomic.Int64
+	pulling  atomic.Bool
+	failure  atomic.Pointer[error]     // why the route does not pull
+	deadline atomic.Pointer[time.Time] // of the current step; nil = none
+}
+
+func setDefault[T int | time.Duration](value *T, d T) {
+	if *value <= 0 {
+		*value = d
+	}
+}
+
+func newRoute(r Route, cfg *Config) (*route, error) {
+	base := strings.ReplaceAll(cfg.BaseURL, "{function}", r.Function)
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, fmt.Errorf("%q is not a base URL such as http://localhost:8000", base)
+	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
+		return nil, errors.New("stream, durable, filters and function must be named")
+	case r.Batch < 0 || r.BatchWait < 0 || r.UnorderedBatch < 0:
+		return nil, errors.New("must have a batch size and wait of at least 0")
+	case r.InFlight < 1 && r.Batch == 0:
+		return nil, errors.New("must have at least one delivery in flight")
+	case r.AckWait < time.Second:
+		return nil, errors.New("must wait at least 1s for an acknowledgement")
+	case r.TickInterval != 0 && len(r.Filters) != 1:
+		return nil, errors.New("must have exactly one filter to tick")
+	case r.TickInterval != 0 && r.TickInterval < time.Second:
+		return nil, errors.New("must not tick more often than every 1s")
+	}
+	setDefault(&r.Timeout, cfg.Timeout)
+	posts := r.InFlight
+	if r.UnorderedBatch > 1 {
+		posts = max(r.InFlight/r.UnorderedBatch, 1)
+	}
+	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, posts)}, nil
+}
+
+// acquire waits for one free slot, takes all free slots, and returns their number.
+func (r *route) acquire(ctx context.Context) (int, error) {
+	select {
+	case r.slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	for n := 1; ; n++ {
+		select {
+		case r.slots <- struct{}{}:
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (r *route) release(n int) {
+	for range n {
+		<-r.slots
+	}
 }

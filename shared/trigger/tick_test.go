@@ -12,17 +12,14 @@ import (
 
 func TestTriggersShareOneTick(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	js, b := broker.JS(), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	broker, _ := newBroker(t)
 	f := newFunction(t, respondWith(204))
 	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Minute, TickInterval: 2 * time.Second}
 	for range 3 {
 		trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(f), route)
-		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && isSettled(t, js, route) }, "a starting trigger wakes the function")
+		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && isSettled(t, broker, route) }, "a starting trigger wakes the function")
 	}
-	wake, err := js.Stream(t.Context(), bus.StreamWake)
-	require.NoError(t, err)
+	wake := broker.Stream(bus.StreamWake)
 	require.NoError(t, wake.Purge(t.Context()))
 	before, began := len(f.allCalls()), time.Now()
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= before+2 }, "ticks")
@@ -32,10 +29,9 @@ func TestTriggersShareOneTick(t *testing.T) {
 // Wake-ups of the queue wechat are stored for the function that sends its tasks, and reach pollers too.
 func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
+	broker, b := newBroker(t)
 	require.Equal(t, bus.WakeWeChat, bus.QueueSubject("wechat"))
-	b, listener := newBus(t, broker.URL()), newBus(t, broker.URL())
-	require.NoError(t, b.Ensure(t.Context()))
+	listener := newBus(t, broker.URL())
 	received := make(chan int, 100)
 	listener.OnQueue(func(_ string, n int) { received <- n }, func() {})
 	bustest.Eventually(t, func() bool { b.Wake(bus.QueueSubject("other"), 1); return len(received) > 0 }, "subscribed")

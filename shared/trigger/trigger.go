@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -48,8 +45,7 @@ type Delivery struct {
 	Took     time.Duration // until the response was read
 }
 
-// Trigger delivers messages from streams to functions. It is stateless: any number may run, and any
-// may be killed.
+// Trigger delivers messages from streams to functions. Any number may run, and any may be killed.
 type Trigger struct {
 	bus         *bus.Bus
 	log         *slog.Logger
@@ -57,7 +53,7 @@ type Trigger struct {
 	routes      []*route
 	client      *http.Client
 	slots       chan struct{} // one for each POST in progress, over all routes
-	deliveryMax time.Duration // upper limit of one delivery, with waiting for a slot and settling
+	deliveryMax time.Duration // upper limit of one delivery: waiting for a slot, POST and settling
 
 	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery time.Duration
@@ -65,24 +61,6 @@ type Trigger struct {
 	mu      sync.Mutex
 	logged  map[string]bool  // texts that logOnce has logged
 	streams map[string]error // by stream: the error of its last setup
-}
-
-// route is a Route with its state.
-type route struct {
-	Route
-	url   string
-	slots chan struct{} // one for each delivery in progress; with UnorderedBatch, one for each fetched group
-
-	pullBytes int // upper limit of the bytes that one pull request returns
-
-	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64 // see RouteCounts
-
-	repeat repeat
-
-	inFlight atomic.Int64
-	pulling  atomic.Bool
-	failure  atomic.Pointer[error]     // why it does not pull
-	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
 // New checks cfg and routes without network access.
@@ -109,7 +87,7 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 			return nil, fmt.Errorf("trigger: route %s: %s is not a stream of this service", r.Durable, r.Stream)
 		}
 		t.routes = append(t.routes, added)
-		t.deliveryMax = max(t.deliveryMax, 2*added.Timeout+settleTimeout) // waiting for another delivery, its own POST, and settling
+		t.deliveryMax = max(t.deliveryMax, 2*added.Timeout+settleTimeout) // 2: the slot may first be used by another POST
 	}
 	t.dividePending()
 	t.client = &http.Client{
@@ -127,7 +105,7 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 
 const (
 	minPullBytes    = 256 << 10
-	maxMessageBytes = 66 << 10 // size of an accepted message: data and attributes
+	maxMessageBytes = 66 << 10 // of an accepted message: data and attributes
 )
 
 // dividePending divides half of bus.MaxPending among the routes that fetch several messages at once: the
@@ -139,50 +117,11 @@ func (t *Trigger) dividePending() {
 	}
 }
 
-func setDefault[T int | time.Duration](value *T, d T) {
-	if *value <= 0 {
-		*value = d
-	}
-}
-
-func newRoute(r Route, cfg *Config) (*route, error) {
-	base := strings.ReplaceAll(cfg.BaseURL, "{function}", r.Function)
-	u, err := url.Parse(base)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, fmt.Errorf("%q is not a base URL such as http://localhost:8000", base)
-	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
-		return nil, errors.New("stream, durable, filters and function must be named")
-	case r.Batch < 0 || r.BatchWait < 0 || r.UnorderedBatch < 0:
-		return nil, errors.New("must have a batch size and wait of at least 0")
-	case r.InFlight < 1 && r.Batch == 0:
-		return nil, errors.New("must have at least one delivery in flight")
-	case r.AckWait < time.Second:
-		return nil, errors.New("must wait at least 1s for an acknowledgement")
-	case r.TickInterval != 0 && len(r.Filters) != 1:
-		return nil, errors.New("must have exactly one filter to tick")
-	case r.TickInterval != 0 && r.TickInterval < time.Second:
-		return nil, errors.New("must not tick more often than every 1s")
-	}
-	setDefault(&r.Timeout, cfg.Timeout)
-	posts := r.InFlight
-	if r.UnorderedBatch > 1 {
-		posts = max(r.InFlight/r.UnorderedBatch, 1)
-	}
-	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, posts)}, nil
-}
-
 // Run delivers until ctx ends. Then it stops pulling, waits at most DrainTimeout for running
 // deliveries, and returns. On each connect it creates missing streams and consumers and wakes the
 // functions of routes with a safety tick, since wake-ups may have been lost.
-//
-// A route depends only on its own stream. A failed setup is retried with growing delays while other
-// routes go on.
 func (t *Trigger) Run(ctx context.Context) {
-	// Deliveries run in work, which ends DrainTimeout after ctx.
+	// work is the context of deliveries. It ends DrainTimeout after ctx.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(t.cfg.DrainTimeout, abort) })()
@@ -198,7 +137,7 @@ func (t *Trigger) Run(ctx context.Context) {
 	t.client.CloseIdleConnections()
 }
 
-// runRoute runs one route until ctx ends and restarts it after each error. Then it waits for the route's
+// runRoute runs one route, and restarts it after each error, until ctx ends. Then it waits for the route's
 // deliveries and publishes a pending repeat.
 func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	var running sync.WaitGroup
@@ -227,8 +166,7 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	}
 }
 
-// maintainStream creates one stream on each connect and whenever it is missing. It covers streams
-// without a route too, since only the trigger creates streams.
+// maintainStream creates one stream on each connect and whenever the stream is missing.
 func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
 		conn, err := t.bus.AwaitConnection(ctx)
@@ -249,7 +187,7 @@ func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	}
 }
 
-// waitUntilMissing returns when a stream no longer exists, or ctx ends.
+// waitUntilMissing returns when a stream no longer exists or ctx ends.
 func (t *Trigger) waitUntilMissing(ctx context.Context, conn *bus.Connection, name string) {
 	for ctx.Err() == nil {
 		sleep(ctx, t.checkEvery)
@@ -270,7 +208,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ensure creates or changes a stream. What NATS refuses to change is logged once and is no error.
+// ensure creates or changes a stream. If NATS refuses to change a field, ensure logs that once and returns nil.
 func (t *Trigger) ensure(ctx context.Context, conn *bus.Connection, name string) error {
 	t.setupLocks[name].Lock()
 	defer t.setupLocks[name].Unlock()
@@ -357,7 +295,7 @@ func (t *Trigger) logMismatch(err error) error {
 	return nil
 }
 
-// logOnce logs an error that an operator should resolve, once.
+// logOnce logs a text as an error, once.
 func (t *Trigger) logOnce(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -367,7 +305,7 @@ func (t *Trigger) logOnce(text string) {
 	}
 }
 
-// pullOnce fetches as many messages as can be delivered now: a message that waits here uses up its AckWait.
+// pullOnce fetches only as many messages as can be delivered now: a message that waits here uses up its AckWait.
 func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
 	r.setDeadline(t.deliveryMax)
 	room, err := r.acquire(ctx)
@@ -394,28 +332,6 @@ func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consume
 		return nil
 	}
 	return err
-}
-
-// acquire waits for one free slot and takes all free ones.
-func (r *route) acquire(ctx context.Context) (int, error) {
-	select {
-	case r.slots <- struct{}{}:
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	for n := 1; ; n++ {
-		select {
-		case r.slots <- struct{}{}:
-		default:
-			return n, nil
-		}
-	}
-}
-
-func (r *route) release(n int) {
-	for range n {
-		<-r.slots
-	}
 }
 
 func (t *Trigger) logger(r *route, meta *jetstream.MsgMetadata) *slog.Logger {

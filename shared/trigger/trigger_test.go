@@ -41,7 +41,7 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 	} {
 		require.Equal(t, want, c.header.Get(name), name)
 	}
-	require.True(t, isSettled(t, broker.JS(), testRoute()))
+	require.True(t, isSettled(t, broker, testRoute()))
 }
 
 func TestWakeUpIsPostedAsTick(t *testing.T) {
@@ -68,8 +68,7 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 
 func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	_, b := newBroker(t)
 	gate := make(chan struct{})
 	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 		switch n {
@@ -82,7 +81,6 @@ func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 	route := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Minute}
 	cfg := testConfig(f)
 	cfg.MinBackoff, cfg.MaxBackoff = time.Hour, time.Hour
-	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, cfg, route)
 	b.Wake(bus.WakeRelay, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "the retry waits for an hour")
@@ -122,20 +120,18 @@ func TestInFlightIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broker := bustest.NewBroker(t)
-			b := newBus(t, broker.URL())
+			broker, b := newBroker(t)
 			gate := make(chan struct{})
 			f := newFunction(t, func(http.ResponseWriter, call, int) { <-gate })
 			cfg, route := testConfig(f), testRoute()
 			set(&cfg, &route)
-			require.NoError(t, b.Ensure(t.Context()))
 			for i := range 20 {
 				publishAll(t, b, eventMessage(strconv.Itoa(i)))
 			}
 			runTrigger(t, b, cfg, route)
 			bustest.Eventually(t, func() bool { return len(f.allCalls()) == 3 }, "as many as allowed")
 			close(gate)
-			bustest.Eventually(t, func() bool { return isSettled(t, broker.JS(), route) }, "all settled")
+			bustest.Eventually(t, func() bool { return isSettled(t, broker, route) }, "all settled")
 			require.Len(t, f.allCalls(), 20)
 			require.Equal(t, 3, f.peak)
 		})
@@ -144,13 +140,11 @@ func TestInFlightIsBounded(t *testing.T) {
 
 func TestRunWaitsForDeliveries(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	broker, b := newBroker(t)
 	gate := make(chan struct{})
 	f := newFunction(t, func(http.ResponseWriter, call, int) { <-gate })
 	route := testRoute()
 	route.InFlight = 1
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"))
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the POST is in progress")
@@ -171,8 +165,7 @@ func TestRunWaitsForDeliveries(t *testing.T) {
 
 func TestDrainTimeoutIsBounded(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
+	_, b := newBroker(t)
 	gate := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
 		if n == 1 {
@@ -182,7 +175,6 @@ func TestDrainTimeoutIsBounded(t *testing.T) {
 	defer close(gate)
 	cfg := testConfig(f)
 	cfg.DrainTimeout = 20 * time.Millisecond
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	first := runTrigger(t, b, cfg, testRoute())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the POST is in progress")
@@ -244,7 +236,7 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	broker.Stop()
 	close(gate)
 	broker.Start(broker.Dir)
-	bustest.Eventually(t, func() bool { return isSettled(t, broker.JS(), testRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, testRoute()) }, "all settled")
 	for i := range events {
 		require.NotZero(t, f.countOf(strconv.Itoa(i)), i)
 	}
@@ -295,11 +287,10 @@ func TestTriggerKeepsChangedConsumer(t *testing.T) {
 
 func TestBaseURLPerFunction(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
+	_, b := newBroker(t)
 	f := newFunction(t, respondWith(204))
 	cfg := testConfig(f)
 	cfg.BaseURL = f.URL + "/of-{function}/"
-	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	runTrigger(t, b, cfg, testRoute())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "delivered")

@@ -10,10 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// pullUnordered waits for a message and delivers it with those that are available, up to
-// UnorderedBatch.
+// pullUnordered waits for a message and delivers it with all that are available, up to UnorderedBatch.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
-	r.setDeadline(2 * t.deliveryMax) // until a slot is free: one POST, and then each of its events alone
+	r.setDeadline(2 * t.deliveryMax) // until a slot is free: one POST of a batch, then one of each event alone
 	select {
 	case r.slots <- struct{}{}:
 	case <-ctx.Done():

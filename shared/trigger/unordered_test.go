@@ -20,8 +20,7 @@ func unorderedRoute() Route {
 
 func TestUnorderedEventsArePostedTogether(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	broker, b := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		if slices.Contains(idsOf(t, c), "poison") {
@@ -30,12 +29,11 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 		}
 		l.record(t, c)
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	for _, id := range numbers(1, 100) {
 		publishAll(t, b, eventMessage(id))
 	}
 	trigger := runTrigger(t, b, testConfig(f), unorderedRoute())
-	bustest.Eventually(t, func() bool { return isSettled(t, js, unorderedRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, unorderedRoute()) }, "all settled")
 	ids := l.recorded()
 	slices.SortFunc(ids, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
 	require.Equal(t, numbers(1, 100), ids)
@@ -47,15 +45,16 @@ func TestUnorderedEventsArePostedTogether(t *testing.T) {
 	bustest.Eventually(t, func() bool { return f.countOf("alone") == 1 }, "a single event is not posted as a batch")
 
 	publishAll(t, b, eventMessage("101"), eventMessage("poison"), eventMessage("102"))
-	bustest.Eventually(t, func() bool { return isSettled(t, js, unorderedRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "the other events of the batch are accepted")
+	bustest.Eventually(t, func() bool {
+		return isSettled(t, broker, unorderedRoute()) && trigger.Counts()["d"].DeadLettered == 1
+	}, "the other events of the batch are accepted")
 	require.Subset(t, l.recorded(), []string{"101", "102"})
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 103 }, "all others are acknowledged") // they are counted after the server has acknowledged them
 }
 
 func TestUnorderedEventsAreRetried(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	broker, b := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		if n <= 3 {
@@ -65,26 +64,23 @@ func TestUnorderedEventsAreRetried(t *testing.T) {
 		}
 		l.record(t, c)
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	for _, id := range numbers(1, 50) {
 		publishAll(t, b, eventMessage(id))
 	}
 	runTrigger(t, b, testConfig(f), unorderedRoute())
-	bustest.Eventually(t, func() bool { return isSettled(t, js, unorderedRoute()) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, unorderedRoute()) }, "all settled")
 	require.ElementsMatch(t, numbers(1, 50), l.recorded())
 }
 
 func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	broker, b := newBroker(t)
 	release := make(chan struct{})
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) {
 		if slices.Contains(idsOf(t, c), "1") {
 			<-release
 		}
 	})
-	require.NoError(t, b.Ensure(t.Context()))
 	for _, id := range numbers(1, 100) {
 		publishAll(t, b, eventMessage(id))
 	}
@@ -93,7 +89,7 @@ func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the other events are accepted")
 	close(release)
-	bustest.Eventually(t, func() bool { return isSettled(t, js, route) }, "all settled")
+	bustest.Eventually(t, func() bool { return isSettled(t, broker, route) }, "all settled")
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 100 }, "all counted") // they are counted after the server has acknowledged them
 	require.EqualValues(t, 100, trigger.Counts()["d"].Acked, "each event once")
 }

@@ -1,9 +1,10 @@
-// Package bustest has what the tests of bus and trigger share: a NATS server for each test, events,
+// Package bustest has the helpers that the tests of bus and trigger share: a NATS server for each test, events,
 // and bounded waits. It does not import bus, because the tests of bus use it.
 package bustest
 
 import (
 	"context"
+	"net/url"
 	"path/filepath"
 	"testing"
 	"time"
@@ -26,7 +27,8 @@ const Poll = 5 * time.Millisecond
 type Broker struct {
 	t      *testing.T
 	Server *natsserver.Server
-	Dir    string // of its data
+	Dir    string              // of its data
+	js     jetstream.JetStream // nil before the first JS
 }
 
 // NewBroker starts a server.
@@ -50,29 +52,60 @@ func (b *Broker) Start(dir string) {
 	b.Server = natsserver.NewWith(b.t, natsserver.Options{Dir: dir, Port: b.Server.Port()})
 }
 
+// Password is the password of all users, if the server has users.
+const Password = "secret"
+
+// URLAs returns the address of the server with the credentials of a user.
+func (b *Broker) URLAs(user string) string {
+	u, err := url.Parse(b.URL())
+	require.NoError(b.t, err)
+	u.User = url.UserPassword(user, Password)
+	return u.String()
+}
+
 // Conn returns a connection that reconnects after Start.
 func (b *Broker) Conn() *nats.Conn {
 	b.t.Helper()
-	nc, err := nats.Connect(b.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(Poll))
+	return b.connect(b.URL())
+}
+
+// ConnAs is Conn with the credentials of a user and the prefix of the user's reply subjects.
+func (b *Broker) ConnAs(user, replyPrefix string) *nats.Conn {
+	b.t.Helper()
+	return b.connect(b.URLAs(user), nats.CustomInboxPrefix(replyPrefix))
+}
+
+func (b *Broker) connect(url string, options ...nats.Option) *nats.Conn {
+	b.t.Helper()
+	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(Poll))...)
 	require.NoError(b.t, err)
 	b.t.Cleanup(nc.Close)
 	return nc
 }
 
-// JS returns the JetStream API over a connection of its own.
+// JS returns the JetStream API. All calls share one connection, which reconnects after Start.
 func (b *Broker) JS() jetstream.JetStream {
 	b.t.Helper()
-	js, err := jetstream.New(b.Conn())
+	if b.js == nil {
+		var err error
+		b.js, err = jetstream.New(b.Conn())
+		require.NoError(b.t, err)
+	}
+	return b.js
+}
+
+// Stream looks up a stream.
+func (b *Broker) Stream(name string) jetstream.Stream {
+	b.t.Helper()
+	s, err := b.JS().Stream(b.t.Context(), name)
 	require.NoError(b.t, err)
-	return js
+	return s
 }
 
 // Info returns the state of a stream, with the number of messages of each subject.
-func (b *Broker) Info(js jetstream.JetStream, stream string) *jetstream.StreamInfo {
+func (b *Broker) Info(stream string) *jetstream.StreamInfo {
 	b.t.Helper()
-	s, err := js.Stream(b.t.Context(), stream)
-	require.NoError(b.t, err)
-	info, err := s.Info(b.t.Context(), jetstream.WithSubjectFilter(">"))
+	info, err := b.Stream(stream).Info(b.t.Context(), jetstream.WithSubjectFilter(">"))
 	require.NoError(b.t, err)
 	return info
 }
