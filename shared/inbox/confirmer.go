@@ -22,8 +22,8 @@ const (
 	maxPause       = 5 * time.Second
 )
 
-// Confirmer confirms received messages to a Sendonce service. Its methods are safe for concurrent use;
-// its fields must not change meanwhile.
+// Confirmer confirms received messages to a Sendonce service. Its methods are safe for concurrent use,
+// while no field changes.
 type Confirmer struct {
 	BaseURL  string // "https://messages.example.com", with or without a final slash
 	User     string
@@ -32,9 +32,9 @@ type Confirmer struct {
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 
-// Confirm posts the id, and the token if there is one, until the service has returned 204, with growing pauses and not before Retry-After. It
-// stops when ctx ends, after 20 seconds, or at a permanent error (a status other than 5xx, 408, 425 and
-// 429). Confirming twice is harmless.
+// Confirm posts the id, and the token if there is one, until the service returns 204, with growing pauses and
+// not before Retry-After. It stops when ctx ends, after 20 seconds, or at a permanent error (a status other
+// than 5xx, 408, 425 and 429). Confirming twice is harmless.
 func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()

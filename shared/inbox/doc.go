@@ -1,33 +1,33 @@
-// Package inbox lets a service process a message once that may be delivered several times. It needs one
-// table (DDL) in the service's own database.
+// Package inbox lets a service process a message once, although the message may be delivered several times. It
+// needs one table (DDL) in the service's own database.
 //
 // # Promises
 //
 //   - The effect of a message on that database happens once per consumer: the row that records the message
 //     and the effect are one commit.
 //   - A message is a duplicate only if its row exists, never because of an error.
-//   - A duplicate that arrives while the first is being processed waits for it, and is processed itself if
+//   - A duplicate that arrives while the first message is being processed waits, and is processed itself if
 //     the first was rolled back.
-//   - A duplicate is confirmed too: its sender may have repeated it because the first confirmation was lost.
+//   - A duplicate is confirmed too: the first confirmation may have been lost.
 //
 // # What cannot be promised
 //
 //   - Effects outside that database (a payment, a mail) are not undone by a rollback and may happen again.
 //     Record them in the same transaction and perform them afterwards; package outbox does that.
-//   - A message that is delivered again after Prune deleted its row is processed again. How late an operator
-//     may resend is not known here, so it is a parameter of Prune.
+//   - A message that is delivered again after Prune deleted its row is processed again. So Prune has a
+//     parameter for how late an operator may resend.
 //   - Messages arrive in no particular order.
 //   - The sender of a request is not checked: put the service's own authentication before Receiver.
 //
 // # Use
 //
-// Run DDL in a migration. A service that is called over HTTP mounts a Receiver; one with its own loop calls
-// Receiver.Receive for each message and acknowledges it after a nil error; one with its own transactions calls
-// Once. Call Prune regularly.
+// Run DDL in a migration. A service that is called over HTTP mounts a Receiver. A service with its own loop calls
+// Receiver.Receive for each message and acknowledges the message after a nil error. A service with its own
+// transactions calls Once. Call Prune regularly.
 //
-// The caller that confirms must be a receiver of the message. For messages to subjects an administrator grants
-// it the subjects (receives). A message to a URL with confirm: true has a token in its attribute confirmtoken,
-// which Confirmer sends.
+// The caller that confirms must be a receiver of the message. For messages to subjects, an administrator grants
+// the subjects to the caller (receives). A message to a URL with confirm: true has a token in its attribute
+// confirmtoken, which Confirmer sends.
 //
 // A service that reads messages from NATS has its own user and account there, and a durable consumer of the
 // same name on the stream MESSAGES, which an operator creates:
@@ -35,8 +35,8 @@
 //	js, err := jetstream.NewWithDomain(nc, "sendonce")
 //	consumer, err := js.Consumer(ctx, "MESSAGES", "points")
 //
-// It may only fetch from that consumer and acknowledge.
+// The account may only fetch from that consumer and acknowledge.
 //
-// A message whose effect never succeeds is redelivered until its sends are used up, and then is in the sender's
-// list of stuck messages. To avoid that, record the failure in the effect and return nil.
+// A message whose effect never succeeds is redelivered until its sends are used up. Then the sender's list of
+// stuck messages has it. To avoid that, record the failure in the effect and return nil.
 package inbox

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DDL creates the table of this package in the first schema of the search path. It is idempotent. An
-// empty id is refused, since all messages without an id would count as duplicates of each other.
+// DDL creates the table of this package in the first schema of the search path. It is idempotent. The table
+// refuses an empty id, since all messages without an id would count as duplicates of each other.
 const DDL = `
 CREATE TABLE IF NOT EXISTS message_inbox (
 	consumer    text COLLATE "C" NOT NULL CHECK (consumer <> ''),
@@ -26,11 +26,10 @@ const (
 	// maxSchedule is the time from the first to the last of 20 sends, the maximum: 10 s, 1 min, 10
 	// min, then 1 h each, plus a fifth for jitter.
 	maxSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
-	// redriveMargin is the time that an operator has for a redrive: the last send stays in its stream for
-	// so long.
+	// redriveMargin is how long the last send stays in its stream, where an operator can redrive it.
 	redriveMargin = 7 * 24 * time.Hour
 
-	// MinKeep is the shortest time for which Prune keeps a row. A younger message may still be sent
+	// MinKeep is the shortest age at which Prune deletes a row. A younger message may still be sent
 	// again automatically.
 	MinKeep = maxSchedule + redriveMargin
 )
@@ -52,8 +51,8 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 //	}
 //	return confirm(ctx, id)
 //
-// Once waits for another transaction with the same message. If the effect fails, it rolls tx back, so that the
-// row cannot be committed without the effect.
+// Once waits for another transaction with the same message. If the effect fails, Once rolls tx back, so that
+// the row cannot be committed without the effect.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
 	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
 	if err != nil {
@@ -77,8 +76,7 @@ func rollBack(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// pruneBatch is the number of rows deleted by one transaction.
-const pruneBatch = 1000
+const pruneBatch = 1000 // rows of one transaction
 
 const pruneSQL = `
 DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
@@ -86,10 +84,10 @@ DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
 	WHERE consumer = $1 AND received_at < now() - $2::interval
 	ORDER BY received_at LIMIT $3 FOR UPDATE SKIP LOCKED)`
 
-// Prune deletes consumer's rows received longer than olderThan ago, in small transactions, and returns
+// Prune deletes the rows of consumer that are older than olderThan, in small transactions, and returns
 // their number. resendHorizon is the longest time after which a message may be sent again, by a
-// redrive or a restored backup of the sender. Prune refuses an olderThan below it or below MinKeep. It
-// is safe to run concurrently.
+// redrive or a restored backup of the sender. Prune refuses an olderThan below resendHorizon or MinKeep.
+// Several calls may run at once.
 func Prune(ctx context.Context, db *pgxpool.Pool, consumer string, olderThan, resendHorizon time.Duration) (n int64, err error) {
 	if keep := max(MinKeep, resendHorizon); olderThan < keep {
 		return 0, fmt.Errorf("inbox: prune: messages may be sent again for %s, so rows older than %s cannot be deleted", keep, olderThan)

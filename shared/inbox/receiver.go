@@ -32,7 +32,7 @@ type Message struct {
 }
 
 // Receiver does all steps for a message: transaction, Once, commit, confirmation. Its methods are safe
-// for concurrent use; its fields must not change meanwhile.
+// for concurrent use, while no field changes.
 type Receiver struct {
 	DB       *pgxpool.Pool
 	Consumer string // each consumer processes a message once

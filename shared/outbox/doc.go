@@ -3,18 +3,18 @@
 //
 // # Promises
 //
-//   - A message of a committed transaction reaches the Sendonce service, however
-//     often either side is killed; one of a rolled back transaction never does.
-//   - Sendonce accepts it once: the row's id is its client_msg_id, so a POST that is repeated after a lost
-//     response, or by another forwarder, is a replay.
-//   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. In all other cases it is kept,
-//     and last_error has the reason of the last failure.
-//   - A message that the service refuses does not block others. It is kept for an operator, in the list of
+//   - A message of a committed transaction reaches the Sendonce service, however often either side is
+//     killed. A message of a rolled back transaction never does.
+//   - Sendonce accepts a message once: the row's id is the client_msg_id, so a POST that is repeated after a
+//     lost response, or by another forwarder, is a replay.
+//   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. Until then it stays, and
+//     last_error has the reason of the last failure.
+//   - A message that the service refuses does not block others. It stays for an operator, in the list of
 //     Refused.
 //   - A 429 that names a field means that the receiver's inbox is full: only this message is sent later. A 429
 //     without fields is about the caller: it pauses all messages, as 503 and wrong credentials do.
-//   - Any number of forwarders may run. They lock rows while they POST: the rows of a killed forwarder are
-//     unlocked when Postgres notices that its connection is closed, at the latest after 30 seconds.
+//   - Any number of forwarders may run. They lock rows while they POST. If a forwarder is killed, Postgres
+//     unlocks its rows within 30 seconds.
 //
 // # What cannot be promised
 //

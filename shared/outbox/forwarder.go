@@ -39,8 +39,8 @@ func NewForwarder(db *pgxpool.Pool, service *api.Client, log *slog.Logger) *Forw
 	return &Forwarder{db: db, service: service, log: log, wake: make(chan struct{}, 1), poll: pollEvery}
 }
 
-// Wake makes Run read the table at once. Call it after the commit of a Put. It never blocks, and
-// without it Run reads within five seconds.
+// Wake makes Run read the table at once instead of within five seconds. Call it after the commit of a Put.
+// It never blocks.
 func (f *Forwarder) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -76,16 +76,16 @@ func (f *Forwarder) Run(ctx context.Context) {
 }
 
 // Drain sends all due messages and returns how many the service accepted. It stops with an error if
-// the database or the service is unavailable. A message that fails by itself is kept, logged, and does
-// not delay others.
+// the database or the service is unavailable. A message that fails alone is logged, stays, and does not
+// delay others.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
-		found, accepted, err := f.forwardBatch(ctx)
+		locked, accepted, err := f.forwardBatch(ctx)
 		n += accepted
 		if err != nil {
 			return n, fmt.Errorf("outbox: forward: %w", err)
 		}
-		if found < batchSize {
+		if locked < batchSize {
 			return n, nil
 		}
 	}
@@ -99,8 +99,8 @@ type row struct {
 	outcome
 }
 
-// forwardBatch runs one transaction: lock, send, settle. The row locks keep other forwarders away.
-func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err error) {
+// forwardBatch locks, sends and settles rows in one transaction. The locks keep other forwarders away.
+func (f *Forwarder) forwardBatch(ctx context.Context) (locked, accepted int, err error) {
 	tx, err := f.db.Begin(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -140,7 +140,7 @@ func rollBack(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// report counts accepted messages, logs each that failed by itself, and returns the cause if the
+// report counts accepted messages, logs each message that failed alone, and returns the cause if the
 // service is unavailable.
 func (f *Forwarder) report(ctx context.Context, rows []row) (accepted int, unavailable error) {
 	for _, r := range rows {

@@ -51,8 +51,8 @@ type Message struct {
 	ExpectedReceipts int       `json:"expected_receipts,omitempty"` // 0 = the service's default
 }
 
-// request is the body of POST /api/v1/messages. Put encodes it once, since the service refuses the
-// same id with another body.
+// request is the body of POST /api/v1/messages. Put encodes a message only once, since the service refuses
+// the same id with another body.
 type request struct {
 	ClientMsgID string `json:"client_msg_id"`
 	Message
@@ -62,9 +62,9 @@ type request struct {
 
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
 
-// Put adds m to the outbox: it is sent if tx commits. Put returns the id of the message in Sendonce
-// (client_msg_id). A message that the service would refuse as invalid leaves tx unchanged and usable: the error names the
-// fields, as in the request, and what is accepted.
+// Put adds m to the outbox: m is sent if tx commits. Put returns the id of the message in Sendonce
+// (client_msg_id). If the service would refuse m as invalid, tx stays unchanged and usable, and the error has
+// the names of the fields in the request and the accepted values.
 func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if (m.To == "") == (m.RoutingKey == "") {
 		return "", errors.New("outbox: give either To or RoutingKey")
@@ -122,8 +122,8 @@ const refusedSQL = `
 SELECT id::text, body::text, created_at, refused_at, tries, last_error FROM message_outbox
 WHERE refused_at IS NOT NULL ORDER BY refused_at, id LIMIT $1`
 
-// Refused returns up to limit refused messages, oldest refusal first. They stay until Retry or until
-// their rows are deleted.
+// Refused returns up to limit refused messages, oldest refusal first. A refused message stays until Retry
+// or until its row is deleted.
 func Refused(ctx context.Context, db *pgxpool.Pool, limit int) ([]RefusedMessage, error) {
 	rows, err := db.Query(ctx, refusedSQL, limit)
 	if err != nil {

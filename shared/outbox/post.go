@@ -94,9 +94,9 @@ func outcomeOf(status int, header http.Header, raw []byte) outcome {
 	return o
 }
 
-// verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) or
-// a wrong address (404, 405) affect every message and are corrected in the settings. A 429 is about the
-// caller, unless it names a field of the message: then the quota of this receiver is used up.
+// verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) and
+// a wrong address (404, 405) affect every message. A 429 is about the caller, unless it names a field of the
+// message: then the quota of this receiver is used up.
 func verdictOf(refused *api.Error) verdict {
 	switch refused.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,
@@ -108,8 +108,6 @@ func verdictOf(refused *api.Error) verdict {
 		if len(refused.Fields) > 0 {
 			return verdictLater
 		}
-		return verdictUnavailable
-	default:
-		return verdictUnavailable
 	}
+	return verdictUnavailable
 }
