@@ -21,15 +21,15 @@ import (
 // errBadDestination means that a compromised function wrote the row: submit checks destinations.
 var errBadDestination = errors.New("submit accepts no such destination")
 
-// errEndpointChanged means that an endpoint was deleted or enabled again before the event of its
-// disabling was published. The reason is no longer stored, so there is nothing to publish.
+// errEndpointChanged means that an endpoint was deleted or enabled again before the event that says that it
+// was disabled was published. The reason is no longer stored, so there is nothing to publish.
 var errEndpointChanged = errors.New("the endpoint was deleted or enabled again")
 
 // errAlertMissing means that another program wrote the event: an alert is deleted only after its events are
 // published.
 var errAlertMissing = errors.New("the alert does not exist")
 
-// messageEvent returns a reliable message as a CloudEvent, whose id is the id of the message.
+// messageEvent returns a reliable message as a CloudEvent with the id of the message.
 func messageEvent(d messages.Due) (bus.Message, error) {
 	to := d.To()
 	if err := to.Check(); err != nil {
@@ -46,8 +46,8 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
 }
 
-// changeEvent returns an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
-// extension sequence has leading zeros, so that it sorts as text.
+// changeEvent returns an event of a task, a message, an alert or an endpoint as a CloudEvent. The
+// extension sequence has leading zeros, so that sequences sort as texts.
 func changeEvent(d events.Due) (bus.Message, error) {
 	if d.Kind == store.KindWebhookDisabled && d.DisabledReason == "" {
 		return bus.Message{}, errEndpointChanged

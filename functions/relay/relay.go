@@ -4,14 +4,14 @@
 //	POST /events/relay
 //
 // A relay locks rows while it publishes them, so any number of relays may run at once. If a relay
-// dies, its rows stay due. A sender's messages to one receiver keep their order, even while NATS is
-// unavailable.
+// dies, its rows stay due. The messages of one sender to one receiver keep their order, even while NATS
+// is unavailable.
 //
-// A stream that is full, has no leader or does not reply is paused for 2 s, then 4 s, up to a
-// minute. After each pause the relay tries a few messages. The messages for the stream keep their
-// order, their rows are not updated, and other streams are not affected. If a stream refuses a single
-// message, for example because its subject has reached a limit, only that message is retried later,
-// and later messages may overtake it.
+// The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
+// minute. After each pause it tries a few messages. The messages for the stream keep their order, their
+// rows are not updated, and other streams are not affected. If a stream refuses a single message, for
+// example because the subject has reached a limit, only that message is retried later, and later messages
+// may overtake it.
 package relay
 
 import (
@@ -53,14 +53,14 @@ const (
 	publishTimeout   = 2 * time.Second // limits how long the rows stay locked
 	unavailablePause = 2 * time.Second
 	maxBatchTime     = 10 * time.Second // for one batch of messages and one of events
-	reservedBytes    = 16 << 20         // of memory: the store returns at most about 4 MiB of messages or events at a time
+	reservedBytes    = 16 << 20         // of memory; the store returns at most about 4 MiB of messages or events at a time
 )
 
 type relayer struct {
 	events         *events.Store
 	messages       *messages.Store
 	env            *fn.Env
-	destinationLog loglimit.Limit // limits the log lines of logBadDestination
+	destinationLog loglimit.Limit // of logBadDestination
 }
 
 // relay publishes all messages and events that are due, in alternating batches, and schedules the
@@ -96,9 +96,9 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext schedules the next relay for when the next message or event is due or a stream pause ends.
-// It covers rows that other relays have locked or delayed too: these relays may die before they schedule
-// their own next call.
+// scheduleNext schedules the next call for when the next message or event is due or a stream pause ends.
+// It includes rows that other relays have locked or delayed: another relay may die before it schedules its
+// next call.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
@@ -107,7 +107,7 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 	return err
 }
 
-// finishBatch schedules a relay for when the relayed messages are due again, wakes deliver if a stream
+// finishBatch schedules a call for when the relayed messages are due again, wakes deliver if a stream
 // is full, and logs paused and resumed streams. It sets More to false after an error and while NATS is
 // unavailable.
 func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, error) {
@@ -124,7 +124,6 @@ func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, 
 	return relayed, err
 }
 
-// logStreams logs each stream that was paused or resumed. Failed attempts in between are not logged.
 func (r *relayer) logStreams(changes []store.StreamChange) {
 	for _, c := range changes {
 		if c.Reason == "" {
@@ -149,7 +148,7 @@ func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, e
 	}))
 }
 
-// publish publishes n messages, which build returns, and returns the result of each.
+// publish publishes the n messages that build returns, and returns the result of each.
 func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Message, error)) []message.Result {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -162,8 +161,8 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 	results := make([]message.Result, n)
 	logged := false
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
-		// The errors of a batch are usually the same, so only one is logged. The reason of a refusal is
-		// stored in the message's row instead.
+		// The errors of a batch are usually the same, so only one is logged. A refusal is not logged: the
+		// message's row has the reason.
 		if err != nil && !errors.Is(err, bus.ErrRefused) && !logged {
 			r.env.Log.Warn("publish failed", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
 			logged = true
@@ -190,13 +189,12 @@ func (r *relayer) result(invalid, err error) message.Result {
 	}
 }
 
-// logBadDestination logs errBadDestination, at most once a minute. The row of each message has the
-// reason.
+// logBadDestination logs errBadDestination, at most once a minute.
 func (r *relayer) logBadDestination(err error) {
 	if !errors.Is(err, errBadDestination) {
 		return
 	}
-	if unlogged, log := r.destinationLog.Next(); log {
+	if unlogged, logNow := r.destinationLog.Next(); logNow {
 		r.env.Log.Error("a message has a destination that submit does not accept: another function or program wrote it", "function", "relay",
 			"error", err, "unlogged", unlogged, "do", "list these messages with GET /api/v1/messages/stuck?kind=sending, and find out which function was compromised")
 	}

@@ -14,8 +14,7 @@ import (
 const drainInterval = 200 * time.Millisecond
 
 // Drain is the command drain. It returns once every message in the stream of accepted messages is
-// saved or a dead letter, whatever the state of its consumers. If new messages are accepted meanwhile,
-// it may never return.
+// saved or a dead letter. While new messages are accepted, it may never return.
 func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	var after uint64
 	for printed := math.MaxInt; ; {
@@ -39,17 +38,17 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	}
 }
 
-// countUnsaved counts the messages in the stream after a sequence number that are neither saved nor a
-// dead letter. Up to the sequence number savedTo there are none. It does not use accepted_checked,
-// which every function can write.
+// countUnsaved counts the messages after a sequence number that are neither saved nor a dead letter. Up to
+// the sequence number savedTo there are none. It does not use accepted_checked, which every function can
+// write.
 func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedTo uint64, err error) {
 	state, err := env.Bus().AcceptState(ctx)
 	if err != nil {
 		return 0, after, err
 	}
 	savedTo = after
-	err = eachUnsaved(ctx, env, after, state.LastSeq, state, func(found []bus.AcceptedMessage, last uint64) error {
-		if n += len(found); n == 0 {
+	err = eachUnsaved(ctx, env, after, state.LastSeq, state, func(unsaved []bus.AcceptedMessage, last uint64) error {
+		if n += len(unsaved); n == 0 {
 			savedTo = last
 		}
 		return nil
@@ -57,8 +56,7 @@ func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedT
 	return n, savedTo, err
 }
 
-// printDeadLetters prints how many accepted messages are dead letters: only an operator can act on
-// them.
+// printDeadLetters prints how many accepted messages are dead letters, if any.
 func printDeadLetters(ctx context.Context, env *fn.Env) error {
 	dead, err := env.Messages.CountBuried(ctx)
 	if err == nil && dead > 0 {

@@ -20,7 +20,7 @@ const (
 )
 
 // reconcile saves messages that the consumers have acknowledged and that are not in the database. If
-// nothing was acknowledged for idleTime, it checks all messages that the stream had that long ago.
+// nothing was acknowledged for idleTime, it also checks all messages that are older than idleTime.
 func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	state, err := s.env.Bus().AcceptState(ctx)
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	if after > state.LastSeq { // only a compromised function can have written this
 		after = 0
 	}
-	err = eachUnsaved(ctx, s.env, after, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
-		if err := s.saveMissing(ctx, c, found); err != nil {
+	err = eachUnsaved(ctx, s.env, after, upTo, state, func(unsaved []bus.AcceptedMessage, last uint64) error {
+		if err := s.saveMissing(ctx, c, unsaved); err != nil {
 			return err
 		}
 		return s.messages.SetChecked(ctx, state.Created, last, state.LastSeq)
@@ -57,48 +57,48 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 // eachUnsaved scans the sequence numbers of the stream from after (exclusive) to upTo (inclusive) in
 // parts, oldest first. For each part it calls each with the messages that are neither saved nor a dead
 // letter, and with the last sequence number of the part.
-func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
+func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(unsaved []bus.AcceptedMessage, last uint64) error) error {
 	for first := max(after+1, state.FirstSeq); first <= upTo; first += scanSize {
 		last := min(first+scanSize-1, upTo)
 		missing, err := env.Messages.MissingSequences(ctx, first, last)
 		if err != nil {
 			return err
 		}
-		found, err := env.Bus().AcceptedAt(ctx, missing)
+		unsaved, err := env.Bus().AcceptedAt(ctx, missing)
 		if err != nil {
 			return err
 		}
-		if found, err = withoutDeadLetters(ctx, env, found); err != nil {
+		if unsaved, err = withoutDeadLetters(ctx, env, unsaved); err != nil {
 			return err
 		}
-		if err := each(found, last); err != nil {
+		if err := each(unsaved, last); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func withoutDeadLetters(ctx context.Context, env *fn.Env, found []bus.AcceptedMessage) ([]bus.AcceptedMessage, error) {
-	if len(found) == 0 {
+func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.AcceptedMessage) ([]bus.AcceptedMessage, error) {
+	if len(unsaved) == 0 {
 		return nil, nil
 	}
-	ids := make([]string, len(found))
-	for i, a := range found {
-		ids[i] = a.Event.ID()
+	ids := make([]string, len(unsaved))
+	for i, m := range unsaved {
+		ids[i] = m.Event.ID()
 	}
 	buried, err := env.Messages.Buried(ctx, ids)
-	return slices.DeleteFunc(found, func(a bus.AcceptedMessage) bool { return slices.Contains(buried, a.Event.ID()) }), err
+	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(buried, m.Event.ID()) }), err
 }
 
 // saveMissing saves messages that were acknowledged and are not saved. Only a defect can cause that.
-func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.AcceptedMessage) error {
-	if len(found) > 0 {
-		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(found))
+func (s *saver) saveMissing(ctx context.Context, c *fn.Call, unsaved []bus.AcceptedMessage) error {
+	if len(unsaved) > 0 {
+		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(unsaved))
 	}
-	for part := range slices.Chunk(found, saveRows) {
+	for part := range slices.Chunk(unsaved, saveRows) {
 		events := make([]streamevent.Event, len(part))
-		for i, a := range part {
-			events[i] = streamevent.FromStream(a.Event, a.Seq, a.Fingerprint)
+		for i, m := range part {
+			events[i] = streamevent.FromStream(m.Event, m.Seq, m.Fingerprint)
 		}
 		if err := s.batch(ctx, c, events); err != nil {
 			return err
@@ -107,8 +107,8 @@ func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.Accepte
 	return nil
 }
 
-// shortWindow is the deduplication window once the stream is half full: accepting new messages is
-// more important, and the primary key finds repeats too.
+// shortWindow is the deduplication window once the stream is half full. Accepting new messages is
+// more important, and the primary key of the messages detects repeats too.
 const shortWindow = 15 * time.Minute
 
 func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
@@ -139,8 +139,8 @@ func (s *saver) schedulePurge(rows []*messages.Submission) {
 	}
 }
 
-// purge removes from the stream the messages that were saved before the window. Then it deletes old rows
-// of accepted_messages that belong to no message in the stream.
+// purge removes from the stream the messages that were saved before the window. Then it deletes the old rows
+// of accepted_messages whose message the stream does not have.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
 		saved, err := s.messages.PurgeCandidates(ctx, window, purgeRows)
@@ -164,8 +164,8 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 }
 
 // removeUnusable removes entries of the stream that are older than the window and can never be saved:
-// events that are not messages, which are dead letters, and entries that are not events. The consumers
-// must have acknowledged everything up to the sequence number upTo.
+// events that are not messages, which are dead letters, and entries that are not events. upTo is the sequence
+// number up to which the consumers have acknowledged everything.
 func (s *saver) removeUnusable(ctx context.Context, upTo uint64, window time.Duration) error {
 	oldest, err := s.env.Bus().OldestAccepted(ctx, upTo, window, purgeRows)
 	if err != nil {

@@ -8,32 +8,31 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// maxSenders limits the senders in memory.
-const maxSenders = 10_000
+const maxSenders = 10_000 // in memory
 
 // reorderCounter counts messages that this process saves out of the stream's order: within a shard,
 // and within the messages of one sender, where the order is guaranteed and the count must stay 0.
 type reorderCounter struct {
 	mu      sync.Mutex
-	shards  map[int]int64    // the highest sequence saved, by shard
-	senders map[string]int64 // the same by sender
+	shards  map[int]int64    // by shard: the highest sequence number saved
+	senders map[string]int64 // by sender: the same
 }
 
-func (o *reorderCounter) count(m *messages.Submission, shards int, metrics telemetry.TwoPhase) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.senders == nil || len(o.senders) > maxSenders {
-		o.senders = map[string]int64{}
+func (r *reorderCounter) count(m *messages.Submission, shards int, metrics telemetry.TwoPhase) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.senders == nil || len(r.senders) > maxSenders {
+		r.senders = map[string]int64{}
 	}
-	if o.shards == nil {
-		o.shards = map[int]int64{}
+	if r.shards == nil {
+		r.shards = map[int]int64{}
 	}
 	shard := bus.ShardOf(m.From, shards)
-	if o.shards[shard] > m.AcceptSeq {
+	if r.shards[shard] > m.AcceptSeq {
 		metrics.ReorderByAcceptSeq.Inc()
 	}
-	if o.senders[m.From] > m.AcceptSeq {
+	if r.senders[m.From] > m.AcceptSeq {
 		metrics.ReorderByFrom.Inc()
 	}
-	o.shards[shard], o.senders[m.From] = max(o.shards[shard], m.AcceptSeq), max(o.senders[m.From], m.AcceptSeq)
+	r.shards[shard], r.senders[m.From] = max(r.shards[shard], m.AcceptSeq), max(r.senders[m.From], m.AcceptSeq)
 }

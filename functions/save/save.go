@@ -2,8 +2,8 @@
 //
 //	POST /events/save
 //
-// It receives the messages of each shard in batches, one batch at a time and in the order of the
-// stream. It returns 2xx once a batch is committed together with the acknowledgements to the senders.
+// save receives the messages of each shard in batches, one batch at a time and in the order of the
+// stream. It returns 2xx once a batch and the acknowledgements to the senders are committed.
 // On a tick it saves accepted messages that are missing in the database, which only a defect can
 // cause, and removes from the stream the messages that were saved long ago.
 package save
@@ -83,7 +83,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submissio
 		return nil
 	}
 	metrics := s.env.Metrics().TwoPhase
-	out, err := s.messages.SaveAccepted(ctx, rows)
+	savings, err := s.messages.SaveAccepted(ctx, rows)
 	if err != nil {
 		metrics.SaveFail.Inc()
 		return err
@@ -92,8 +92,8 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submissio
 	counts := map[messages.Saving]int{}
 	var relay, deliver bool
 	for i, m := range rows {
-		counts[out[i]]++
-		switch out[i] {
+		counts[savings[i]]++
+		switch savings[i] {
 		case messages.SavedNow:
 			metrics.SaveLag.Observe(time.Since(m.AcceptedAt))
 			s.reorders.count(m, s.env.Config.TwoPhase.Shards, metrics)
@@ -103,7 +103,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submissio
 			metrics.SaveFail.Inc()
 			continue
 		}
-		// For a repeat too: the process that saved the message may have died before it woke them.
+		// For a repeat too: the process that saved the message may have died before it woke the functions.
 		deliver = deliver || m.To.Kind == message.URL
 		relay = relay || m.To.Kind != message.URL
 	}

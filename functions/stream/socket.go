@@ -27,7 +27,7 @@ func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *
 	return serve(ctx, c, socketWriter{socket}, f)
 }
 
-// submit submits the message of one frame. Its sender is user unless the frame names another.
+// submit submits the message of one frame. The sender is user unless the frame names another.
 func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, error) {
 	var req intake.Request
 	bad := decode.Object(c.Body, &req)
@@ -60,12 +60,10 @@ func frame(event string, data any) (api.SocketFrame, error) {
 // socketWriter is a writer of WebSocket frames.
 type socketWriter struct{ socket *fn.Socket }
 
-// Send sends an event of the user's stream.
 func (w socketWriter) Send(id, event string, data []byte) error {
 	return w.sendFrame(id, api.SocketFrame{Event: event, Data: data})
 }
 
-// Mark sends a position from which to resume, without an event.
 func (w socketWriter) Mark(id string) error {
 	return w.sendFrame(id, api.SocketFrame{Event: api.SocketMark})
 }
@@ -79,7 +77,6 @@ func (w socketWriter) sendFrame(id string, f api.SocketFrame) error {
 	return w.socket.Send(f)
 }
 
-// Comment sends a line of text for people.
 func (w socketWriter) Comment(text string) error {
 	f, err := frame(api.SocketNotice, api.SocketNote{Message: text})
 	if err != nil {

@@ -3,10 +3,10 @@
 //	GET /api/v1/stream/{user}
 //	POST /api/v1/stream/{user}/token
 //
-// The response is server-sent events, read from the NATS stream that the relay publishes to. The
-// database is used to authenticate the caller and to find gaps, not for the events. A request to
-// upgrade gets a WebSocket with the same events, on which the client also submits messages: each of
-// its frames is the body of a POST to /api/v1/messages.
+// The response is server-sent events from the NATS stream USERS. The database is used to authenticate the
+// caller and to find gaps, not for the events. A request to upgrade gets a WebSocket with the same events,
+// on which the client also submits messages: each frame of the client is the body of a POST to
+// /api/v1/messages.
 package stream
 
 import (
@@ -33,7 +33,7 @@ type Config struct {
 	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to reconnect, 5s to 55m; set less than the limit of your platform for one call"`
 }
 
-// Validate checks what the types alone cannot.
+// Validate checks the range of Max.
 func (c *Config) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(c.Max < 5*time.Second || c.Max > 55*time.Minute, "SENDONCE_STREAM_MAX", "must be between 5s and 55m")
@@ -76,7 +76,7 @@ func (r *request) Validate() []task.Field {
 	return bad
 }
 
-// stream sends a user's events until ctx ends. Then it returns the cause, which does not count as a failure.
+// stream sends a user's events until ctx ends, and returns the cause, which does not count as a failure.
 func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
 	f, err := s.openFollower(ctx, c, req)
 	if err != nil {
@@ -104,14 +104,14 @@ func token(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
 
 // openFollower starts to read the events of the user in the path, if the caller may read them.
 func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*bus.Follower, error) {
-	if _, err := c.ActFor(c.PathValue("user")); err != nil {
+	user := c.PathValue("user")
+	if _, err := c.ActFor(user); err != nil {
 		return nil, err
 	}
 	after, err := startAfter(c, req)
 	if err != nil {
 		return nil, err
 	}
-	user := c.PathValue("user")
 	removed := func(ctx context.Context) (uint64, error) { return s.messages.InboxTrimmed(ctx, user) }
 	f, err := s.bus.Follow(ctx, user, after, removed, c.AcquireRead)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	return f, nil
 }
 
-// startAfter returns the id of the event after which to start: from the header Last-Event-ID, else from
-// the parameter after. nil means to start with new events.
+// startAfter returns the id after which to start, from the header Last-Event-ID or else the parameter after;
+// nil = start with new events.
 func startAfter(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.Rules
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)
@@ -143,8 +143,8 @@ func startAfter(c *fn.Call, req request) (*uint64, error) {
 // writer writes the events of one stream, as server-sent events or WebSocket frames.
 type writer interface {
 	Send(id, event string, data []byte) error
-	Mark(id string) error
-	Comment(text string) error
+	Mark(id string) error      // sends a position from which to resume, without an event
+	Comment(text string) error // for people
 }
 
 // session is one open stream.
@@ -157,53 +157,53 @@ type session struct {
 
 // serve sends all events of f until ctx ends.
 func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
-	t := &session{call: c, out: out, follower: f}
-	defer func() { c.Log("events", t.events) }()
-	err := t.mark()
+	s := &session{call: c, out: out, follower: f}
+	defer func() { c.Log("events", s.events) }()
+	err := s.mark()
 	for err == nil {
-		err = t.next(ctx)
+		err = s.next(ctx)
 	}
 	return err
 }
 
-// next waits for an event and sends it. An event that cannot be encoded is skipped with a comment,
-// so that it does not block those after it.
-func (t *session) next(ctx context.Context) error {
-	m, err := t.follower.Next(ctx)
+// next waits for an event and sends it. If the event cannot be encoded, next sends a comment instead, so
+// that later events are not blocked.
+func (s *session) next(ctx context.Context) error {
+	m, err := s.follower.Next(ctx)
 	var gap *bus.GapError
 	if errors.As(err, &gap) {
-		return t.gap(gap)
+		return s.gap(gap)
 	}
 	if err != nil {
 		return err
 	}
-	event, data, err := t.encode(m)
+	event, data, err := s.encode(m)
 	switch {
 	case task.CodeOf(err) == task.CodeServerBusy:
 		return err // the client reconnects and continues after the last event that it received
 	case err != nil:
-		t.call.Log("skipped", m.Seq, "cause", err.Error())
-		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and skipped", m.Seq)), t.mark())
+		s.call.Log("skipped", m.Seq, "cause", err.Error())
+		return errors.Join(s.out.Comment(fmt.Sprintf("event %d is not readable and skipped", m.Seq)), s.mark())
 	}
-	defer t.call.Unreserve()
-	t.events++
-	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
+	defer s.call.Unreserve()
+	s.events++
+	return s.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
 // encode returns the name and the data of an event, and reserves the memory to send it. It releases m
 // before the event is sent: a slow client must not block others. The error has the code server_busy if
 // there is no memory; any other error means that the event cannot be encoded.
-func (t *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
+func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
 	if event, data, err = encodeEvent(m); err != nil {
 		return "", nil, err
 	}
-	return event, data, t.call.TryReserve(sendCopies * len(data))
+	return event, data, s.call.TryReserve(sendCopies * len(data))
 }
 
-// gap sends an event that says that messages may be missing. Its id is the position at which the
-// stream continues.
-func (t *session) gap(gap *bus.GapError) error {
+// gap sends an event that says that messages may be missing. The id of the event is the position at which
+// the stream continues.
+func (s *session) gap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
 		Message: "messages with ids greater than after and less than next may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER their messages, " +
@@ -212,17 +212,17 @@ func (t *session) gap(gap *bus.GapError) error {
 	if err != nil {
 		return err
 	}
-	return t.out.Send(strconv.FormatUint(t.follower.After(), 10), api.StreamGap, data)
+	return s.out.Send(strconv.FormatUint(s.follower.After(), 10), api.StreamGap, data)
 }
 
-// mark sends the present position. Without it a client that reconnects before its first event would
+// mark sends the present position. Without a mark, a client that reconnects before its first event would
 // miss the events in between.
-func (t *session) mark() error {
-	return t.out.Mark(strconv.FormatUint(t.follower.After(), 10))
+func (s *session) mark() error {
+	return s.out.Mark(strconv.FormatUint(s.follower.After(), 10))
 }
 
-// encodeEvent returns the name and the data of an event. All events are sent whole, except
-// acknowledgements: their data is enough, because the user sent the message.
+// encodeEvent returns the name and the data of an event: the whole event, but of an acknowledgement only the
+// data, because the user sent the message.
 func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		if !json.Valid(m.Event.Data()) {

@@ -11,11 +11,10 @@ import (
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 )
 
-// progressEvery is how often Archive prints its progress in a table.
-const progressEvery = 5 * time.Second
+const progressEvery = 5 * time.Second // between two lines about one table
 
-// Archive is the command archive. It does all archiving at once and prints it; sweep does a part of it
-// on each tick. Both may run at the same time.
+// Archive is the command archive. It archives everything at once and prints the progress; sweep archives a
+// part on each tick. Both may run at the same time.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	run, err := parseArchiveArgs(args)
 	switch {
@@ -51,7 +50,7 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	return nil
 }
 
-// progress prints the steps of a run: a line for each table and each partition.
+// progress prints a line for each table and each partition.
 type progress struct {
 	dryRun    bool
 	table     maintenance.ArchiveStep // the current table, with the rows of all its steps

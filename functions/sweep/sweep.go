@@ -1,7 +1,6 @@
-// Package sweep is the event function for everything that is due at a time: scheduled tasks become
-// pending, zombies are retried or fail, tasks expire, pauses of queues end, alerts are raised and
-// cleared, deliveries to deleted webhook endpoints end, bulk changes of operators are made, and old rows are
-// archived.
+// Package sweep is the event function for all work that is due at a time: it makes scheduled tasks
+// pending, retries or fails zombies, expires tasks, ends pauses of queues, raises and clears alerts, ends
+// deliveries to deleted webhook endpoints, makes bulk changes of operators, and archives old rows.
 //
 //	POST /events/sweep
 //
@@ -47,8 +46,8 @@ type sweeper struct {
 }
 
 // sweep processes all tasks and pauses that are due, in batches. Then it checks the alerts, ends
-// deliveries, makes bulk changes and runs maintenance, each for a short time, so that due tasks do not
-// wait for them. The next call continues what is left.
+// deliveries, makes bulk changes and runs maintenance. Each of these steps takes a short time, so that due
+// tasks do not wait, and continues in the next call.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
@@ -69,7 +68,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	// The process that claimed, submitted or paused schedules a sweep too, but may have died before that.
+	// A process that claims, submits or pauses schedules a sweep too, but may die before that.
 	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second))
 	again, alertErr := s.alerts.Check(ctx)
 	if again {
@@ -84,8 +83,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return errors.Join(alertErr, endErr, err)
 }
 
-// stepTime limits how long a call ends deliveries, and how long it makes bulk changes; the next call continues.
-const stepTime = 500 * time.Millisecond
+const stepTime = 500 * time.Millisecond // for ending deliveries, and for bulk changes
 
 // endUndeliverable ends deliveries to endpoints that were deleted.
 func (s *sweeper) endUndeliverable(ctx context.Context) error {
@@ -101,8 +99,8 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 	}
 }
 
-// changeInBulk makes the bulk changes of operators. It returns the first error, after it has run the bulk changes that do
-// not fail.
+// changeInBulk makes the bulk changes of operators. A bulk change that fails does not stop the others;
+// changeInBulk returns the first error.
 func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 	changed := 0
 	for until := time.Now().Add(stepTime); ; {
@@ -141,9 +139,8 @@ func (s *sweeper) logArchived(c *fn.Call, a maintenance.Archived) {
 	}
 	for i, row := range a.Failed {
 		metrics.Failed.Inc(row.Table)
-		if i >= maxLoggedRows {
-			continue
+		if i < maxLoggedRows {
+			s.env.Log.Warn("a row cannot be archived and stays in its table", "table", row.Table, "key", row.Key, "cause", row.Err.Error())
 		}
-		s.env.Log.Warn("a row cannot be archived and stays in its table", "table", row.Table, "key", row.Key, "cause", row.Err.Error())
 	}
 }
