@@ -33,6 +33,13 @@ func acceptAll(t *testing.T, b *Bus, from, to int) {
 	}
 }
 
+func lookUp(t *testing.T, b *Bus, id string) *AcceptedMessage {
+	t.Helper()
+	m, err := b.LookUp(bustest.Within(t, bustest.Soon), id)
+	require.NoError(t, err)
+	return m
+}
+
 func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	t.Parallel()
 	broker, b := newBroker(t)
@@ -49,8 +56,7 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 		require.Equal(t, Accepted{Seq: 3, Replayed: true, Fingerprint: "print of hello", Event: again.Event}, again)
 		require.Equal(t, first.Event.Context, again.Event.Context)
 		require.JSONEq(t, `{"text":"hello"}`, string(again.Event.Data()))
-		found, err := b.LookUp(bustest.Within(t, bustest.Soon), "a")
-		require.NoError(t, err)
+		found := lookUp(t, b, "a")
 		require.Equal(t, *again.Event, found.Event)
 		require.Equal(t, "print of hello", found.Fingerprint)
 		require.EqualValues(t, 3, found.Seq)
@@ -71,36 +77,13 @@ func TestLookUpOfUnknownID(t *testing.T) {
 	t.Parallel()
 	broker, b := newBroker(t)
 	acceptAll(t, b, 1, 1)
-	found, err := b.LookUp(t.Context(), "2")
-	require.NoError(t, err)
-	require.Nil(t, found)
-	_, err = b.LookUp(t.Context(), "*")
+	require.Nil(t, lookUp(t, b, "2"))
+	_, err := b.LookUp(t.Context(), "*")
 	require.ErrorIs(t, err, ErrRefused)
 
 	require.NoError(t, broker.JS().DeleteStream(t.Context(), StreamAccepted))
 	_, err = b.LookUp(t.Context(), "1")
 	require.ErrorIs(t, err, ErrUnavailable, "it is unknown what a removed stream contained")
-}
-
-func TestAcceptReadsFromLeader(t *testing.T) {
-	t.Parallel()
-	broker, b := newBroker(t)
-	config := broker.Info(StreamAccepted).Config
-	config.AllowDirect = false
-	_, err := broker.JS().UpdateStream(t.Context(), config)
-	require.NoError(t, err)
-	first := acceptance(t, "a", "hello")
-	_, err = b.Accept(t.Context(), first)
-	require.NoError(t, err)
-	again, err := b.Accept(t.Context(), acceptance(t, "a", "another"))
-	require.NoError(t, err)
-	require.True(t, again.Replayed)
-	require.Equal(t, "print of hello", again.Fingerprint)
-	require.Equal(t, first.Event.Context, again.Event.Context)
-	require.Equal(t, first.Event.Data(), again.Event.Data())
-	none, err := b.LookUp(t.Context(), "2")
-	require.NoError(t, err)
-	require.Nil(t, none)
 }
 
 func TestAcceptOnFullStream(t *testing.T) {
@@ -121,9 +104,7 @@ func TestAcceptOnFullStream(t *testing.T) {
 	require.NotErrorIs(t, err, ErrRefused)
 	require.Positive(t, accepted)
 	require.EqualValues(t, accepted, broker.Info(StreamAccepted).State.Msgs)
-	none, err := b.LookUp(t.Context(), strconv.Itoa(accepted+1))
-	require.NoError(t, err)
-	require.Nil(t, none)
+	require.Nil(t, lookUp(t, b, strconv.Itoa(accepted+1)))
 	again, err := b.Accept(t.Context(), acceptance(t, "1", strings.Repeat("x", 200)))
 	require.NoError(t, err)
 	require.True(t, again.Replayed, "a full stream still detects repeats")
@@ -185,9 +166,7 @@ func TestAcceptRefusesInvalidMessages(t *testing.T) {
 		_, err := b.Accept(t.Context(), a)
 		require.ErrorIs(t, err, ErrRefused, name)
 	}
-	found, err := b.LookUp(t.Context(), "1")
-	require.NoError(t, err)
-	require.Nil(t, found)
+	require.Nil(t, lookUp(t, b, "1"))
 }
 
 func TestAcceptTimesOut(t *testing.T) {
@@ -236,9 +215,7 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 		require.Equal(t, "print of x", found[i].Fingerprint)
 		require.WithinDuration(t, time.Now(), found[i].At, time.Minute)
 	}
-	none, err := b.LookUp(t.Context(), "2")
-	require.NoError(t, err)
-	require.Nil(t, none)
+	require.Nil(t, lookUp(t, b, "2"))
 	again, err := b.Accept(t.Context(), acceptance(t, "2", "x"))
 	require.NoError(t, err)
 	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "after Forget the id is accepted again")
@@ -339,9 +316,7 @@ func TestAcceptRefusesOldServer(t *testing.T) {
 	level, err := b.Durability(bustest.Within(t, bustest.Soon), "")
 	require.ErrorIs(t, err, ErrOldServer)
 	require.Zero(t, level)
-	m, err := b.LookUp(bustest.Within(t, bustest.Soon), "a")
-	require.NoError(t, err)
-	require.NotNil(t, m, "accepted messages are still found")
+	require.NotNil(t, lookUp(t, b, "a"), "accepted messages are still found")
 }
 
 func TestAcceptStreamName(t *testing.T) {

@@ -54,16 +54,8 @@ func TestNotifyCallerReachesAllProcesses(t *testing.T) {
 	here.NotifyCaller(bustest.Within(t, dialTimeout), "bob")
 	require.NotZero(t, here.FailedSends())
 	server.Start(server.Dir)
-	bustest.Eventually(t, func() bool {
-		other.mu.Lock()
-		defer other.mu.Unlock()
-		return other.subscribed == 2
-	}, "subscribed is called again")
-	bustest.Eventually(t, func() bool {
-		self.mu.Lock()
-		defer self.mu.Unlock()
-		return len(self.names) == 2 && self.names[1] == "bob"
-	}, "the unsent notification is sent after the reconnect")
+	bustest.Eventually(t, self.has(2, 2), "subscribed is called again, and the unsent notification is sent")
+	require.Equal(t, []string{"ann", "bob"}, self.names)
 }
 
 func TestNotifyCallerWithoutNATS(t *testing.T) {

@@ -34,8 +34,7 @@ func TestClusterAcceptsOnce(t *testing.T) {
 		a := acceptance(t, strconv.Itoa(i), "x")
 		accepted, err := b.Accept(bustest.Within(t, bustest.Soon), a)
 		require.NoError(t, err)
-		found, err := b.LookUp(bustest.Within(t, bustest.Soon), strconv.Itoa(i))
-		require.NoError(t, err)
+		found := lookUp(t, b, strconv.Itoa(i))
 		require.NotNil(t, found, "no replica may report it as missing")
 		require.Equal(t, accepted.Seq, found.Seq)
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// injector is a proxy before a server that can add text to what clients read.
+// injector is a proxy before a server. It can send text of its own to the clients.
 type injector struct {
 	addr    string
-	mu      sync.Mutex
+	mu      sync.Mutex // while it is locked, clients receive nothing
 	clients []net.Conn
 }
 

@@ -41,6 +41,13 @@ func fakeMonitor(t *testing.T, status int, page string) string {
 	return f.URL
 }
 
+func durabilityOf(t *testing.T, b *Bus, monitors string) Durability {
+	t.Helper()
+	level, err := b.Durability(bustest.Within(t, bustest.Soon), monitors)
+	require.NoError(t, err)
+	return level
+}
+
 func TestDurabilityCovers(t *testing.T) {
 	t.Parallel()
 	covers := map[string][]string{
@@ -80,12 +87,8 @@ func TestDurableHostNeedsSyncAlways(t *testing.T) {
 		url, monitor := startMonitored(t, syncs)
 		b := newBus(t, url)
 		require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-		level, err := b.Durability(bustest.Within(t, bustest.Soon), monitor+"/")
-		require.NoError(t, err)
-		require.Equal(t, want, level)
-		level, err = b.Durability(bustest.Within(t, bustest.Soon), "")
-		require.NoError(t, err)
-		require.Equal(t, DurableProcess, level, "no monitor")
+		require.Equal(t, want, durabilityOf(t, b, monitor+"/"))
+		require.Equal(t, DurableProcess, durabilityOf(t, b, ""), "no monitor")
 	}
 }
 
@@ -95,9 +98,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	_, other := startMonitored(t, true)
 	b := newBus(t, url)
 	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
-	level, err := b.Durability(bustest.Within(t, bustest.Soon), own+", "+other)
-	require.NoError(t, err)
-	require.Equal(t, DurableProcess, level)
+	require.Equal(t, DurableProcess, durabilityOf(t, b, own+", "+other))
 
 	url, _ = startMonitored(t, true)
 	b = newBus(t, url)
@@ -145,9 +146,7 @@ func TestDurabilityOfMemoryStream(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.js.CreateStream(t.Context(), config)
 		require.NoError(t, err, name)
-		level, err := b.Durability(bustest.Within(t, bustest.Soon), monitor)
-		require.NoError(t, err)
-		require.Equal(t, c.want, level, name)
+		require.Equal(t, c.want, durabilityOf(t, b, monitor), name)
 	}
 }
 
@@ -172,17 +171,11 @@ func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t)
-	level, err := b.Durability(bustest.Within(t, bustest.Soon), "")
-	require.NoError(t, err)
-	require.Equal(t, DurableReplicated, level)
+	require.Equal(t, DurableReplicated, durabilityOf(t, b, ""))
 	var monitors []string
 	for _, s := range c {
 		monitors = append(monitors, fakeMonitor(t, 200, `{"server_name":"`+s.Name+`","version":"2.15.2","jetstream":{"config":{"sync_always":true}}}`))
 	}
-	level, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors[:2], ","))
-	require.NoError(t, err)
-	require.Equal(t, DurableReplicated, level, "the third server has no monitor")
-	level, err = b.Durability(bustest.Within(t, bustest.Soon), strings.Join(monitors, ","))
-	require.NoError(t, err)
-	require.Equal(t, DurableReplicatedHost, level)
+	require.Equal(t, DurableReplicated, durabilityOf(t, b, strings.Join(monitors[:2], ",")), "the third server has no monitor")
+	require.Equal(t, DurableReplicatedHost, durabilityOf(t, b, strings.Join(monitors, ",")))
 }

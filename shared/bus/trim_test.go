@@ -168,13 +168,15 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	b := newBusInAnHour(t, broker.URL())
 	stream := broker.Stream(StreamMessages)
+	trim := func(full bool, states map[string]MessageState) TrimResult {
+		t.Helper()
+		trimmed, err := b.TrimMessages(t.Context(), 0, full, statesOf(states))
+		require.NoError(t, err)
+		return trimmed
+	}
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
-	trimmed, err := b.TrimMessages(t.Context(), 0, false, statesOf(map[string]MessageState{"0": Sent}))
-	require.NoError(t, err)
-	require.Zero(t, trimmed, "its receivers may not have created their consumers yet")
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, statesOf(map[string]MessageState{"0": Sent}))
-	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1}, trimmed, "a full stream does not wait for receivers without consumers")
+	require.Zero(t, trim(false, map[string]MessageState{"0": Sent}), "its receivers may not have created their consumers yet")
+	require.Equal(t, TrimResult{Removed: 1}, trim(true, map[string]MessageState{"0": Sent}), "a full stream does not wait for receivers without consumers")
 
 	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
@@ -185,7 +187,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 		info, err := reader.Info(t.Context())
 		return err == nil && info.NumPending == 2
 	}, "the server counts messages for a consumer after it has acknowledged them")
-	states := statesOf(map[string]MessageState{"1": Sent, "2": Sent, "3": Finished})
+	states := map[string]MessageState{"1": Sent, "2": Sent, "3": Finished}
 	read := func(n int) {
 		t.Helper()
 		batch, err := reader.Fetch(n)
@@ -194,18 +196,12 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 			require.NoError(t, m.DoubleAck(t.Context()))
 		}
 	}
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
-	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed, "a confirmed message waits for no consumer")
+	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trim(true, states), "a confirmed message waits for no consumer")
 	read(1)
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
-	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed)
+	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trim(true, states))
 	require.Equal(t, []string{"2"}, storedIDs(t, broker))
 	read(1)
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, states)
-	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1}, trimmed)
+	require.Equal(t, TrimResult{Removed: 1}, trim(true, states))
 }
 
 // resent returns a message as the relay publishes its send with this number.

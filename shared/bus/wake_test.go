@@ -1,9 +1,7 @@
 package bus
 
 import (
-	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,17 +14,14 @@ import (
 
 // arrivals collects the numbers that a core subscription receives.
 type arrivals struct {
-	mu   sync.Mutex
-	n    []int
-	sub  *nats.Subscription
-	conn *nats.Conn
+	mu sync.Mutex
+	n  []int
 }
 
 func subscribeTo(t *testing.T, nc *nats.Conn, subject string) *arrivals {
 	t.Helper()
-	a := &arrivals{conn: nc}
-	var err error
-	a.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
+	a := &arrivals{}
+	_, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		n, err := strconv.Atoi(string(m.Data))
 		if err != nil {
 			panic(err)
@@ -182,56 +177,17 @@ func TestEscapeToken(t *testing.T) {
 	}
 }
 
-// stallingProxy returns the URL of a proxy to a server. It passes no data while gate is locked.
-func stallingProxy(t *testing.T, to string, gate *sync.Mutex) (url string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() })
-	pass := func(to, from net.Conn) {
-		defer to.Close()
-		for bytes := make([]byte, 4096); ; {
-			n, err := from.Read(bytes)
-			if err != nil {
-				return
-			}
-			gate.Lock()
-			_, err = to.Write(bytes[:n])
-			gate.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", strings.TrimPrefix(to, "nats://"))
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			go pass(server, client)
-			go pass(client, server)
-		}
-	}()
-	return "nats://" + listener.Addr().String()
-}
-
 func TestOnQueueWaitsForStalledServer(t *testing.T) {
 	t.Parallel()
-	var gate sync.Mutex
-	b := newBus(t, stallingProxy(t, bustest.NewBroker(t).URL(), &gate))
+	proxy := newInjector(t, bustest.NewBroker(t).URL())
+	b := newBus(t, "nats://"+proxy.addr)
 	_, err := b.connection(t.Context())
 	require.NoError(t, err)
-	gate.Lock()
+	proxy.mu.Lock() // it passes nothing from the server
 	subscribed := make(chan bool, 10)
 	b.OnQueue(func(string, int) {}, func() { subscribed <- true })
 	<-time.After(writeTimeout + time.Second) // longer than the timeout of one flush
 	require.Empty(t, subscribed)
-	gate.Unlock()
+	proxy.mu.Unlock()
 	<-subscribed
 }

@@ -19,7 +19,7 @@ import (
 
 func TestUnavailableFunctionIsRetried(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{404, 408, 409, 425, 429, 500, 503} {
+	for _, status := range []int{404, 408, 409, 425, 429, 499, 500, 503} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
 			_, b := newBroker(t)
@@ -214,9 +214,4 @@ func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Equal(t, 2, f.countOf("1"))
-}
-
-func TestCancelledCallIsRetried(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, verdictRetry, verdictOf(&http.Response{StatusCode: statusClientClosedRequest, Status: "499"}, nil).kind)
 }
