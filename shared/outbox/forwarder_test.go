@@ -21,8 +21,7 @@ const dueNow = "UPDATE message_outbox SET next_at = now()"
 
 func TestUnavailableServiceKeepsMessages(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
 	put(t, db, 3)
@@ -41,8 +40,7 @@ func TestUnavailableServiceKeepsMessages(t *testing.T) {
 
 func TestUnavailableServiceGetsOneBatch(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	service.reply = func(string, int) int { return http.StatusServiceUnavailable }
 	put(t, db, 3*batchSize)
 	_, err := service.forwarder(db).Drain(t.Context())
@@ -55,8 +53,7 @@ func TestUnavailableServiceGetsOneBatch(t *testing.T) {
 
 func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	ids := put(t, db, 3*batchSize)
 	service.reply = func(id string, _ int) int {
 		if id == ids[0] {
@@ -73,8 +70,7 @@ func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 // One receiver's inbox is full of this sender's messages; messages to others are sent.
 func TestFullInboxDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	flooded := map[string]bool{}
 	for _, id := range put(t, db, 3*batchSize) {
 		flooded[id] = true
@@ -130,7 +126,7 @@ func TestOutcomeOfResponse(t *testing.T) {
 
 func TestRedirectIsNotDelivered(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
+	db := database(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			http.Redirect(w, r, r.URL.Path, http.StatusMovedPermanently)
@@ -151,8 +147,7 @@ func TestRedirectIsNotDelivered(t *testing.T) {
 
 func TestForwarderHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	service.reply = func(string, int) int { return http.StatusServiceUnavailable }
 	service.after = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
 	put(t, db, 1)
@@ -163,8 +158,7 @@ func TestForwarderHonoursRetryAfter(t *testing.T) {
 
 func TestLostResponseIsRetriedWithSameID(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	var lost atomic.Bool
 	service.after = func(http.ResponseWriter) {
 		if lost.CompareAndSwap(false, true) {
@@ -186,8 +180,7 @@ func TestLostResponseIsRetriedWithSameID(t *testing.T) {
 
 func TestTwoForwardersShareTheRows(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	// No forwarder receives a response before both have a batch in flight.
 	var both sync.WaitGroup
 	both.Add(2 * batchSize)
@@ -213,7 +206,7 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 
 func TestStopWaitsForResponses(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
+	db := database(t)
 	ids := put(t, db, 2)
 	ctx, stop := context.WithCancel(t.Context())
 	replied := make(chan struct{})
@@ -261,8 +254,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("Wake sends at once", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		f := service.forwarder(db)
 		f.poll = time.Hour
 		runForwarder(t, f)
@@ -276,8 +268,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("without Wake the poll sends", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		f := service.forwarder(db)
 		f.poll = 20 * time.Millisecond
 		runForwarder(t, f)
@@ -289,8 +280,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("a failure is retried", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		service.reply = func(_ string, n int) int {
 			if n == 1 {
 				return http.StatusServiceUnavailable
@@ -306,8 +296,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("new messages do not call an unavailable service earlier", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		service.reply = func(string, int) int { return http.StatusServiceUnavailable }
 		logged := make(chan error, 8)
 		f := service.forwarder(db)
@@ -322,8 +311,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("a database error is logged and retried", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		exec(t, db, "ALTER TABLE message_outbox RENAME TO elsewhere")
 		logged := make(chan error, 1024)
 		f := service.forwarder(db)
@@ -338,8 +326,7 @@ func TestRun(t *testing.T) {
 
 func TestUnsettledResponseIsRetried(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	exec(t, db, `CREATE FUNCTION stay() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$`)
 	exec(t, db, `CREATE TRIGGER stay BEFORE DELETE ON message_outbox FOR EACH ROW EXECUTE FUNCTION stay()`)
 	put(t, db, 1)

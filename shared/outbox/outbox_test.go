@@ -30,15 +30,14 @@ func TestMain(m *testing.M) {
 }
 
 // database creates the database of a sending service: the outbox and a table of orders.
-func database(t *testing.T) (*pgxpool.Pool, string) {
+func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	url := sandbox.NewEmptyDatabase(t)
-	pool, err := pgxpool.New(t.Context(), url)
+	pool, err := pgxpool.New(t.Context(), sandbox.NewEmptyDatabase(t))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	exec(t, pool, DDL)
 	exec(t, pool, "CREATE TABLE orders (id int PRIMARY KEY)")
-	return pool, url
+	return pool
 }
 
 func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
@@ -156,8 +155,7 @@ func TestPut(t *testing.T) {
 
 	t.Run("a rolled back message is never sent", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		tx, err := db.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "INSERT INTO orders VALUES (1)")
@@ -178,8 +176,7 @@ func TestPut(t *testing.T) {
 
 	t.Run("the request has all fields unchanged", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		confirm := false
 		var id string
 		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
@@ -198,7 +195,7 @@ func TestPut(t *testing.T) {
 
 	t.Run("an invalid message is rejected and leaves the transaction usable", func(t *testing.T) {
 		t.Parallel()
-		db, _ := database(t)
+		db := database(t)
 		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 			no := false
 			const (
@@ -276,7 +273,7 @@ func nested(levels int) json.RawMessage {
 // The service accepts these too.
 func TestPutAcceptsMessagesAtTheLimits(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
+	db := database(t)
 	require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		for i, m := range []Message{
 			{To: "user:anna", Data: nested(19)},
@@ -296,14 +293,13 @@ func TestPutAcceptsMessagesAtTheLimits(t *testing.T) {
 
 func TestDDLIsIdempotent(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
+	db := database(t)
 	exec(t, db, DDL)
 }
 
 func TestRefusedMessages(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	service := newFakeService(t)
+	db, service := database(t), newFakeService(t)
 	ids := put(t, db, 40)
 	bad := []string{ids[3], ids[20]}
 	service.reply = func(id string, _ int) int {

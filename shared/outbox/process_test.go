@@ -31,11 +31,11 @@ func runForwarderProcess() {
 	NewForwarder(db, api.NewClient(os.Getenv(forwarderService), "order", "secret"), slog.Default()).Run(context.Background())
 }
 
-func startForwarder(t *testing.T, database, service string) *sandbox.Process {
+func startForwarder(t *testing.T, db *pgxpool.Pool, service *fakeService) *sandbox.Process {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	return sandbox.StartProcess(t, self, []string{forwarderDatabase + "=" + database, forwarderService + "=" + service})
+	return sandbox.StartProcess(t, self, []string{forwarderDatabase + "=" + db.Config().ConnString(), forwarderService + "=" + service.URL})
 }
 
 func TestKilledForwarderSendsOnce(t *testing.T) {
@@ -43,8 +43,7 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 
 	t.Run("killed after the service stored the message, before its response", func(t *testing.T) {
 		t.Parallel()
-		db, url := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		victims := make(chan *sandbox.Process, 1)
 		killed := make(chan error, 1)
 		var first sync.Once // the second forwarder is not killed
@@ -52,15 +51,14 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 			first.Do(func() { killed <- (<-victims).Kill() })
 		}
 		ids := put(t, db, 1)
-		victims <- startForwarder(t, url, service.URL)
+		victims <- startForwarder(t, db, service)
 		require.NoError(t, <-killed)
-		sentOnce(t, db, url, service, ids[0])
+		sentOnce(t, db, service, ids[0])
 	})
 
 	t.Run("killed between the response and the commit of the delete", func(t *testing.T) {
 		t.Parallel()
-		db, url := database(t)
-		service := newFakeService(t)
+		db, service := database(t), newFakeService(t)
 		exec(t, db, `CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN OLD; END $$`)
 		exec(t, db, `CREATE TRIGGER hold BEFORE DELETE ON message_outbox FOR EACH ROW EXECUTE FUNCTION hold()`)
 		gate, err := db.Acquire(t.Context())
@@ -70,23 +68,23 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 		require.NoError(t, err)
 
 		ids := put(t, db, 1)
-		victim := startForwarder(t, url, service.URL)
+		victim := startForwarder(t, db, service)
 		eventually(t, func() bool {
 			return count(t, db, "pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'") == 1
 		})
 		require.NoError(t, victim.Kill())
 		_, err = gate.Exec(t.Context(), "SELECT pg_advisory_unlock(1)")
 		require.NoError(t, err)
-		sentOnce(t, db, url, service, ids[0])
+		sentOnce(t, db, service, ids[0])
 	})
 }
 
 // sentOnce starts a second forwarder, waits until it has sent the message of the killed one, and checks
 // that the service stored the message once.
-func sentOnce(t *testing.T, db *pgxpool.Pool, url string, service *fakeService, id string) {
+func sentOnce(t *testing.T, db *pgxpool.Pool, service *fakeService, id string) {
 	t.Helper()
 	require.Equal(t, 1, count(t, db, "message_outbox"))
-	startForwarder(t, url, service.URL)
+	startForwarder(t, db, service)
 	eventually(t, func() bool { return count(t, db, "message_outbox") == 0 })
 	service.mu.Lock()
 	defer service.mu.Unlock()

@@ -219,13 +219,11 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 
 func TestSlowBatchIsPostedOnce(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	url := broker.URL()
+	broker, one := newBroker(t)
 	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(3500 * time.Millisecond) })
 	route := batchRoute()
 	route.AckWait = time.Second
-	one, two := newBus(t, url), newBus(t, url)
-	require.NoError(t, one.Ensure(t.Context()))
+	two := newBus(t, broker.URL())
 	acceptAll(t, one, 1, 10)
 	a, b := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return a.Counts()["save-1-of-1"].Acked+b.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")

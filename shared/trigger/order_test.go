@@ -91,8 +91,7 @@ func TestOrderSurvivesLossOfTrigger(t *testing.T) {
 
 func TestOrderSurvivesLostPin(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	url := broker.URL()
+	broker, one := newBroker(t)
 	var l ledger
 	working, release := context.WithCancel(t.Context())
 	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
@@ -102,8 +101,7 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 		l.record(t, c)
 	})
 	defer release()
-	one, two := newBus(t, url), newBus(t, url)
-	require.NoError(t, one.Ensure(t.Context()))
+	two := newBus(t, broker.URL())
 	route := batchRoute()
 	first := runTrigger(t, one, testConfig(f), route)
 	acceptAll(t, one, 1, 1)
@@ -123,8 +121,7 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 
 func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	url := broker.URL()
+	broker, one := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		if n <= 3 {
@@ -133,8 +130,7 @@ func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 		}
 		l.record(t, c)
 	})
-	one, two := newBus(t, url), newBus(t, url)
-	require.NoError(t, one.Ensure(t.Context()))
+	two := newBus(t, broker.URL())
 	route := batchRoute()
 	route.AckWait = 30 * time.Second // longer than this test waits for a redelivery
 	cfg := testConfig(f)
@@ -176,15 +172,13 @@ func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 
 func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	url := broker.URL()
+	broker, one := newBroker(t)
 	var l ledger
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.record(t, c) })
 	wrongURL := testConfig(f)
 	wrongURL.BaseURL = "http://127.0.0.1:1"
 	wrongURL.MaxBackoff = 50 * time.Millisecond
-	one, two := newBus(t, url), newBus(t, url)
-	require.NoError(t, one.Ensure(t.Context()))
+	two := newBus(t, broker.URL())
 	acceptAll(t, one, 1, 30)
 	failing := runTrigger(t, one, wrongURL, batchRoute())
 	bustest.Eventually(t, func() bool { return failing.Counts()["save-1-of-1"].Retried > 0 }, "the trigger with the wrong URL holds the messages")
