@@ -50,7 +50,7 @@ var layers = map[string]struct{ ours, outside []string }{
 		ours: []string{"shared/store/callers", "shared/task"},
 	},
 	"shared/fn": {
-		ours: []string{"shared/auth", "shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+		ours: []string{"shared/auth", "shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/httpserver", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // pgx links it too
@@ -76,6 +76,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/decode":      {ours: []string{"shared/config", "shared/outgoing", "shared/task", "shared/message", "shared/text"}},
 	"shared/outgoing":    {ours: []string{"shared/config"}},
 	"shared/cache":       {},
+	"shared/httpserver":  {},
 	"shared/loglimit":    {},
 	"shared/metrics":     {},
 	"shared/retry":       {},
@@ -99,7 +100,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // has only tests
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/fn", "shared/inbox", "shared/loglimit", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sandbox/natsserver", "shared/sender", "shared/task", "shared/text"},
+		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/config", "shared/httpserver", "shared/inbox", "shared/loglimit", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sandbox/natsserver", "shared/sender", "shared/task", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "github.com/valyala/fasthttp", "go.yaml.in/yaml/v4",
 			"golang.org/x/sync/errgroup"},
 	},

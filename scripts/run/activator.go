@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -63,7 +63,7 @@ func functionOf(path string) string {
 // activator is a server that starts the process of a function when it is called.
 type activator struct {
 	functions map[string]*function
-	http      *fn.BoundedServer
+	http      *httpserver.Server
 	done      chan struct{} // closed once the port is no longer served
 	err       error         // the reason; read it only after done is closed
 }
@@ -86,7 +86,7 @@ func startActivator(s settings, binary string, env []string, nats broker, port *
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
-	a.http = fn.NewBoundedServer(a, activatorConnections, log.New(logs, "", log.LstdFlags))
+	a.http = httpserver.New(a, activatorConnections, log.New(logs, "", log.LstdFlags))
 	go func() {
 		defer close(a.done)
 		if err := a.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

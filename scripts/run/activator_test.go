@@ -29,6 +29,7 @@ import (
 	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	appsettings "github.com/sendonce/sendonce/shared/settings"
 )
@@ -259,7 +260,7 @@ func TestTargetWithoutPathIsNotFound(t *testing.T) {
 	var logged bytes.Buffer
 	listener, err := listenLocally(t.Context(), 0)
 	require.NoError(t, err)
-	server := fn.NewBoundedServer(&activator{}, 8, log.New(&logged, "", 0))
+	server := httpserver.New(&activator{}, 8, log.New(&logged, "", 0))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	h := testRun{port: listener.Addr().(*net.TCPAddr).Port}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 // The time limits of a forwarded call. They are longer than those of the function, so that it responds first.
@@ -41,7 +41,7 @@ func newBoundedCall(w http.ResponseWriter, r *http.Request) *boundedCall {
 		c.setReceived()
 		return c
 	}
-	fn.KeepConnectionOpen(c.ctx)() // makes the connection the most recently used one
+	httpserver.KeepConnectionOpen(c.ctx)() // makes the connection the most recently used one
 	c.limitBody(bodyTimeout)
 	r.Body = callBody{r.Body, c}
 	return c
@@ -61,7 +61,7 @@ func (c *boundedCall) setReceived() {
 	defer c.mu.Unlock()
 	if !c.received && !c.ended {
 		c.received = true
-		c.releaseConnection = fn.KeepConnectionOpen(c.ctx)
+		c.releaseConnection = httpserver.KeepConnectionOpen(c.ctx)
 		_ = c.connection.SetReadDeadline(time.Time{}) // fails on a connection that has ended
 	}
 }

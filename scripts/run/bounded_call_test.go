@@ -14,14 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestConnectionLimitKeepsCompleteCalls(t *testing.T) {
 	t.Parallel()
 	began, received, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	server := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		call := newBoundedCall(w, r)
 		defer call.end()
 		began <- struct{}{}
@@ -94,7 +94,7 @@ func TestHijackedConnectionIsBounded(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	hijacked, ended := make(chan struct{}), make(chan error, 1)
-	server := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		call := newBoundedCall(w, r)
 		defer call.end()
 		if r.URL.Path != "/socket" {

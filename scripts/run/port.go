@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -30,7 +30,7 @@ type reservedPort struct {
 	listener *net.TCPListener
 	socket   *os.File // a copy, for the server process
 	refusing sync.Once
-	refuser  *fn.BoundedServer
+	refuser  *httpserver.Server
 }
 
 // reservePort listens on the port of s. Connections wait until a server accepts them.
@@ -52,7 +52,7 @@ func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	refuser := fn.NewBoundedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) }), refuserConnections, nil)
+	refuser := httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) }), refuserConnections, nil)
 	refuser.ReadTimeout = 5 * time.Second
 	refuser.SetKeepAlivesEnabled(false)
 	return &reservedPort{listener: listener, socket: socket, refuser: refuser}, nil

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
@@ -34,7 +34,7 @@ type sink struct {
 	out      io.Writer
 	listener net.Listener // nil = the server would not call it
 	url      string
-	server   *fn.BoundedServer    // nil until open
+	server   *httpserver.Server   // nil until open
 	served   chan struct{}        // closed once the server has stopped
 	endpoint string               // the id of the endpoint
 	secret   string               // verifies webhooks of the endpoint
@@ -73,7 +73,7 @@ func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if err := k.register(ctx); err != nil {
 		return errors.Join(err, k.listener.Close())
 	}
-	k.server = fn.NewBoundedServer(k, sinkConnections, log.New(logs, "", log.LstdFlags))
+	k.server = httpserver.New(k, sinkConnections, log.New(logs, "", log.LstdFlags))
 	k.server.ReadTimeout, k.server.IdleTimeout = readTimeout, readTimeout
 	go k.serve()
 	return nil

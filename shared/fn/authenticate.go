@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/sendonce/sendonce/shared/auth"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
@@ -18,7 +19,7 @@ func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller
 	if !ok {
 		return callers.Caller{}, auth.ErrCredentials
 	}
-	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: network(req.call.SourceIP), Began: req.start, List: list})
+	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(req.call.SourceIP), Began: req.start, List: list})
 }
 
 // authenticateFor returns the caller of a call of a route.

@@ -12,10 +12,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Slots in addition to SENDONCE_MAX_CALLS and SENDONCE_MAX_WAITING.
 const (
+	// Slots in addition to SENDONCE_MAX_CALLS and SENDONCE_MAX_WAITING.
 	reservedCalls = 32  // for admins, when all other slots or their own share are in use
 	maxEvents     = 256 // for the trigger's events
+
+	// idleConnections is how many connections may be open in addition to one for each slot.
+	idleConnections = 1024
 
 	// maxKeptReading is how many calls whose bodies are being read keep their connections
 	// open. Together with the calls that have a slot they are fewer than the connection limit.

@@ -65,8 +65,7 @@
 //
 //	calls:             mux, request, response, errors, call, route, batch, wire, function
 //	callers:           authenticate, stream_token, revocation, role, source_address
-//	limits:            call_limiter, caller_semaphores, connection_limiter, header_limit,
-//	                   memory_budget, body_reader, timeouts
+//	limits:            call_limiter, caller_semaphores, memory_budget, body_reader
 //	browsers:          page, cors, cross_origin
 //	CloudEvents:       event
 //	streams and polls: stream, socket, socket_limits, upgrade, waiters

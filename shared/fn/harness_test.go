@@ -1,15 +1,18 @@
 package fn
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -140,4 +143,45 @@ func (h *testServer) calls(n int) []map[string]any {
 	}, waitAtMost, tick, "%d call lines", n)
 	require.Len(h.t, calls, n)
 	return calls
+}
+
+// rawConn is a connection over which a test sends raw text.
+type rawConn struct {
+	t         *testing.T
+	conn      net.Conn
+	responses *bufio.Reader
+}
+
+func (h *testServer) dialRaw(t *testing.T) *rawConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitAtMost)))
+	return &rawConn{t, conn, bufio.NewReader(conn)}
+}
+
+func (w *rawConn) send(text string) {
+	w.t.Helper()
+	_, err := io.WriteString(w.conn, text)
+	require.NoError(w.t, err)
+}
+
+// sendLast sends text, closes the sending side, and returns what the server sends until it closes the connection.
+func (w *rawConn) sendLast(text string) string {
+	w.t.Helper()
+	w.send(text)
+	require.NoError(w.t, w.conn.(*net.TCPConn).CloseWrite())
+	response, err := io.ReadAll(w.responses)
+	require.NoError(w.t, err)
+	return string(response)
+}
+
+func (w *rawConn) status() int {
+	w.t.Helper()
+	res, err := http.ReadResponse(w.responses, nil)
+	require.NoError(w.t, err)
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(w.t, err)
+	return res.StatusCode
 }

@@ -197,7 +197,7 @@ func TestMetricsPort(t *testing.T) {
 	require.Eventually(t, func() bool { return closed.Load() >= metricsConnections }, waitAtMost/2, tick, "few connections may be open")
 	require.Equal(t, 200, ownPort.call("GET", "/metrics", "").status, "a further connection gets a response")
 	w := ownPort.dialRaw(t)
-	w.send(headerOf("/metrics", maxHeaderLines+1))
+	w.send("GET /metrics HTTP/1.1\r\n" + strings.Repeat("A:\r\n", 101))
 	require.Equal(t, 431, w.status())
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -98,7 +99,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// The context of a connection is cancelled after a failed read. Later calls over it would be
 	// cancelled before they begin, so it is closed.
-	if isUsedUp(r.Context()) || m.env.limiter.isDraining() || r.Context().Err() != nil {
+	if httpserver.CountRequest(r.Context()) || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
 	if m.health(w, r) {
@@ -134,12 +135,12 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
-// boundWrites sets the write deadline of a response to writeTimeout, unless the server of r has
+// boundWrites sets the write deadline of a response to httpserver.WriteTimeout, unless the server of r has
 // a timeout itself.
 func boundWrites(w http.ResponseWriter, r *http.Request) {
 	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && host.WriteTimeout == 0 {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(httpserver.WriteTimeout)) // fails on a connection that has ended
 	}
 }
 
@@ -192,7 +193,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // acquireSlot acquires a slot for the call, whose caller must be set.
 func (req *request) acquireSlot(p *mountedRoute) (err error) {
 	if req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, p.event, p.stream); err == nil {
-		req.releaseConnection = KeepConnectionOpen(req.r.Context())
+		req.releaseConnection = httpserver.KeepConnectionOpen(req.r.Context())
 	}
 	return err
 }
@@ -225,7 +226,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, re
 		return err
 	}
 	if !keepConnection {
-		req.releaseConnection = KeepConnectionOpen(req.r.Context())
+		req.releaseConnection = httpserver.KeepConnectionOpen(req.r.Context())
 	}
 	return nil
 }

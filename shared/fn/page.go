@@ -15,6 +15,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/auth"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
@@ -71,7 +72,7 @@ func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password
 	if v.req.env.sessionKeys().IsEmpty() {
 		return ErrNoSessionKey
 	}
-	s, err := v.req.env.auth.Begin(ctx, auth.Login{Name: name, Password: password, Address: network(v.req.call.SourceIP), Began: v.req.start})
+	s, err := v.req.env.auth.Begin(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(v.req.call.SourceIP), Began: v.req.start})
 	if err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, anonymousWait)
 	defer cancel()
-	done, err := req.env.anonymousSlots.acquire(waiting, network(req.call.SourceIP).String())
+	done, err := req.env.anonymousSlots.acquire(waiting, httpserver.ClientNetwork(req.call.SourceIP).String())
 	if err != nil {
 		return nil, Busy("too many requests of this address are in progress, try again")
 	}

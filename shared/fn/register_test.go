@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -94,7 +95,7 @@ func TestWriteTimeoutOnAnyServer(t *testing.T) {
 		_, err := io.WriteString(conn, "POST /api/v1/fail HTTP/1.1\r\nHost: x\r\n"+adminLine+"\r\n")
 		require.NoError(t, err)
 		<-over
-		require.Equal(t, writeTimeout, time.Since(began))
+		require.Equal(t, httpserver.WriteTimeout, time.Since(began))
 	})
 }
 

@@ -20,6 +20,11 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
+const (
+	bodyTimeout        = 10 * time.Second // from the beginning of a call
+	refusedBodyTimeout = time.Second      // for a body that is not read
+)
+
 // request is the state of one HTTP request: call is what the function sees of it.
 type request struct {
 	env     *Env

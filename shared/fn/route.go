@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 // MaxEventBatch limits the size of a batch of events, in bytes: 1 MiB of data, which may be in
@@ -18,8 +19,7 @@ const (
 	eventMaxBody   = 1 << 20
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
-	// maxTimeout leaves 10 s of the server's WriteTimeout for writing the response.
-	maxTimeout = writeTimeout - 10*time.Second
+	maxTimeout     = httpserver.WriteTimeout - 10*time.Second // 10 s are left for writing the response
 )
 
 // A Route is the handler of one pattern, with the roles that may call it and its limits. Make

@@ -12,54 +12,24 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
+// drainGrace is for calls that are on their way when the drain begins.
+const drainGrace = 100 * time.Millisecond
+
 type server struct {
 	env        *Env
-	http       *BoundedServer
+	http       *httpserver.Server
 	drainGrace time.Duration // how long idle connections stay open during the drain
 }
 
 func newServer(env *Env, h http.Handler) *server {
-	return &server{env: env, drainGrace: drainGrace, http: NewBoundedServer(h, env.limiter.maxCalls()+idleConnections, env.errorLog())}
+	return &server{env: env, drainGrace: drainGrace, http: httpserver.New(h, env.limiter.maxCalls()+idleConnections, env.errorLog())}
 }
 
 func (e *Env) errorLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelWarn) }
-
-// BoundedServer is an http.Server for clients that are not trusted: it supports only HTTP/1, and
-// limits the number of connections, their headers and their times.
-type BoundedServer struct {
-	http.Server
-	headers headerMemory
-	open    *connectionLimiter
-}
-
-// NewBoundedServer returns a server for h. For each connection above maxConnections it closes one
-// for which KeepConnectionOpen is not in effect. It logs problems of connections to errorLog.
-func NewBoundedServer(h http.Handler, maxConnections int, errorLog *log.Logger) *BoundedServer {
-	s := &BoundedServer{headers: headerMemory{max: maxHeaderMemory}, open: newConnectionLimiter(maxConnections), Server: http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          errorLog,
-		Protocols:         new(http.Protocols),
-	}}
-	s.ConnContext = s.open.add
-	s.ConnState = func(conn net.Conn, state http.ConnState) { conn.(*headerConn).state(state) }
-	// The gateways of deploy/ use HTTP/1.1, and net/http does not limit the rate of control
-	// frames of HTTP/2: anybody could send them without end.
-	s.Protocols.SetHTTP1(true)
-	return s
-}
-
-// Serve is http.Server's.
-func (s *BoundedServer) Serve(l net.Listener) error {
-	return s.Server.Serve(headerListener{l, &s.headers, s.open})
-}
 
 // ListenAndServe is Serve at the configured address. It also fails if the stream of accepted
 // messages is less durable than the settings require.
@@ -177,7 +147,7 @@ func (e *Env) listenForScrapes(ctx context.Context) error {
 			serveScrape(w, r, endpoint)
 		}
 	})
-	server := NewBoundedServer(scrapes, metricsConnections, e.errorLog())
+	server := httpserver.New(scrapes, metricsConnections, e.errorLog())
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

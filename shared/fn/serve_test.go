@@ -152,6 +152,7 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
+	const maxUnknown = 64 // that of package httpserver
 	const unknownPath = "GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n"
 	statuses := func(requests string) (n map[int]int, closed bool) {
 		w := h.dialRaw(t)
@@ -173,21 +174,6 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	n, closed = statuses(strings.Repeat(unknownPath, maxUnknown/2) + greetText + strings.Repeat(unknownPath, maxUnknown/2-1))
 	require.Equal(t, map[int]int{404: maxUnknown - 1, 200: 1}, n, "a call of a known caller resets the count")
 	require.False(t, closed)
-}
-
-// An endless sequence of HTTP/2 frames is not possible: the connection is closed after the first.
-func TestHTTP2IsDisabled(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, greeter())
-	w := h.dialRaw(t)
-	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-	w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
-	response, err := io.ReadAll(w.responses)
-	require.NoError(t, err)
-	require.Contains(t, string(response), "HTTP/1.1 404")
-	require.Contains(t, string(response), "Connection: close")
-	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "others go on")
 }
 
 func TestTruncatedBodyIsRefused(t *testing.T) {

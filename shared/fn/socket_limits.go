@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 // What a client may send over a WebSocket in addition to its messages.
@@ -74,15 +76,14 @@ func (c *meteredConn) set(n int64, end bool) {
 	}
 }
 
-// Read is net.Conn's. Over the limit it waits for closeDelay before it fails: if the connection is
-// closed while unread bytes arrive, what was sent last is lost.
+// Read is net.Conn's. Over the limit it waits for httpserver.CloseDelay before it fails.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left := c.left
 	c.mu.Unlock()
 	if left <= 0 {
 		c.excess()
-		time.Sleep(closeDelay)
+		time.Sleep(httpserver.CloseDelay)
 		return 0, errParts
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])

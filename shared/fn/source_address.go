@@ -38,17 +38,3 @@ func parseAddr(s string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(strings.Trim(s, "[]"))
 	return addr.Unmap().WithZone(""), err == nil
 }
-
-// network returns the address of a source, or the /64 of an IPv6 address, since one client can use all of its /64.
-func network(source string) netip.Prefix {
-	addr, err := netip.ParseAddr(source)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = 64
-	}
-	p, _ := addr.Prefix(bits) // bits is valid
-	return p
-}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 const (
@@ -147,7 +148,7 @@ func (w *EventWriter) end() error {
 	defer w.mu.Unlock()
 	if w.beat != nil && !w.ended {
 		w.beat.Stop()
-		_ = w.setWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+		_ = w.setWriteDeadline(time.Now().Add(httpserver.WriteTimeout)) // fails on a connection that has ended
 	}
 	w.ended = true
 	return w.err

@@ -120,7 +120,7 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 		rest, err := io.ReadAll(body)
 		require.NoError(t, err)
 		require.Equal(t, "retry: 250\n\n", string(rest))
-		require.Equal(t, streamTimeout, time.Since(began), "writeTimeout does not end the stream")
+		require.Equal(t, streamTimeout, time.Since(began), "the WriteTimeout of the server does not end the stream")
 		stop()
 		line := h.calls(1)[0]
 		require.Equal(t, 200.0, line["status"])

@@ -1,0 +1,107 @@
+package httpserver
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	// maxRead is the size of a read while the end of the header or body is not known. A read may include
+	// the beginning of the next request, of which so at most maxRead bytes are not counted.
+	maxRead    = 512
+	readBuffer = 4 << 10 // the buffer of net/http: only a body of known length is read in larger pieces
+)
+
+// errHeaderLines is a net.OpError because net/http sends no response to one.
+var errHeaderLines = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("a header of too many lines")}
+
+const headerRefusal = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n" +
+	"Content-Length: 45\r\nConnection: close\r\n\r\na request must have at most 100 header lines\n"
+
+// listener limits the lines of each header, and the memory of all headers: net/http limits only the
+// bytes of each, and uses about 70 bytes of memory for a line of 5 bytes.
+type listener struct {
+	net.Listener
+	headers *headerMemory
+	limiter *connectionLimiter
+}
+
+// Accept is net.Listener's.
+func (l listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{Conn: conn, headers: l.headers, limiter: l.limiter}
+	c.held.conn = c
+	return c, nil
+}
+
+// connection counts the lines and bytes of each header while they are read. Its server reads from
+// it in one goroutine at a time, and calls state in between.
+type connection struct {
+	net.Conn
+	headers  *headerMemory
+	limiter  *connectionLimiter
+	held     heldHeader
+	header   headerCount
+	hijacked bool
+	refused  bool
+}
+
+// Close is net.Conn's. The connection of a WebSocket, which is no longer the server's, counts as open until then.
+func (c *connection) Close() error {
+	c.limiter.remove(c)
+	return c.Conn.Close()
+}
+
+// state is for the server's ConnState.
+func (c *connection) state(s http.ConnState) {
+	if c.header.held { // in each state the header is complete, or never will be
+		c.headers.hold(&c.held, 0)
+		c.header.held = false
+	}
+	switch s {
+	case http.StateActive: // the header was read, and the handler is about to be called
+		c.header.ended = true
+	case http.StateIdle:
+		c.header = headerCount{}
+	case http.StateHijacked:
+		c.hijacked = true
+	}
+}
+
+// Read is net.Conn's. A client that sends too many lines gets headerRefusal, and its connection
+// is closed after CloseDelay.
+func (c *connection) Read(p []byte) (int, error) {
+	if len(p) <= readBuffer && !c.hijacked {
+		p = p[:min(len(p), maxRead)]
+	}
+	if c.refused {
+		return 0, errHeaderLines // net/http reads again after some errors
+	}
+	n, err := c.Conn.Read(p)
+	if c.header.ended {
+		return n, err
+	}
+	withinLimit := c.header.count(p[:n])
+	if !c.header.ended && c.header.bytes > smallHeader {
+		c.header.held = true
+		c.headers.hold(&c.held, c.header.bytes)
+	}
+	if withinLimit {
+		return n, err
+	}
+	c.refused = true
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(CloseDelay)) // if it fails, so does the write
+	if _, err := io.WriteString(c.Conn, headerRefusal); err == nil {
+		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite() // so that net/http can send no second response
+		}
+		time.Sleep(CloseDelay)
+	}
+	return 0, errHeaderLines
+}

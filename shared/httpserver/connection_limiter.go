@@ -1,0 +1,139 @@
+package httpserver
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// connectionLimiter limits the open connections. For each new connection above the limit it closes
+// one without a call of a known caller: among some of those, one of the address that has most
+// connections, and of these the one that has been idle for longest. So connections without an
+// authenticated call cannot keep others out.
+type connectionLimiter struct {
+	max int
+
+	mu        sync.Mutex
+	open      map[net.Conn]*openConn
+	byAddress map[netip.Prefix]int // number of open connections
+}
+
+type openConn struct {
+	limiter   *connectionLimiter
+	address   netip.Prefix
+	calls     int       // of known callers, under way
+	idleSince time.Time // when the last one ended
+
+	unknown atomic.Int32 // requests since the last one of a known caller
+}
+
+// openConnKey is the key of the *openConn in the contexts of a connection's requests.
+type openConnKey struct{}
+
+func newConnectionLimiter(max int) *connectionLimiter {
+	return &connectionLimiter{max: max, open: map[net.Conn]*openConn{}, byAddress: map[netip.Prefix]int{}}
+}
+
+// add is the server's ConnContext.
+func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // connections that are not IP count as one address
+	added := &openConn{limiter: l, address: ClientNetwork(host), idleSince: time.Now()}
+	l.mu.Lock()
+	l.open[conn] = added
+	l.byAddress[added.address]++
+	var surplus net.Conn
+	if len(l.open) > l.max {
+		surplus = l.pickIdle()
+		l.removeLocked(surplus)
+	}
+	l.mu.Unlock()
+	if surplus != nil {
+		_ = surplus.Close() // the server sees it at its next read
+	}
+	return context.WithValue(ctx, openConnKey{}, added)
+}
+
+// pickIdle picks among some connections without a call; mu is held. There is one, as max is greater
+// than the number of calls.
+func (l *connectionLimiter) pickIdle() (picked net.Conn) {
+	const maxCompared = 64 // of thousands, in the random order of a map
+	compared := 0
+	for conn, c := range l.open {
+		if c.calls > 0 {
+			continue
+		}
+		best := l.open[picked]
+		if best == nil || l.byAddress[c.address] > l.byAddress[best.address] || c.address == best.address && c.idleSince.Before(best.idleSince) {
+			picked = conn
+		}
+		if compared++; compared == maxCompared {
+			break
+		}
+	}
+	return picked
+}
+
+// remove removes a closed connection, if add or remove has not removed it already.
+func (l *connectionLimiter) remove(conn net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removeLocked(conn)
+}
+
+func (l *connectionLimiter) removeLocked(conn net.Conn) {
+	c := l.open[conn]
+	if c == nil {
+		return
+	}
+	delete(l.open, conn)
+	if l.byAddress[c.address]--; l.byAddress[c.address] == 0 {
+		delete(l.byAddress, c.address)
+	}
+}
+
+// KeepConnectionOpen keeps a Server from closing the connection of a call when too many are open,
+// until end is called. The connection still counts. On other servers it does nothing.
+func KeepConnectionOpen(ctx context.Context) (end func()) {
+	c, ours := ctx.Value(openConnKey{}).(*openConn)
+	if !ours {
+		return func() {}
+	}
+	c.addCalls(1)
+	return func() { c.addCalls(-1) }
+}
+
+func (c *openConn) addCalls(n int) {
+	c.unknown.Store(0)
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	c.calls += n
+	c.idleSince = time.Now()
+}
+
+// maxUnknown is how many requests in a row a connection may carry without a call of
+// KeepConnectionOpen. Thousands of pipelined ones would keep a processor busy without ever waiting.
+const maxUnknown = 64
+
+// CountRequest counts a request, and reports whether its connection must end with it.
+func CountRequest(ctx context.Context) (last bool) {
+	c, ours := ctx.Value(openConnKey{}).(*openConn)
+	return ours && c.unknown.Add(1) >= maxUnknown
+}
+
+// ClientNetwork returns all addresses of a client: the address itself, or the /64 of an IPv6 address, since one client
+// can use all of its /64. It returns the zero Prefix for any other text.
+func ClientNetwork(address string) netip.Prefix {
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	p, _ := addr.Prefix(bits) // bits is valid
+	return p
+}

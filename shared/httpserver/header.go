@@ -1,0 +1,100 @@
+package httpserver
+
+import (
+	"container/list"
+	"io"
+	"sync"
+)
+
+const (
+	maxHeaderLines = 100
+
+	// maxHeaderMemory limits the bytes of the headers that all connections of a server are
+	// sending. Headers up to smallHeader are not counted.
+	maxHeaderMemory = 8 << 20
+	smallHeader     = 4 << 10
+)
+
+// headerMemory limits the bytes of the headers that are being read. Above the limit it closes the
+// connections whose headers have taken longest, since usual clients send their header at once.
+type headerMemory struct {
+	max int
+
+	mu      sync.Mutex
+	used    int
+	holders list.List // of *heldHeader, in the order in which they began to use memory
+}
+
+// heldHeader is the memory of the header of one connection. headerMemory.mu guards it.
+type heldHeader struct {
+	conn    io.Closer
+	bytes   int
+	element *list.Element // of holders; nil while bytes is 0
+	closed  bool          // by headerMemory; bytes stays 0
+}
+
+// hold sets the bytes that the connection uses: 0 when its header has been read.
+func (m *headerMemory) hold(h *heldHeader, n int) {
+	m.mu.Lock()
+	var surplus []io.Closer
+	if !h.closed {
+		m.set(h, n)
+	}
+	for m.used > m.max {
+		oldest := m.holders.Front().Value.(*heldHeader)
+		m.set(oldest, 0)
+		oldest.closed = true
+		surplus = append(surplus, oldest.conn)
+	}
+	m.mu.Unlock()
+	for _, conn := range surplus {
+		_ = conn.Close() // the server sees it at its next read
+	}
+}
+
+// set is hold without the limit; mu must be held.
+func (m *headerMemory) set(h *heldHeader, n int) {
+	m.used += n - h.bytes
+	h.bytes = n
+	switch {
+	case n > 0 && h.element == nil:
+		h.element = m.holders.PushBack(h)
+	case n == 0 && h.element != nil:
+		m.holders.Remove(h.element)
+		h.element = nil
+	}
+}
+
+// headerCount counts the lines and bytes of one header.
+type headerCount struct {
+	ended   bool // the next bytes are the body's
+	lines   int  // that have ended
+	started bool // the header has had a line that is not empty
+	bytes   int
+	held    bool // bytes is counted by headerMemory
+	length  int  // of the current line
+	last    byte // of the current line
+}
+
+// count counts the lines in read, and reports whether the header is within maxHeaderLines.
+func (h *headerCount) count(read []byte) bool {
+	h.bytes += len(read)
+	for _, b := range read {
+		if b != '\n' {
+			h.length++
+			h.last = b
+			continue
+		}
+		empty := h.length == 0 || h.length == 1 && h.last == '\r'
+		if empty && h.started {
+			h.ended = true
+			return true
+		}
+		h.started = h.started || !empty
+		h.length = 0
+		if h.lines++; h.lines > 1+maxHeaderLines { // 1 for the request line
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,60 @@
+// Package httpserver has an http.Server for clients that are not trusted. It supports only HTTP/1,
+// and limits the number of connections, the lines and memory of headers, and all times.
+package httpserver
+
+import (
+	"log"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	readHeaderTimeout = 5 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+
+	// readTimeout and WriteTimeout are longer than the longest poll: at the end of readTimeout
+	// net/http would cancel the context of the call.
+	readTimeout = 60 * time.Second
+
+	// WriteTimeout limits the time from the header of a request to the end of its response.
+	WriteTimeout = 60 * time.Second
+
+	// CloseDelay passes before a connection is closed whose client may still send: closing it
+	// while unread bytes arrive would lose the last response.
+	CloseDelay = 500 * time.Millisecond
+)
+
+// Server is made by New.
+type Server struct {
+	http.Server
+	headers     headerMemory
+	connections *connectionLimiter
+}
+
+// New returns a server for h. For each connection above maxConnections it closes one for which
+// KeepConnectionOpen is not in effect. It logs problems of connections to errorLog.
+func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
+	s := &Server{headers: headerMemory{max: maxHeaderMemory}, connections: newConnectionLimiter(maxConnections), Server: http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      WriteTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          errorLog,
+		Protocols:         new(http.Protocols),
+	}}
+	s.ConnContext = s.connections.add
+	s.ConnState = func(conn net.Conn, state http.ConnState) { conn.(*connection).state(state) }
+	// The gateways of deploy/ use HTTP/1.1, and net/http does not limit the rate of control
+	// frames of HTTP/2: anybody could send them without end.
+	s.Protocols.SetHTTP1(true)
+	return s
+}
+
+// Serve is http.Server's.
+func (s *Server) Serve(l net.Listener) error {
+	return s.Server.Serve(listener{l, &s.headers, s.connections})
+}
