@@ -50,7 +50,7 @@ var layers = map[string]struct{ ours, outside []string }{
 		ours: []string{"shared/store/callers", "shared/task"},
 	},
 	"shared/fn": {
-		ours: []string{"shared/auth", "shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/httpserver", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"},
+		ours: []string{"shared/auth", "shared/store", "shared/store/", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/cache", "shared/config", "shared/decode", "shared/httpserver", "shared/loglimit", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text", "shared/waiters"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // pgx links it too
@@ -83,6 +83,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/robot":       {ours: []string{"shared/api", "shared/message", "shared/task"}},
 	"shared/settings":    {ours: []string{"shared/api", "shared/bus", "shared/config", "shared/decode", "shared/store", "shared/task"}},
 	"shared/text":        {},
+	"shared/waiters":     {},
 	"shared/streamevent": {ours: []string{"shared/bus", "shared/message", "shared/store/messages", "shared/task"}, outside: []string{"github.com/cloudevents/sdk-go/v2"}},
 	"shared/telemetry":   {ours: []string{"shared/cache", "shared/loglimit", "shared/metrics"}},
 	"shared/task":        {},

@@ -68,7 +68,7 @@
 //	limits:            call_limiter, caller_semaphores, memory_budget, body_reader
 //	browsers:          page, cors, cross_origin
 //	CloudEvents:       event
-//	streams and polls: stream, socket, socket_limits, upgrade, waiters
+//	streams and polls: stream, socket, socket_limits, upgrade
 //	the process:       env, settings, serve, register, durability, probes, health, metrics,
 //	                   snapshot, alert_check, standard_log, version
 package fn

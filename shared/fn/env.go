@@ -22,6 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/telemetry"
+	"github.com/sendonce/sendonce/shared/waiters"
 )
 
 // Env is what the functions of a process share. Functions may keep it. It has no state that
@@ -35,7 +36,7 @@ type Env struct {
 
 	db               *store.DB
 	bus              *bus.Bus // nil without NATS_URL
-	waiters          *waiterList
+	waiters          *waiters.List
 	subscribeQueues  sync.Once
 	subscribeCallers sync.Once
 	limiter          *callLimiter
@@ -61,7 +62,7 @@ type Env struct {
 // their defaults (see settings.Config.SetDefaults). The caller must call Close.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
+	env := &Env{Config: cfg, Log: log, waiters: waiters.New(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules(),
 		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
 	env.metrics = sync.OnceValue(env.newMetrics)
@@ -122,15 +123,15 @@ func (e *Env) DatabaseConnections() (n int32) {
 // Bus returns the connection to NATS. Without NATS_URL it is nil, and its methods may still be called.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
-// RegisterWaiter queues a long poll for tasks of the queue (see Waiter). The first call
+// RegisterWaiter queues a long poll for tasks of the queue (see package waiters). The first call
 // subscribes to the wake-ups of other processes. After a gap in that subscription only the oldest
 // poll of each queue is woken: if all were, a thousand polls would query at once, and an app that
 // gets tasks claims again anyway.
-func (e *Env) RegisterWaiter(queue string) *Waiter {
+func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
 	e.subscribeQueues.Do(func() {
-		e.bus.OnQueue(func(queue string, n int) { e.waiters.notify(queue, n) }, e.waiters.notifyEach)
+		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
 	})
-	return e.waiters.register(queue)
+	return e.waiters.Register(queue)
 }
 
 // WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of
@@ -140,7 +141,7 @@ func (e *Env) WakeClaims(queue string, n int) {
 	if e.alerts.Backlog.On() {
 		e.scheduleAlertCheck()
 	}
-	if n -= e.waiters.notify(queue, n); n > 0 {
+	if n -= e.waiters.Notify(queue, n); n > 0 {
 		e.bus.Wake(bus.QueueSubject(queue), n)
 	}
 }

@@ -1,4 +1,4 @@
-package fn
+package waiters
 
 import (
 	"sync"
@@ -19,70 +19,70 @@ func woken(w *Waiter) bool {
 
 func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
 	t.Parallel()
-	h := newWaiters()
-	first, second, third, other := h.register("q"), h.register("q"), h.register("q"), h.register("other")
-	h.notify("q", 2)
+	l := New()
+	first, second, third, other := l.Register("q"), l.Register("q"), l.Register("q"), l.Register("other")
+	l.Notify("q", 2)
 	require.True(t, woken(first))
 	require.True(t, woken(second))
 	require.False(t, woken(third))
 	require.False(t, woken(other))
-	h.notify("q", 5)
+	l.Notify("q", 5)
 	require.True(t, woken(third))
 	require.False(t, woken(first), "a waiter is woken once")
 	for _, w := range []*Waiter{first, second, third, other} {
 		w.Close()
 		w.Close()
 	}
-	require.Empty(t, h.queues, "a queue without waiters costs nothing")
+	require.Empty(t, l.queues, "a queue without waiters costs nothing")
 }
 
 func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
 	t.Parallel()
-	h := newWaiters()
-	first, second, other := h.register("q"), h.register("q"), h.register("other")
-	h.notifyEach()
+	l := New()
+	first, second, other := l.Register("q"), l.Register("q"), l.Register("other")
+	l.NotifyEach()
 	require.True(t, woken(first))
 	require.False(t, woken(second))
 	require.True(t, woken(other))
-	h.notifyEach()
+	l.NotifyEach()
 	require.True(t, woken(second))
-	h.notifyEach()
-	require.Empty(t, h.queues)
+	l.NotifyEach()
+	require.Empty(t, l.queues)
 }
 
 func TestWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
 	t.Parallel()
-	h := newWaiters()
-	w := h.register("q")
+	l := New()
+	w := l.Register("q")
 	defer w.Close()
-	h.notify("q", 1)
+	l.Notify("q", 1)
 	<-w.C
 }
 
 func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	t.Parallel()
-	h := newWaiters()
-	leaving, staying := h.register("q"), h.register("q")
-	h.notify("q", 1)
+	l := New()
+	leaving, staying := l.Register("q"), l.Register("q")
+	l.Notify("q", 1)
 	leaving.Close()
 	require.True(t, woken(staying))
 
 	t.Run("but not one that was used", func(t *testing.T) {
 		t.Parallel()
-		h := newWaiters()
-		used, staying := h.register("q"), h.register("q")
-		h.notify("q", 1)
+		l := New()
+		used, staying := l.Register("q"), l.Register("q")
+		l.Notify("q", 1)
 		<-used.C
 		used.Close()
 		require.False(t, woken(staying))
 	})
 	t.Run("nor one that never came", func(t *testing.T) {
 		t.Parallel()
-		h := newWaiters()
-		leaving, staying := h.register("q"), h.register("q")
+		l := New()
+		leaving, staying := l.Register("q"), l.Register("q")
 		leaving.Close()
 		require.False(t, woken(staying))
-		h.notify("q", 1)
+		l.Notify("q", 1)
 		require.True(t, woken(staying))
 	})
 }
@@ -92,7 +92,7 @@ func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 	t.Parallel()
 	const work, consumers = 2000, 8
-	h := newWaiters()
+	l := New()
 	var ready, taken atomic.Int64
 	done := make(chan struct{})
 	take := func() bool {
@@ -113,7 +113,7 @@ func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 	for range consumers {
 		all.Go(func() {
 			for {
-				w := h.register("q")
+				w := l.Register("q")
 				if !take() {
 					select {
 					case <-w.C:
@@ -131,11 +131,11 @@ func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 		all.Go(func() {
 			for range 100 {
 				ready.Add(1)
-				h.notify("q", 1)
+				l.Notify("q", 1)
 			}
 		})
 	}
 	all.Wait()
 	require.EqualValues(t, work, taken.Load())
-	require.Empty(t, h.queues)
+	require.Empty(t, l.queues)
 }
