@@ -11,19 +11,19 @@ import (
 
 // logAlert writes alerts to the log, for operators without a webhook endpoint.
 func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
-	level, what := slog.LevelWarn, "alert raised"
+	level, text := slog.LevelWarn, "alert raised"
 	if cleared {
-		level, what = slog.LevelInfo, "alert cleared"
+		level, text = slog.LevelInfo, "alert cleared"
 	}
-	e.Log.Log(context.Background(), level, what, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
+	e.Log.Log(context.Background(), level, text, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
 }
 
-// scheduleAlertCheck wakes sweep to check the queues at the end of the current interval
-// (see task.AlertRules.CheckInterval). Intervals are the same in all processes, so sweep is woken
-// once, however many call this. It never blocks.
+// scheduleAlertCheck schedules a wake-up of sweep, which checks the queues, for the end of the
+// current interval (see task.AlertRules.CheckInterval). It never blocks. Intervals are the same in
+// all processes, so sweep is woken once, however many processes schedule it.
 //
-// For half of the time until the check, this process does not schedule it again. After that it
-// does: if the clock of NATS is ahead, the first check has come too early.
+// Later calls do nothing for half of the time until the check. Then they schedule it again: if the
+// clock of NATS is ahead, the first check was too early.
 func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
 	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
@@ -33,8 +33,7 @@ func (e *Env) scheduleAlertCheck() {
 	}
 }
 
-// RescheduleAlertCheck is scheduleAlertCheck for sweep, whose own check may have come too
-// early. It always schedules.
+// RescheduleAlertCheck is for sweep itself, whose check may have been too early. It always schedules.
 func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 
 func (e *Env) nextAlertCheck(now time.Time) time.Time {

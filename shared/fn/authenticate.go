@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// authenticate returns the caller of the Basic credentials, and limits failed logins. The calls of a page
-// have its visitor as their caller. list is true for a call that reads with the database role of lists.
+// authenticate returns the caller of the Basic credentials, and limits failed logins. The caller of a call
+// that a page makes is the visitor. list is true for a call that reads with the database role of lists.
 func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
 	if caller, ok := ctx.Value(inProcessCaller{}).(callers.Caller); ok {
 		return caller, nil
@@ -22,7 +22,7 @@ func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller
 	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(req.call.SourceIP), Began: req.start, List: list})
 }
 
-// authenticateFor returns the caller of a call of a route.
+// authenticateFor is authenticate for a route, which may also accept tokens (see Route.TokenInURL).
 func (req *request) authenticateFor(ctx context.Context, p *mountedRoute) (callers.Caller, error) {
 	if p.token && len(req.r.Header.Values("Authorization")) == 0 && !isUpgrade(req.r.Header) {
 		if token := req.r.URL.Query().Get("token"); token != "" {

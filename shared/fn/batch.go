@@ -19,8 +19,8 @@ const (
 )
 
 // EachChunk calls work for each chunk of the items of a batch, with the results to fill, and returns all results.
-// work calls Pause before it waits for its commit. If the batch then gets no turn again in time, the items
-// that are left are refused with the error.
+// work must call Pause before it waits for its commit. If the batch may not resume in time, its other items
+// are refused.
 func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func(items []json.RawMessage, results []api.BatchItem)) []api.BatchItem {
 	all := make([]api.BatchItem, len(items))
 	for first, chunk := range chunks(items) {
@@ -37,7 +37,7 @@ func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func
 	return all
 }
 
-// Pause lets other large calls of the caller work until the next chunk, or the end of this one.
+// Pause lets other large calls of the caller run until the next chunk, or the end of this call.
 func (c *Call) Pause() { c.memory.pause() }
 
 // chunks splits the items of a batch into chunks of at most chunkBytes; a larger item is a
@@ -58,8 +58,7 @@ func chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 	}
 }
 
-// CheckItem returns an error if an item of a batch is larger than the body of a request with
-// this item alone may be.
+// CheckItem returns an error if an item of a batch is larger than the body of a single request may be.
 func CheckItem(item json.RawMessage) *task.Error {
 	if len(item) > defaultMaxBody {
 		return tooLarge(defaultMaxBody)
@@ -68,8 +67,8 @@ func CheckItem(item json.RawMessage) *task.Error {
 }
 
 // Item returns the response to one item of a batch, with the code and fields that a request with
-// this item alone would get. The first maxItemErrors server errors (5xx) of a batch are added to
-// the call's log line, and their number: they are usually the same.
+// this item alone would get. The call's log line has the number of server errors (5xx), and the
+// first maxItemErrors of them: they are usually the same.
 func (c *Call) Item(data any, err error) api.BatchItem {
 	if err == nil {
 		return api.BatchItem{Code: http.StatusOK, Message: "success", Data: data}

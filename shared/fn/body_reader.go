@@ -9,12 +9,12 @@ import (
 // bodyReader reads a body into memory that is charged before it is used.
 type bodyReader struct {
 	memory  *callMemory
-	charge  func(length int64) int64 // the memory for a body of this length and what it is decoded to
+	charge  func(length int64) int64 // the memory for a body of this length, with its decoded values
 	buffer  []byte
 	charged int64
 }
 
-// setCharge changes the charge for the whole body to cost.
+// setCharge sets the charge for the whole body to cost.
 func (b *bodyReader) setCharge(ctx context.Context, cost int64, large bool) error {
 	if cost == b.charged {
 		return nil
@@ -26,8 +26,8 @@ func (b *bodyReader) setCharge(ctx context.Context, cost int64, large bool) erro
 	return nil
 }
 
-// grow makes the buffer length bytes large. What a small body is decoded to is charged only
-// after the last byte: bodies that are sent slowly must not use up the memory.
+// grow makes the buffer length bytes large. The decoded values of a small body are charged only
+// after its last byte: bodies that are sent slowly must not use up the memory.
 func (b *bodyReader) grow(ctx context.Context, length int64) error {
 	cost, large := length, length > largeBody
 	if large {
@@ -42,14 +42,14 @@ func (b *bodyReader) grow(ctx context.Context, length int64) error {
 	return nil
 }
 
-// read reads the body to its end. declared is its length, or less than 0 if that is
-// not known; then it is charged as it grows. start is called before the first read.
-func (b *bodyReader) read(ctx context.Context, from io.Reader, declared int64, start func() error) ([]byte, error) {
-	first := declared + 1 // so that the buffer need not grow to read the end
-	if declared < 0 {
-		first = largeBody / 4
+// read reads the body to its end. length is -1 if it is not known; then the body is charged as the
+// buffer grows. start is called before the first read.
+func (b *bodyReader) read(ctx context.Context, body io.Reader, length int64, start func() error) ([]byte, error) {
+	size := length + 1 // so that the buffer need not grow to read the end
+	if length < 0 {
+		size = largeBody / 4
 	}
-	if err := b.grow(ctx, first); err != nil {
+	if err := b.grow(ctx, size); err != nil {
 		return nil, err
 	}
 	if err := start(); err != nil {
@@ -61,7 +61,7 @@ func (b *bodyReader) read(ctx context.Context, from io.Reader, declared int64, s
 				return nil, err
 			}
 		}
-		n, err := from.Read(b.buffer[len(b.buffer):cap(b.buffer)])
+		n, err := body.Read(b.buffer[len(b.buffer):cap(b.buffer)])
 		b.buffer = b.buffer[:len(b.buffer)+n]
 		if errors.Is(err, io.EOF) {
 			size := int64(cap(b.buffer))

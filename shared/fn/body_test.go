@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -85,8 +86,7 @@ func TestRefusedBodyClosesConnection(t *testing.T) {
 func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *testServer)) {
 	t.Run("our server", func(t *testing.T) {
 		t.Parallel()
-		h := startServer(t, nil)
-		runServer(t, h, nil, f)
+		h := serveFunctions(t, f)
 		test(t, h)
 	})
 	t.Run("another server", func(t *testing.T) {
@@ -98,8 +98,7 @@ func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *te
 // A connection stays open after a refused call if the whole body has arrived.
 func TestRefusalWithWholeBodyKeepsConnection(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, greeter())
+	h := serveFunctions(t, greeter())
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -121,8 +120,7 @@ func TestRefusalWithWholeBodyKeepsConnection(t *testing.T) {
 // bodyTimeout begins with the call, not when the caller is known.
 func TestBodyTimeoutBeginsBeforeAuthentication(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, greeter())
+	h := serveFunctions(t, greeter())
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	req := newRequest(h.env, w, h.request("POST", "/api/v1/greet", `{}`), nil)
 	req.start = time.Now().Add(-3 * time.Second)
@@ -133,4 +131,44 @@ func TestBodyTimeoutBeginsBeforeAuthentication(t *testing.T) {
 	require.Len(t, w.set, 2)
 	require.WithinDuration(t, req.start.Add(bodyTimeout), w.set[0], time.Second)
 	require.Zero(t, w.set[1], "it is removed after the body")
+}
+
+// deadlines records the read deadlines of a request.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(at time.Time) error { d.set = append(d.set, at); return nil }
+
+func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
+	t.Parallel()
+	env := startServer(t, nil).env
+	h, err := Handler(env, Event("tick", func(*Env, struct{}) EventHandler {
+		return func(context.Context, *Call, cloudevents.Event) error { return nil }
+	}))
+	require.NoError(t, err)
+	r := httptest.NewRequest("POST", "/events/tick", http.NoBody)
+	r.SetBasicAuth("admin", "secret")
+	for name, value := range map[string]string{"Specversion": "1.0", "Id": "1", "Source": "/s", "Type": "t"} {
+		r.Header.Set("Ce-"+name, value)
+	}
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(w, r)
+	require.Equal(t, 204, w.Code, w.Body)
+	for _, at := range w.set {
+		require.True(t, at.IsZero(), "if the process is suspended for a second, a deadline would cancel the context of the connection")
+	}
+}
+
+func TestConnectionOfCancelledCallsIsClosed(t *testing.T) {
+	t.Parallel()
+	env := startServer(t, nil).env
+	h, err := Handler(env, greeter())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/healthz", nil))
+	require.Equal(t, "close", w.Header().Get("Connection"))
 }

@@ -64,9 +64,8 @@ func (c *Call) Log(args ...any) {
 // Correlate sets the client_msg_id that the error frame has if this frame of a Socket is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
-// StartWaiting must be called before a long poll waits: waiting calls have their own limit. It
-// returns an error if the limit is reached. The poll must then not wait, and returns what it
-// has already found, or the error.
+// StartWaiting must be called before a long poll waits: waiting calls have their own limit. If it
+// returns an error, the limit is reached, and the poll must return without waiting.
 func (c *Call) StartWaiting() error {
 	if err := c.slot.moveToWaiting(); err != nil {
 		return err
@@ -78,16 +77,15 @@ func (c *Call) StartWaiting() error {
 // dropHeaders keeps only Authorization, which authenticates the frames of a Socket. All headers
 // may be much larger than the memory that a waiting call is charged.
 func (c *Call) dropHeaders() {
-	kept := http.Header{}
+	header := http.Header{}
 	if values, ok := c.r.Header["Authorization"]; ok {
-		kept["Authorization"] = values
+		header["Authorization"] = values
 	}
-	c.r.Header, c.r.Trailer = kept, nil
+	c.r.Header, c.r.Trailer = header, nil
 }
 
-// May reports whether the caller has the role or is an admin without queues. For an admin with
-// queues May(Admin) is false: it may use the routes for admins that are WithinQueues, but has no
-// other rights beyond its other roles.
+// May reports whether the caller has the role or is an admin without queues. May(Admin) is false
+// for an admin with queues, who may use only the routes for admins that are WithinQueues.
 func (c *Call) May(role Role) bool {
 	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.LimitedToQueues()
 }
@@ -99,8 +97,8 @@ func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, 
 // queues.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
-// HidesURLs reports whether the caller sees only the host of URLs of other callers, as a viewer does. The rest of a URL
-// may be a secret that lets its holder post there.
+// HidesURLs reports whether the caller, a viewer, sees only the host of URLs of other callers. The rest of a URL may be
+// a secret that lets its holder post there.
 func (c *Call) HidesURLs() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
 
 // ShownURL returns a URL of another caller, masked if this caller sees only its host.
@@ -129,7 +127,7 @@ func (c *Call) LimitedToQueues() bool { return len(c.Caller.Queues) > 0 }
 // MayUseQueue reports whether the caller may submit to and claim from the queue. A caller without a
 // list of queues may use all.
 func (c *Call) MayUseQueue(queue string) bool {
-	return len(c.Caller.Queues) == 0 || slices.Contains(c.Caller.Queues, queue)
+	return !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, queue)
 }
 
 // MayUseBusinessType reports whether the caller may submit and read subscribe messages of the

@@ -32,8 +32,7 @@ func TestWaitingCallsDropHeaders(t *testing.T) {
 			}),
 		}
 	})
-	h := startServer(t, nil)
-	runServer(t, h, nil, waiting, greeter())
+	h := serveFunctions(t, waiting, greeter())
 	large := header("X-Large", strings.Repeat("a", 10_000))
 	require.Equal(t, 200, h.call("POST", "/poll", "", large).status)
 	require.Equal(t, 200, h.call("GET", "/stream", "", large).status)

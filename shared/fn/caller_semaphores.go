@@ -8,18 +8,16 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// framesAtOnce and readsAtOnce are how many frames, and reads of events, of one caller
-// are processed at once in one process. Frames mostly wait for the database, reads
-// mostly compute.
+// framesAtOnce is how many frames of one caller are handled at once. Frames mostly wait for the database.
 const framesAtOnce = 8
 
+// readsAtOnce is how many reads of events of one caller run at once. Reads mostly compute.
 func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
-// callerSemaphores limits how much work of one caller is done at once; further work waits
-// in order of arrival. So the streams and sockets of one caller leave processors to others.
-// Nothing is refused: each stream waits for one slot at most, and callLimiter bounds the
-// streams. Release a slot before anything is sent to a client, as a slow client would
-// otherwise delay the caller's other clients.
+// callerSemaphores has a semaphore for each caller, so that the streams and sockets of one caller
+// leave processors to others. Further work waits in order of arrival and is never refused: each
+// stream waits for at most one slot, and callLimiter bounds the streams. Release a slot before
+// anything is sent to a client, as a slow client would delay the caller's other clients.
 type callerSemaphores struct {
 	atOnce int64
 
@@ -37,20 +35,20 @@ func newCallerSemaphores(atOnce int) *callerSemaphores {
 }
 
 // acquire waits for a slot of the caller, or for the end of ctx. done releases the slot.
-func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done func(), err error) {
-	t.mu.Lock()
-	s := t.byCaller[caller]
+func (c *callerSemaphores) acquire(ctx context.Context, caller string) (done func(), err error) {
+	c.mu.Lock()
+	s := c.byCaller[caller]
 	if s == nil {
-		s = &callerSemaphore{free: semaphore.NewWeighted(t.atOnce)}
-		t.byCaller[caller] = s
+		s = &callerSemaphore{free: semaphore.NewWeighted(c.atOnce)}
+		c.byCaller[caller] = s
 	}
 	s.users++
-	t.mu.Unlock()
+	c.mu.Unlock()
 	leave := func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if s.users--; s.users == 0 {
-			delete(t.byCaller, caller)
+			delete(c.byCaller, caller)
 		}
 	}
 	if err := s.free.Acquire(ctx, 1); err != nil {
@@ -60,8 +58,8 @@ func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done fun
 	return func() { s.free.Release(1); leave() }, nil
 }
 
-// AcquireRead waits until few enough of the caller's streams and sockets read events. done
-// releases the slot.
+// AcquireRead waits until fewer than readsAtOnce of the caller's streams and sockets read events.
+// done releases the slot.
 func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
 	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What a web page of another origin may send and read, beside what every page may.
+// The headers that a web page of another origin may send and read, in addition to those that every page may.
 const (
 	corsRequestHeaders  = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id"
 	corsResponseHeaders = "Idempotency-Replayed, Location, Retry-After, X-Request-Id"
@@ -29,7 +29,7 @@ func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	return true
 }
 
-// preflight responds to a browser that asks whether a page of another origin may call a route of the API. It returns
+// preflight responds to a browser's question whether a page of another origin may call a route of the API. It returns
 // false for every other request.
 func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	method := r.Header.Get("Access-Control-Request-Method")

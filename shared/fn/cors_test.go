@@ -12,23 +12,19 @@ import (
 
 // corsHeaders returns the CORS headers of a response.
 func corsHeaders(h http.Header) map[string]string {
-	found := map[string]string{}
+	cors := map[string]string{}
 	for _, name := range []string{"Allow-Origin", "Allow-Methods", "Allow-Headers", "Allow-Credentials", "Expose-Headers", "Max-Age"} {
 		if value := h.Get("Access-Control-" + name); value != "" {
-			found[name] = value
+			cors[name] = value
 		}
 	}
-	return found
+	return cors
 }
 
-// send makes a request as the admin with the given headers.
+// send makes a request of the admin and returns the response without its body.
 func (h *testServer) send(method, path string, edit func(*http.Request)) *http.Response {
 	h.t.Helper()
-	r, err := http.NewRequestWithContext(h.t.Context(), method, h.url+path, nil)
-	require.NoError(h.t, err)
-	r.SetBasicAuth("admin", "secret")
-	edit(r)
-	res, err := http.DefaultClient.Do(r)
+	res, err := http.DefaultClient.Do(h.request(method, path, "", edit))
 	require.NoError(h.t, err)
 	require.NoError(h.t, res.Body.Close())
 	return res

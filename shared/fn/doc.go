@@ -1,31 +1,28 @@
 // Package fn is the server around the functions: it authenticates calls, limits them, decodes
 // requests, writes responses, log lines and metrics, serves probes, and drains at the end. A
-// function declares its routes and the roles that may call them. Every call of the API takes
-// the same steps (request.run in mux.go); a page for browsers takes those of request.page:
+// function declares its routes and the roles that may call them. Pages for browsers are handled by
+// request.page. Every call of the API takes the same steps (request.run in mux.go):
 //
 //	route -> request id -> origin check -> authentication -> role check -> slot -> memory ->
 //	body -> caller checked again -> decode -> handler -> response -> one log line
 //
 // # Decisions
 //
-// The binary has a server of its own (Serve), because the framework's server does not limit
-// connections, does not drain, and does not support socket activation. Register serves the
-// same handler with the functions framework, for hosts that need it. The limits of bodies,
-// responses and calls are enforced in the handler, so they apply to both servers;
-// endOnSignal is the drain of the framework's server. docs/platform.md lists the differences.
-// The contract tests run on both servers. The binary does not call Register, so the linker
-// keeps only 60 bytes of the framework.
+// The binary has a server of its own (Serve), because the server of the functions framework does
+// not limit connections, does not drain, and does not support socket activation. Register serves the
+// same handler with the framework, for hosts that need it. The limits of bodies, responses and
+// calls are enforced in the handler, so they apply to both servers. docs/platform.md lists the
+// differences. The contract tests run on both servers.
 //
 // functions.Typed of the framework is not used: it decodes every request into one shared
-// argument. A field that a request omits would keep the value of another caller, and parallel
-// calls would mix their values: an SMS could go to the wrong number.
+// argument. Parallel calls would mix their values, and an SMS could go to the wrong number.
 //
 // The framework's CloudEvent receiver is not used: after a request that was cancelled before
-// it began, handlers can hang, also those of later valid requests. Events are decoded with the
-// HTTP binding of the CloudEvents SDK.
+// it began, the handlers of later requests can hang. Events are decoded with the HTTP binding of
+// the CloudEvents SDK.
 //
-// The framework recovers http.ErrAbortHandler like any panic and ends the response
-// as if it were complete, so a function must not use it to abort a response.
+// A function must not panic with http.ErrAbortHandler to abort a response: the framework recovers
+// it like any panic, and ends the response as if it were complete.
 //
 // Each route is a full path in one ServeMux, so a function responds in the same way whether it
 // is served alone or with others. ServeMux never redirects here, since a redirect loses the body
@@ -49,10 +46,10 @@
 //     or lost its role. revocation.go says how soon that is.
 //   - No body of a known caller is read before there is memory for it (see memoryBudget). One
 //     caller uses at most its share of that memory, by default a quarter.
-//   - No body is read before the credentials or the session were checked; a visitor of a page
-//     who is not logged in may send a form of 8 KiB. A body must arrive within 10 s of the
-//     start of the call, the time that it waits for memory not counted. The body of a refused
-//     call must arrive within 1 s, or its connection is closed.
+//   - No body is read before the credentials or the session were checked, except a form of at
+//     most 8 KiB of a visitor who is not logged in. A body must arrive within 10 s of the start
+//     of the call; waiting for memory does not count. The body of a refused call must arrive
+//     within 1 s, or its connection is closed.
 //   - Once it drains, Serve accepts no connection. It returns when every call over an open
 //     connection has its response and every WebSocket is closed, or after DrainTimeout.
 //   - A frame of a WebSocket is a call: it is authenticated, limited, logged and counted, and

@@ -18,25 +18,25 @@ const verifyTimeout = 3 * time.Second
 // require. If its durability is unknown, the process starts, but no message is acknowledged as
 // accepted until it is known.
 func verifyDurability(ctx context.Context, env *Env) error {
-	two := env.Config.TwoPhase
-	if !two.Enabled || two.Durability == 0 {
+	twoPhase := env.Config.TwoPhase
+	if !twoPhase.Enabled || twoPhase.Durability == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
-	actual, err := env.Bus().Durability(ctx, two.MonitorURL)
+	actual, err := env.Bus().Durability(ctx, twoPhase.MonitorURL)
 	switch {
-	case actual.Covers(two.Durability):
+	case actual.Covers(twoPhase.Durability):
 		return nil
 	case errors.Is(err, bus.ErrOldServer):
 		return config.Error{{Name: "TWO_PHASE_ENABLED", Message: fmt.Sprintf("is true, but %v: upgrade it, or set it to false", err)}}
 	case err != nil:
 		env.Log.Warn("messages are not accepted before they are saved: it is not known whether the stream is as durable as TWO_PHASE_DURABILITY requires",
-			"required", two.Durability.String(), "known", actual.String(), "error", err)
+			"required", twoPhase.Durability.String(), "known", actual.String(), "error", err)
 		return nil
 	}
 	return config.Error{{Name: "TWO_PHASE_DURABILITY", Message: fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",
-		two.Durability, two.Stream, actual, remedy(actual, two.Durability))}}
+		twoPhase.Durability, twoPhase.Stream, actual, remedy(actual, twoPhase.Durability))}}
 }
 
 // remedy returns how to make a stream as durable as required.

@@ -25,8 +25,7 @@ import (
 	"github.com/sendonce/sendonce/shared/waiters"
 )
 
-// Env is what the functions of a process share. Functions may keep it. It has no state that
-// other processes need.
+// Env is what the functions of a process share. It has no state that other processes need.
 type Env struct {
 	Config settings.Config
 	Log    *slog.Logger
@@ -64,7 +63,10 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
 	env := &Env{Config: cfg, Log: log, waiters: waiters.New(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules(),
-		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress), sessionKeys: sync.OnceValue(func() store.Keys { return parseSessionKeys(cfg.EncryptionKeys) })}
+		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress), sessionKeys: sync.OnceValue(func() store.Keys {
+			keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
+			return keys
+		})}
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	var hash *auth.PasswordHash
@@ -123,10 +125,9 @@ func (e *Env) DatabaseConnections() (n int32) {
 // Bus returns the connection to NATS. Without NATS_URL it is nil, and its methods may still be called.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
-// RegisterWaiter queues a long poll for tasks of the queue (see package waiters). The first call
-// subscribes to the wake-ups of other processes. After a gap in that subscription only the oldest
-// poll of each queue is woken: if all were, a thousand polls would query at once, and an app that
-// gets tasks claims again anyway.
+// RegisterWaiter registers a long poll for tasks of the queue. The first call subscribes to the
+// wake-ups of other processes. After a gap in that subscription only the oldest poll of each queue
+// is woken: otherwise a thousand polls would query at once, and an app that gets tasks claims again.
 func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
 	e.subscribeQueues.Do(func() {
 		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
@@ -134,9 +135,8 @@ func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
 	return e.waiters.Register(queue)
 }
 
-// WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of
-// this process first, then those of other processes. Call it after the
-// commit; it never blocks.
+// WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of this
+// process first, then those of other processes. Call it after the commit. It never blocks.
 func (e *Env) WakeClaims(queue string, n int) {
 	if e.alerts.Backlog.On() {
 		e.scheduleAlertCheck()
@@ -155,17 +155,17 @@ func (e *Env) WakeSweepAt(at time.Time) {
 }
 
 // WakeAgainAt wakes the event function of a subject at a time; the zero time = never. Unlike
-// WakeSweepAt it schedules a wake-up even if an earlier call did so for the same time: that one may
-// have come too early, if the clock of NATS is ahead.
+// WakeSweepAt it also schedules a wake-up if an earlier call did so for the same time: if the clock
+// of NATS is ahead, the earlier wake-up may have come too early.
 func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAgainAt(subject, at)
 	}
 }
 
-// NotBefore returns at, but at the earliest now plus the delay; a zero at is returned as it is. It
-// is for the next query after rows that are due were skipped: another process has locked them, so
-// a query at once would skip them again.
+// NotBefore returns the later of at and now plus delay, or zero for a zero at. It is for the next
+// query after rows that are due were skipped: another process has locked them, so a query at once
+// would skip them again.
 func NotBefore(at time.Time, delay time.Duration) time.Time {
 	if earliest := time.Now().Add(delay); !at.IsZero() && at.Before(earliest) {
 		return earliest

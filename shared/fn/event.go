@@ -24,20 +24,41 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// attemptHeader has the number of the trigger's attempts to deliver the event, this one included.
-// It is not an attribute of the event.
-const attemptHeader = "Ce-Deliveryattempt"
+// EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
+// a *task.Error whose status is 4xx refuses it permanently; after any other error it is
+// delivered again. It must be idempotent: an event may be delivered twice.
+type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
+
+// BatchHandler handles a batch of events, in the order of the batch if it matters. nil acknowledges
+// all; after any error the whole batch is delivered again.
+type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
+
+// Event makes a function that handles CloudEvents, served at POST /events/{name}
+// to callers with the role Trigger. C and build are as for HTTP.
+func Event[C any](name string, build func(*Env, C) EventHandler) Function {
+	return HTTP(name, func(env *Env, cfg C) Routes {
+		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
+	})
+}
+
+// EventBatch is Event for a function that also accepts batches of events.
+func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
+	return HTTP(name, func(env *Env, cfg C) Routes {
+		handle, batch := build(env, cfg)
+		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: handle, batch: batch}.route()}
+	})
+}
 
 // poison is an error that a retry cannot fix.
 type poison struct{ error }
 
 func (p poison) Unwrap() error { return p.error }
 
-// Poison marks an event as one that its function can never handle: the event is recorded in
-// dead_letters with err as the reason and acknowledged, so that later events are delivered.
+// Poison marks an event as one that its function can never handle. The event is acknowledged and
+// recorded in dead_letters with err as the reason, so that later events are delivered.
 func Poison(err error) error { return poison{err} }
 
-// PoisonIn returns the error in err that Poison has marked, nil if there is none.
+// PoisonIn returns the error that was given to Poison, if err wraps the result; else nil.
 func PoisonIn(err error) error {
 	var p poison
 	if errors.As(err, &p) {
@@ -45,6 +66,10 @@ func PoisonIn(err error) error {
 	}
 	return nil
 }
+
+// attemptHeader has the number of the trigger's attempts to deliver the event, this one included.
+// It is not an attribute of the event.
+const attemptHeader = "Ce-Deliveryattempt"
 
 // eventRoute serves one event function: it decodes events and records dead letters.
 type eventRoute struct {
@@ -54,28 +79,28 @@ type eventRoute struct {
 	batch  BatchHandler // nil = batches are not accepted
 }
 
-func (t eventRoute) route() Route {
-	r := newRoute(Trigger, t.serve).MaxBody(eventMaxBody).Timeout(eventTimeout)
-	if t.batch != nil {
-		r = r.MaxBody(MaxEventBatch)
-		r.batch = true
+func (r eventRoute) route() Route {
+	route := newRoute(Trigger, r.serve).MaxBody(eventMaxBody).Timeout(eventTimeout)
+	if r.batch != nil {
+		route = route.MaxBody(MaxEventBatch)
+		route.batch = true
 	}
-	r.event = true
-	return r
+	route.event = true
+	return route
 }
 
-func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
+func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // 0 if it is absent or no number
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
-	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && t.batch != nil && kind == trigger.BatchType {
+	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && r.batch != nil && kind == trigger.BatchType {
 		events, err := readBatch(c)
 		c.Pause()
 		if err != nil {
 			return nil, err
 		}
 		c.Log("events", len(events))
-		return nil, t.batch(ctx, c, events)
+		return nil, r.batch(ctx, c, events)
 	}
 	e, err := readEvent(c)
 	c.Pause()
@@ -84,53 +109,49 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	}
 	c.Log("event_id", e.ID(), "event_type", e.Type())
 	if e.Type() == trigger.RefusedType {
-		return nil, t.buryRefused(ctx, c, e)
+		return nil, r.buryRefused(ctx, c, e)
 	}
-	dead := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
-	defer t.countPanic(ctx, c, dead)
-	err = t.handle(ctx, c, *e)
-	if why := PoisonIn(err); why != nil {
-		c.Log("dead_letter", why.Error())
-		dead.Reason = why.Error()
-		err = t.env.Admin.Bury(ctx, dead)
+	dead := store.DeadLetter{Function: r.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
+	defer r.countPanic(ctx, c, dead)
+	err = r.handle(ctx, c, *e)
+	if reason := PoisonIn(err); reason != nil {
+		dead.Reason = reason.Error()
+		c.Log("dead_letter", dead.Reason)
+		err = r.env.Admin.Bury(ctx, dead)
 	}
 	return nil, err
 }
 
 // buryRefused records an event that this function has refused and that the trigger could not
 // store itself.
-func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
+func (r eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
 	}
 	c.Log("dead_letter", refused.Reason)
-	return t.env.Admin.Bury(ctx, store.DeadLetter{
-		Function: t.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
+	return r.env.Admin.Bury(ctx, store.DeadLetter{
+		Function: r.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
 	})
 }
 
-// countPanic recovers a panic, counts it for the event and panics again: the response is 500, and
+// countPanic counts a panic of the handler for the event and panics again: the response is 500, and
 // the event is delivered again. After too many panics the event becomes a dead letter instead.
-func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
-	r := recover()
-	if r == nil {
+func (r eventRoute) countPanic(ctx context.Context, c *Call, dead store.DeadLetter) {
+	panicked := recover()
+	if panicked == nil {
 		return
 	}
-	l.Reason = fmt.Sprint("panic: ", r)
-	dead, err := t.env.Admin.BuryPanicked(context.WithoutCancel(ctx), l)
-	if err != nil || !dead {
-		panic(r)
+	dead.Reason = fmt.Sprint("panic: ", panicked)
+	buried, err := r.env.Admin.BuryPanicked(context.WithoutCancel(ctx), dead)
+	if err != nil || !buried {
+		panic(panicked)
 	}
-	c.Log("dead_letter", l.Reason, "stack", string(debug.Stack()))
+	c.Log("dead_letter", dead.Reason, "stack", string(debug.Stack()))
 }
 
-// BatchHandler handles the events of a batch, in their order where they have one. nil
-// acknowledges all; after any error the whole batch is delivered again.
-type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
-
-// readBatch decodes only the attributes that streamevent.Event has: all of them would take longer
-// than the rest of the call.
+// readBatch decodes only the attributes of streamevent.Event: decoding all would take longer than
+// the rest of the call.
 func readBatch(c *Call) (events []streamevent.Event, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
 		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
@@ -138,8 +159,7 @@ func readBatch(c *Call) (events []streamevent.Event, err error) {
 	return events, nil
 }
 
-// readEvent decodes with the HTTP binding of the SDK: the framework's receiver can hang after a
-// cancelled request.
+// readEvent decodes with the HTTP binding of the SDK; the package comment says why.
 func readEvent(c *Call) (*cloudevents.Event, error) {
 	c.r.Body = io.NopCloser(bytes.NewReader(c.Body))
 	e, err := cehttp.NewEventFromHTTPRequest(c.r)
@@ -163,25 +183,4 @@ func eventFields(err error) []task.Field {
 	}
 	slices.SortFunc(fields, func(a, b task.Field) int { return strings.Compare(a.Name, b.Name) })
 	return fields
-}
-
-// EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
-// a *task.Error whose status is 4xx refuses it permanently; after any other error it is
-// delivered again. It must be idempotent: an event may be delivered twice.
-type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
-
-// Event makes a function that handles CloudEvents, served at POST /events/{name}
-// to callers with the role Trigger. C and build are as for HTTP.
-func Event[C any](name string, build func(*Env, C) EventHandler) Function {
-	return HTTP(name, func(env *Env, cfg C) Routes {
-		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
-	})
-}
-
-// EventBatch is Event for a function that also accepts batches of events.
-func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
-	return HTTP(name, func(env *Env, cfg C) Routes {
-		one, many := build(env, cfg)
-		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: one, batch: many}.route()}
-	})
 }

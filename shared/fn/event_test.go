@@ -124,8 +124,7 @@ func TestInvalidBatchIsRefused(t *testing.T) {
 // A 4xx response would make the event a dead letter.
 func TestEventWhoseBodyBreaksOffIsRetried(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, eventFunction(nil), greeter())
+	h := serveFunctions(t, eventFunction(nil), greeter())
 	for path, status := range map[string]string{"/events/ticker": "503", "/api/v1/greet": "400"} {
 		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 		require.Contains(t, response, "HTTP/1.1 "+status, path)

@@ -11,7 +11,7 @@ import (
 )
 
 // A Function is one function of Sendonce; functions/functions.go lists all. Make it with
-// HTTP or Event.
+// HTTP, Event or EventBatch.
 type Function struct {
 	Name     string
 	settings []config.Setting
@@ -38,7 +38,7 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	}
 }
 
-// Uses names the functions whose routes the pages of f call with Visit.API. If a process does not serve these
+// Uses names the functions whose routes the pages of f call with Visit.API. In a process that does not serve these
 // functions, only its pages can call their routes.
 func (f Function) Uses(others ...Function) Function { f.uses = others; return f }
 
@@ -79,8 +79,7 @@ func withUsed(served []Function) []Function {
 	return all
 }
 
-// open reads the settings of all functions, so that every bad one is reported at
-// once, before any function starts.
+// open reads the settings of all functions before any function starts, so that all bad ones are reported at once.
 func open(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
 	for _, f := range functions {
 		start, bad := f.open()

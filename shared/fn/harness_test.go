@@ -115,6 +115,8 @@ func as(name, password string) func(*http.Request) {
 	return func(r *http.Request) { r.SetBasicAuth(name, password) }
 }
 
+func anonymous(r *http.Request) { r.Header.Del("Authorization") }
+
 // authorization returns a header line, for requests that tests write as text.
 func authorization(name, password string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":"+password)) + "\r\n"

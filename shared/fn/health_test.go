@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +14,6 @@ import (
 func TestProbesNeedNoPasswordAndAreNotLogged(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
-	anonymous := func(r *http.Request) { r.Header.Del("Authorization") }
 	for _, path := range []string{"/healthz", "/readyz"} {
 		r := h.call("GET", path, "", anonymous)
 		require.Equal(t, 200, r.status)

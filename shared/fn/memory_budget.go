@@ -22,8 +22,8 @@ const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
 	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to chunkBytes
-	eventFactor = 4        // the same for a batch of events, which is decoded as a whole
-	rowFactor   = 4        // a row of a page is read, converted and encoded
+	eventFactor = 4        // memory for each byte of a batch of events, which is decoded as a whole
+	rowFactor   = 4        // memory for each byte of a row of a page: it is read, converted and encoded
 
 	largeEvents = 2 * mebibyte // a call with events that is charged more is a large one
 )
@@ -41,19 +41,19 @@ const (
 func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 
 // memoryBudget limits the memory of all calls. A call reserves memory for its body before it reads
-// it, and for the decoded body before it decodes it; for a large body it reserves both at first.
-// Rows of pages, and responses, are charged when they are read and encoded.
+// the body, and for the decoded values before it decodes them; for a large body it reserves both at
+// once. Rows of pages are charged when they are read, responses when they are encoded.
 //
 //   - One caller uses at most SENDONCE_CALLER_SHARE of the budget, but always enough for the
 //     largest batch.
-//   - Large calls of one caller use at most half of the processors; a call that waits for its
-//     commit is not counted. Further ones wait up to memoryWait before their bodies are read,
-//     and are then refused with 503.
-//   - All large calls leave a quarter of the budget to small ones, and these leave an eighth to
+//   - Large calls of one caller use at most half of the processors. Calls that wait for their
+//     commit do not count. Further calls wait up to memoryWait before their bodies are read, and
+//     are then refused with 503.
+//   - Large calls leave a quarter of the budget to small ones, and small ones an eighth to
 //     admins and the trigger.
 //   - A batch of events has rows of many callers. All batches together may use half of the
-//     budget, and each waits up to eventWait. Only one above largeEvents is a large call, and
-//     only until it is decoded.
+//     budget, and each waits up to eventWait. A batch is a large call only if it is charged more
+//     than largeEvents, and only until it is decoded.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -80,7 +80,7 @@ type memoryWaiter struct {
 	granted chan struct{}
 }
 
-// newMemoryBudget returns a budget of which one caller may use the part callerShare, at most 1.
+// newMemoryBudget returns a budget. callerShare is the part that one caller may use, at most 1.
 func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	total := int64(megabytes) * mebibyte
 	return &memoryBudget{
@@ -100,7 +100,7 @@ type callMemory struct {
 	paused       bool // was large when it paused
 }
 
-// enter charges a new call to its caller. The other parameters are those of callMemory.
+// enter charges a new call to its caller. privileged and event are as in callMemory.
 func (b *memoryBudget) enter(caller string, privileged, event bool) (*callMemory, error) {
 	m := &callMemory{budget: b, caller: caller, privileged: privileged || event, event: event}
 	b.mu.Lock()
@@ -138,8 +138,8 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	return b.share
 }
 
-// reserve charges the call n more bytes. It waits until there is room, and with large until few
-// enough large calls of the caller run.
+// reserve charges the call n more bytes. It waits until there is room, and if large until fewer
+// than largeAtOnce large calls of the caller run.
 func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	b := m.budget
 	if m.event {
@@ -164,9 +164,9 @@ func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	return b.stopWaiting(ctx, w)
 }
 
-// grantOrQueue grants w at once, or returns it when the call has to wait. It refuses the call
-// when too many calls of its caller wait, or when w could never be granted.
-func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
+// grantOrQueue grants w at once, or returns it as queued. It returns an error if too many calls of
+// the caller wait, or if w could never be granted.
+func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (queued *memoryWaiter, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.usage(w.call.caller)
@@ -234,16 +234,15 @@ func (b *memoryBudget) charge(m *callMemory, n int64) {
 	b.usage(m.caller).bytes += n
 }
 
-// chargeCall is charge for the call itself. enter limits the sum of both charges of a caller.
-// Reservations are limited without the charges for calls, so that waiting calls of a caller do not
-// prevent its largest batch.
+// chargeCall is charge for the call itself; mu is held. Only enter counts these charges for the
+// caller's share: otherwise the waiting calls of a caller could prevent its largest batch.
 func (b *memoryBudget) chargeCall(m *callMemory, n int64) {
 	m.calls += n
 	b.used += n
 	b.usage(m.caller).calls += n
 }
 
-// usage returns what a caller uses; mu is held, and dropUnused must follow a release.
+// usage returns what a caller uses; mu is held. Call dropUnused after a release.
 func (b *memoryBudget) usage(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
@@ -283,7 +282,7 @@ func (m *callMemory) endLarge() {
 }
 
 // pause lets other large calls of the caller run while this one waits for the database, or for the
-// calls of a page. It keeps its memory.
+// calls of a page. The paused call keeps its memory.
 func (m *callMemory) pause() {
 	b := m.budget
 	b.mu.Lock()
@@ -293,7 +292,7 @@ func (m *callMemory) pause() {
 	b.grantWaiting()
 }
 
-// resume waits until a call that was paused may run again.
+// resume waits until a paused call may run again.
 func (m *callMemory) resume(ctx context.Context) error {
 	if !m.paused {
 		return nil

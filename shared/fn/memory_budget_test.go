@@ -2,7 +2,6 @@ package fn
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +13,15 @@ import (
 
 func (b *memoryBudget) mustEnter(t *testing.T, caller string) *callMemory {
 	t.Helper()
-	h, err := b.enter(caller, false, false)
+	m, err := b.enter(caller, false, false)
 	require.NoError(t, err)
-	return h
+	return m
+}
+
+func (b *memoryBudget) hasOneWaiter() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) == 1
 }
 
 func TestCallerMemoryIsLimitedToItsShare(t *testing.T) {
@@ -51,11 +56,7 @@ func TestLargeCallsTakeTurns(t *testing.T) {
 	require.NoError(t, first.reserve(t.Context(), mebibyte, true))
 	granted := make(chan error, 1)
 	go func() { granted <- second.reserve(t.Context(), mebibyte, true) }()
-	require.Eventually(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.waiting) == 1
-	}, time.Minute, time.Millisecond)
+	require.Eventually(t, b.hasOneWaiter, time.Minute, time.Millisecond)
 	first.release()
 	require.NoError(t, <-granted)
 	second.release()
@@ -141,11 +142,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 		_, err := reserve(5 * mebibyte)
 		granted <- err
 	}()
-	require.Eventually(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.waiting) == 1
-	}, time.Minute, time.Millisecond, "half of the whole is for events")
+	require.Eventually(t, b.hasOneWaiter, time.Minute, time.Millisecond, "half of the whole is for events")
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
 	relay.release()
 	require.NoError(t, <-granted)
@@ -166,11 +163,7 @@ func TestLargeEventCallsAreDecodedOneAtATime(t *testing.T) {
 	require.NoError(t, enter().reserve(t.Context(), largeEvents, true), "smaller ones do not wait")
 	granted := make(chan error, 1)
 	go func() { granted <- enter().reserve(t.Context(), largeEvents+1, true) }()
-	require.Eventually(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.waiting) == 1
-	}, time.Minute, time.Millisecond)
+	require.Eventually(t, b.hasOneWaiter, time.Minute, time.Millisecond)
 	first.pause()
 	require.NoError(t, <-granted)
 }
@@ -202,20 +195,6 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	require.NotContains(t, b.callers, "ann", "nothing is kept of callers without calls")
 	last.release()
 	b.mustEnter(t, "mallory")
-}
-
-func TestChunksHoldAllItemsInOrder(t *testing.T) {
-	t.Parallel()
-	var items []json.RawMessage
-	for _, size := range []int{10, chunkBytes, chunkBytes + 1, chunkBytes / 2, chunkBytes / 2, 1} {
-		items = append(items, make([]byte, size))
-	}
-	var firsts, lengths []int
-	for first, chunk := range chunks(items) {
-		firsts, lengths = append(firsts, first), append(lengths, len(chunk))
-	}
-	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
-	require.Equal(t, []int{1, 1, 1, 2, 1}, lengths)
 }
 
 // Four callers that send as many small bodies as they may, slowly, leave memory to others.

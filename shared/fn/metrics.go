@@ -12,8 +12,8 @@ import (
 // ProcessMetrics is the path of the metrics that each process has.
 const ProcessMetrics = "/metrics"
 
-// ServeMetrics also serves the metrics of r, at another path than ProcessMetrics, on the same port and to the same
-// scrapers. A function calls it when it is built.
+// ServeMetrics serves the metrics of r at a path of their own, on the port and to the scrapers of ProcessMetrics. A
+// function calls it when it is built.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
 	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
 }

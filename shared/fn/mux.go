@@ -55,8 +55,8 @@ func newMux(env *Env, functions []builtFunction) (*mux, error) {
 	return m, nil
 }
 
-// pageAPI returns the API that the pages of these functions call: m, or another mux if some of the functions serve only
-// the pages.
+// pageAPI returns the API that the pages of these functions call: m, or another mux if some of the functions are only
+// for the pages.
 func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 	if !slices.ContainsFunc(functions, func(f builtFunction) bool { return f.inProcess }) {
 		return m, nil
@@ -93,19 +93,14 @@ func (m *mux) add(p *mountedRoute) (err error) {
 }
 
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Otherwise pipelined requests of one connection would run for 10 ms before those of others.
-	runtime.Gosched()
+	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before those of others
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// The context of a connection is cancelled after a failed read. Later calls over it would be
-	// cancelled before they begin, so it is closed.
+	// After a failed read the context of the connection is cancelled, and so would be all later calls over it.
 	if httpserver.CountRequest(r.Context()) || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
-	if m.health(w, r) {
-		return
-	}
-	if m.preflight(w, r) {
+	if m.health(w, r) || m.preflight(w, r) {
 		return
 	}
 	if p := m.find(r, r.Method); p != nil {
@@ -135,8 +130,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
-// boundWrites sets the write deadline of a response to httpserver.WriteTimeout, unless the server of r has
-// a timeout itself.
+// boundWrites sets the write deadline of a response, unless the server of r does it.
 func boundWrites(w http.ResponseWriter, r *http.Request) {
 	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && host.WriteTimeout == 0 {
@@ -206,7 +200,7 @@ func (req *request) releaseSlot() {
 }
 
 // readBodyWithoutSlot reads the body while other calls may use the call's slot. Then it calls recheck, as the caller may
-// have been revoked or changed meanwhile.
+// have been revoked or changed meanwhile, and acquires a slot again.
 func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, recheck func(context.Context) error) error {
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		return req.readBody(ctx, p)
@@ -231,7 +225,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, re
 	return nil
 }
 
-// run does the steps of a call in their fixed order and returns the result of the handler.
+// run does the steps of a call in the order of the package comment, and returns the result of the handler.
 func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := p.mux.origins.check(req.r, p.changesState); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
@@ -366,34 +364,4 @@ func TestConflictingPatternsStopStart(t *testing.T) {
 		return Routes{"GET /a": Query(Admin, greet).Timeout(time.Minute)}
 	}))
 	require.ErrorContains(t, err, "timeout 1m0s is not between 0 and 50s")
-}
-
-func TestBatchItemHasEnvelopeOfItsOwn(t *testing.T) {
-	t.Parallel()
-	c := &Call{RequestID: "r1"}
-	require.Equal(t, api.BatchItem{Code: 200, Message: "success", Data: 1}, c.Item(1, nil))
-	bad := task.Invalid([]task.Field{{Name: "phone_number", Message: "is required"}})
-	require.Equal(t, api.BatchItem{Code: 400, Message: bad.Message, Error: "invalid_request",
-		Fields: []api.Field{{Field: "phone_number", Message: "is required"}}}, c.Item(nil, bad))
-	require.Empty(t, c.attrs)
-	require.Equal(t, api.BatchItem{Code: 500, Message: "internal error, request id r1", Error: "internal"}, c.Item(nil, errors.New("bug 138")))
-	require.Equal(t, []slog.Attr{slog.String("item_error", "bug 138")}, c.attrs)
-}
-
-func TestFailedBatchLogLineIsBounded(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil, HTTP("batch", func(*Env, struct{}) Routes {
-		return Routes{"POST /api/v1/all": Query(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
-			for i := range 1000 {
-				c.Item(nil, fmt.Errorf("bug %d: %s", i, strings.Repeat("x", 80)))
-			}
-			return nil, nil
-		})}
-	}))
-	h.call("POST", "/api/v1/all", "")
-	line := h.calls(1)[0]
-	require.Equal(t, 1000.0, line["items_failed"])
-	require.Contains(t, h.log.String(), "bug 9:")
-	require.NotContains(t, h.log.String(), "bug 10:")
-	require.Less(t, len(h.log.String()), 2000)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/httpserver"
-	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
@@ -34,8 +33,8 @@ const (
 )
 
 // Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
-// request it; handle checks whether the visitor is logged in. Requests of other origins are refused unless they are a
-// GET, also those of SENDONCE_STREAM_ORIGINS.
+// request it; handle checks whether the visitor is logged in. Other origins, also those of SENDONCE_STREAM_ORIGINS, may
+// send only GET.
 func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
 	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
 	r.roles, r.page = nil, handle
@@ -108,7 +107,8 @@ func sessionCookie(r *http.Request) *http.Cookie {
 	return c
 }
 
-// IsHTTPS reports whether the browser uses HTTPS, here or to a gateway. A client that lies about it harms only itself.
+// IsHTTPS reports whether the browser uses HTTPS, to this server or to a gateway. A client that sets the header falsely
+// harms only itself.
 func IsHTTPS(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
@@ -122,15 +122,14 @@ func IsLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
-// resumeSession sets the caller of the call to that of the session's cookie, and to the zero Caller without a
-// valid one.
+// resumeSession sets the caller of the call to that of the session's cookie, or to the zero Caller.
 func (req *request) resumeSession(ctx context.Context) (err error) {
 	req.call.Caller, err = req.callerOfSession(ctx)
 	return err
 }
 
-// callerOfSession returns the caller of the first valid session cookie. A server on another port of this machine can
-// set cookies with the same name, so it tries all of them.
+// callerOfSession returns the caller of the first valid session cookie: a server on another port of this machine can
+// set further cookies of the same name.
 func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error) {
 	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
 		text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
@@ -149,13 +148,7 @@ func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error)
 	return callers.Caller{}, nil
 }
 
-// parseSessionKeys returns the keys that encrypt sessions.
-func parseSessionKeys(text string) store.Keys {
-	keys, _ := store.ParseKeys(text) // Config.Validate has checked them
-	return keys
-}
-
-// page handles a request for a page. The error of a request that does not reach the page's handler is sent as JSON.
+// page handles a request for a page. It returns an error, to be sent as JSON, only if the handler was not called.
 func (req *request) page(p *mountedRoute) error {
 	if err := p.mux.pageOrigins.check(req.r, p.changesState); err != nil {
 		return err

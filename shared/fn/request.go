@@ -25,7 +25,7 @@ const (
 	refusedBodyTimeout = time.Second      // for a body that is not read
 )
 
-// request is the state of one HTTP request: call is what the function sees of it.
+// request is the state of one HTTP request. The function sees only call.
 type request struct {
 	env     *Env
 	w       http.ResponseWriter
@@ -64,8 +64,8 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 	return req
 }
 
-// requestID returns the caller's id if it may be logged, else a new one. An id that may contain a
-// phone number may not be logged.
+// requestID returns the caller's id, or a new one if id is malformed or may contain a phone number,
+// which must not be logged.
 func requestID(id string) string {
 	if task.ValidName(id, 50) && (task.MaskNumbers(id) == id || isRandomID(id)) {
 		return id
@@ -73,7 +73,7 @@ func requestID(id string) string {
 	return rand.Text()
 }
 
-// mobileNumber matches one of mainland China. About 1 % of random ids match it; 5 % have any run of 11 digits.
+// mobileNumber matches numbers of mainland China. About 1 % of random ids match it; 5 % have a run of 11 digits.
 var mobileNumber = regexp.MustCompile(`1[3-9][0-9]{9}`)
 
 // isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, that does not match
@@ -84,10 +84,9 @@ func isRandomID(id string) bool {
 	return hasForm && !mobileNumber.MatchString(id) && strings.Trim(hex, "0123456789abcdefABCDEF") == "" && strings.Trim(hex, "0123456789") != ""
 }
 
-// readBody reads the whole body, at most the route's maxBody, once there is memory for
-// it. The body has its own deadline, bodyTimeout after the call began, so that a slow client does
-// not hold a call for long. The deadline is removed before the handler runs: it would cancel
-// the context of a long poll.
+// readBody reads the whole body, at most the route's maxBody, once there is memory for it. The body
+// must arrive within bodyTimeout of the start of the call. This deadline is removed before the
+// handler runs: it would cancel the context of a long poll.
 func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	if req.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
@@ -181,8 +180,8 @@ func checkContentType(h http.Header, r *Route) error {
 	return nil
 }
 
-// end recovers a panic of the function, writes the one log line of the call and
-// counts it. http.ErrAbortHandler is passed on to the server.
+// end recovers a panic of the function, writes the log line of the call and counts the call. It
+// panics with http.ErrAbortHandler again, for the server.
 func (req *request) end() {
 	abort := false
 	if r := recover(); r != nil {
@@ -244,8 +243,8 @@ type failureKind struct{ function, code string }
 
 // nextLine reports whether to log the call. Two kinds of calls have one line a minute for each
 // function and error code: failed calls without a known caller, which anybody can repeat, and
-// events that a busy function refuses, which are delivered again. unlogged is how many were not
-// logged since the line before.
+// events that a busy function refuses, which are delivered again. unlogged is how many calls were
+// not logged since the last line.
 func (req *request) nextLine() (unlogged uint64, log bool) {
 	busy := req.mounted != nil && req.mounted.event && req.code == task.CodeServerBusy
 	if busy || req.err != nil && req.call.Caller.Name == "" {

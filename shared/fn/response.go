@@ -31,8 +31,7 @@ func (req *request) respond(data any, err error) {
 func (req *request) fail(err error) {
 	req.err = err
 	if req.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		// Without this net/http would send 200, and a client that has closed only its sending
-		// side would take that for a success.
+		// Otherwise net/http would send 200 to a client that has closed only its sending side.
 		req.code = "client_gone"
 		req.write(statusClientGone, nil)
 		return
@@ -53,8 +52,8 @@ func (req *request) fail(err error) {
 	}
 }
 
-// encode writes a response as JSON, or nothing when that fails. < > & stay as they
-// are: people read responses too, and a response is never HTML.
+// encode writes a response as JSON, or nothing if it returns an error. < > & are not escaped: people
+// read responses too, and a response is never HTML.
 func (req *request) encode(status int, envelope api.Envelope) error {
 	e := json.NewEncoder(bodyWriter(func(body []byte) { req.write(status, body) }))
 	e.SetEscapeHTML(false)
@@ -84,7 +83,7 @@ func (req *request) write(status int, body []byte) {
 	if !req.bodyRead {
 		limitUnreadBody(req.w, req.r)
 	}
-	req.call.memory.resize(int64(len(body))) // whatever else the call has used is free while a slow client reads
+	req.call.memory.resize(int64(len(body))) // the rest is free while a slow client reads
 	req.w.WriteHeader(status)
 	n, err := req.w.Write(body)
 	req.bytes = n

@@ -16,10 +16,12 @@ import (
 
 // How a revocation takes effect. A change of a caller is published to every process that is
 // connected to NATS (bus.OnCaller), which then looks the caller up again. Without NATS, or if a
-// message is lost, a cached caller expires after auth.CallerTTL. Calls check their caller again:
-// each call after its body has arrived, a stream or socket before each event and every
-// recheckInterval, a poll before it claims, and streams, sockets and polls as soon as their
-// process has received a change.
+// message is lost, a cached caller expires after auth.CallerTTL. The caller is checked again
+//
+//   - by each call after its body has arrived,
+//   - by a poll before it claims,
+//   - by a stream or socket before each event and every recheckInterval,
+//   - by polls, streams and sockets as soon as their process has received a change.
 const (
 	recheckInterval = 10 * time.Second
 	recheckRetry    = time.Second // when the database was unavailable
@@ -47,8 +49,8 @@ func (e *Env) watchCallers() {
 }
 
 // currentCaller returns the caller of a call that has begun, as it is now. changed is closed when
-// the caller may have changed again; it is nil for the built-in admin, which never changes. The
-// error is a refusal if the caller was revoked or its token replaced, or busy if the database is
+// the caller may have changed again; it is nil for the built-in admin, who never changes. The error
+// is unauthenticated if the caller was revoked or its token replaced, or busy if the database is
 // unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
@@ -64,9 +66,9 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	return was, nil, task.Refuse(auth.CodeUnauthenticated, "the caller was revoked or its token replaced")
 }
 
-// Recheck sets c.Caller to the caller as it is now. A call that has waited must call it before it
-// acts. The error is the one that the call would get if it were made now. changed is closed when
-// the caller may have changed again.
+// Recheck sets c.Caller to the caller as it is now. A call that has waited must call Recheck before
+// it acts. The error is the one that a new call would get. changed is closed when the caller may
+// have changed again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := c.env.currentCaller(ctx, c.Caller)
 	if err != nil {
@@ -101,9 +103,8 @@ func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{},
 	return changed, err
 }
 
-// waitUntilAllowed returns nil if the caller of a stream has not changed; else it ends the stream.
-// While the database is unavailable it waits, so that nothing is sent to a caller that may have
-// been revoked.
+// waitUntilAllowed returns nil if the caller of a stream has not changed. Otherwise it ends the stream
+// with cancel. While the database is unavailable it waits: the caller may have been revoked.
 func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		_, err := req.recheckCaller(ctx)
@@ -128,7 +129,7 @@ func isRefusal(err error) bool {
 }
 
 // whileAdmitted returns a context that ends when the process drains, or when the caller of the
-// stream was revoked or changed. In the second case its cause is the refusal.
+// stream was revoked or changed; then its cause is the refusal.
 func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -43,8 +43,7 @@ type Route struct {
 	socketOrigins []string                                            // of web pages that may open it, in addition to the service's own
 }
 
-// MaxBody sets the largest body in bytes; a larger one gets 413. The
-// default is 64 KiB.
+// MaxBody sets the largest body in bytes, 64 KiB by default. A larger one gets 413.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
 // Paged marks a route that returns pages of rows. Few such calls of a caller run at once,
@@ -58,10 +57,9 @@ func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), rol
 // origins, as all other methods are on every route.
 func (r Route) Changes() Route { r.changesState = true; return r }
 
-// WithinQueues also allows admins who are limited to some queues. The handler must then limit
-// the call to these queues (Call.MayUseQueue, Call.Operator), unless its response belongs to no
-// queue and no caller. Without WithinQueues, a route for admins refuses every caller who is
-// limited to queues, so a new route is safe by default.
+// WithinQueues also allows admins who are limited to some queues. The handler must limit the call
+// to these queues (Call.MayUseQueue, Call.Operator), unless its response belongs to no queue and no
+// caller. Without WithinQueues, a route for admins refuses every caller who is limited to queues.
 func (r Route) WithinQueues() Route { r.withinQueues = true; return r }
 
 // Timeout sets the deadline of the handler's context: 10 s by default, and at most 50 s except
@@ -81,8 +79,8 @@ func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 	})
 }
 
-// Query returns a route for requests that are decoded into Req from the query string. The body
-// of a POST, if there is one, overrides it, so GET and POST of one path can share a handler.
+// Query returns a route for requests that are decoded into Req from the query string. Fields of the
+// body of a POST override it, so GET and POST of one path can share a handler.
 func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -103,8 +101,8 @@ func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 	return r
 }
 
-// Raw returns a route whose body is not decoded: the handler finds it in c.Body. It is for a
-// function that must store even a body that it refuses. Query parameters are refused.
+// Raw returns a route whose body is not decoded: the handler reads c.Body. It is for a function that
+// stores also the bodies that it refuses. Query parameters are refused.
 func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Route {
 	plan := decode.PlanOf[struct{}]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {

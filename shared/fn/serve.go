@@ -102,8 +102,8 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// listen listens at the configured address, or returns the listener that a parent process passes
-// as descriptor 3 (socket activation).
+// listen listens at the configured address, or returns the listener that the parent process has
+// passed as descriptor 3 (socket activation).
 func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	passed, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
 	if passed == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {

@@ -36,6 +36,14 @@ func runServer(t *testing.T, h *testServer, change func(*server), functions ...F
 	return cancel, done
 }
 
+// serveFunctions serves functions with our own server until the end of the test.
+func serveFunctions(t *testing.T, functions ...Function) *testServer {
+	t.Helper()
+	h := startServer(t, nil)
+	runServer(t, h, nil, functions...)
+	return h
+}
+
 // greetText is a call of the greeter as text.
 var greetText = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
 
@@ -150,8 +158,7 @@ func TestLongPollOutlivesReadTimeout(t *testing.T) {
 
 func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, greeter())
+	h := serveFunctions(t, greeter())
 	const maxUnknown = 64 // that of package httpserver
 	const unknownPath = "GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n"
 	statuses := func(requests string) (n map[int]int, closed bool) {
@@ -178,8 +185,7 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 
 func TestTruncatedBodyIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, greeter())
+	h := serveFunctions(t, greeter())
 	response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
 	require.Contains(t, response, "broke off before its end")
 	require.Equal(t, 400.0, h.calls(1)[0]["status"])
@@ -187,8 +193,7 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 
 func TestHalfClosedClientGetsNo200(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, failing(func(ctx context.Context) error {
+	h := serveFunctions(t, failing(func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}))

@@ -50,19 +50,19 @@ func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Cont
 	return r
 }
 
-// FrameHandler handles one text frame of a client, c.Body. The frame is a call of its own, with its
-// own deadline, log line and metrics. The response is sent as JSON, an error as a SocketFrame with
-// the event api.SocketError and the client_msg_id that c.Correlate has set.
+// FrameHandler handles one text frame of a client, c.Body, as a call with its own deadline, log line
+// and metrics. The response is sent as JSON, an error as a SocketFrame with the event
+// api.SocketError and the client_msg_id that c.Correlate has set.
 type FrameHandler func(ctx context.Context, c *Call) (response any, err error)
 
 // Socket is one WebSocket with text frames of JSON. The client's frames are handled one at a time,
 // in order, and each gets one response. Meanwhile, and while framesAtOnce frames of the same caller
 // are handled, further frames stay unread in the connection. If the client does not read a frame
-// within 10 s, the socket ends, so no frames are buffered for a slow client. Send copies a frame: if
-// that is large, reserve memory for both copies. A ping is sent every 15 s.
+// within 10 s, the socket ends, so no frames are buffered for a slow client. Send copies the frame:
+// reserve memory for both copies of a large one. A ping is sent every 15 s.
 //
-// The frame that is being handled when the service ends a socket gets its response first; later
-// ones are discarded. The close code is
+// When the service ends a socket, the frame that is being handled gets its response first; later
+// frames are discarded. The close code is
 //
 //   - 1001 after the timeout, when the process drains, or when the caller was changed,
 //   - 1008 when the caller was revoked or its token replaced, or after too many pings, pongs or
@@ -88,8 +88,8 @@ type Socket struct {
 
 	mu    sync.Mutex
 	err   error                 // why the client is lost
-	flood error                 // what the client sent too much of
-	close *websocket.CloseError // why we end the socket, unless its time is up
+	flood error                 // errControls or errParts, if the client sent too many of them
+	close *websocket.CloseError // why the service ends the socket, unless its time is up
 	sent  int                   // bytes
 }
 
@@ -199,13 +199,13 @@ func (s *Socket) ping() {
 // receive reads and handles frames until the client is lost or the socket ends.
 func (s *Socket) receive() {
 	defer close(s.received)
-	for s.frame() {
+	for s.handleNext() {
 	}
 }
 
-// frame reads and handles one frame, and reports whether to read another one. In any case it
+// handleNext reads and handles one frame, and reports whether to read another one. It always
 // releases the memory of the frame.
-func (s *Socket) frame() (more bool) {
+func (s *Socket) handleNext() (more bool) {
 	memory, body, err := s.read()
 	defer memory.release()
 	var closed websocket.CloseError
@@ -215,35 +215,35 @@ func (s *Socket) frame() (more bool) {
 		return false
 	case errors.Is(err, errParts):
 		return false // flooded has recorded it
-	case errors.As(err, new(*task.Error)): // work refuses the frame
+	case errors.As(err, new(*task.Error)): // handleOrRefuse refuses the frame
 	case errors.Is(err, net.ErrClosed):
 		return false // closed after a failed write or ping, which has recorded why
 	case err != nil:
 		_ = s.lose(fmt.Errorf("read a frame: %w", err))
 		return false
 	}
-	return s.work(memory, body, err)
+	return s.handleOrRefuse(memory, body, err)
 }
 
-// work handles a frame, or refuses it with the error bad, and reports whether to read another one.
-func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
+// handleOrRefuse handles a frame, or refuses it if refusal is not nil, and reports whether to read another one.
+func (s *Socket) handleOrRefuse(memory *callMemory, body []byte, refusal error) (more bool) {
 	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.QuotaName())
 	if err != nil {
-		return true // the socket is ending, see below
+		return true // the socket is ending: the library must read the client's close frame
 	}
 	s.frameLock <- struct{}{}
 	defer func() { <-s.frameLock }()
 	if s.ended {
 		done()
-		return true // the library must read the client's close frame
+		return true // as above
 	}
-	response := s.respond(memory, body, bad)
+	response := s.respond(memory, body, refusal)
 	done()
 	if err := s.send(response); err != nil {
 		return false
 	}
-	if task.CodeOf(bad) == codeTooLarge {
-		s.closeWith(websocket.StatusMessageTooBig, bad.Error()) // the rest of it is not read
+	if task.CodeOf(refusal) == codeTooLarge {
+		s.closeWith(websocket.StatusMessageTooBig, refusal.Error()) // the rest of it is not read
 		return false
 	}
 	return true
@@ -283,8 +283,8 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	return memory, body, nil
 }
 
-// respond handles a frame as a call of its own and returns its response.
-func (s *Socket) respond(memory *callMemory, body []byte, bad error) (response any) {
+// respond handles or refuses a frame as a call of its own and returns the response.
+func (s *Socket) respond(memory *callMemory, body []byte, refusal error) (response any) {
 	req := &request{env: s.req.env, r: s.req.r, start: time.Now(), function: s.req.function, route: s.req.route + " frame", status: http.StatusOK}
 	req.call = Call{
 		Caller: s.req.call.Caller, RequestID: s.req.call.RequestID, SourceIP: s.req.call.SourceIP, UserAgent: s.req.call.UserAgent,
@@ -298,8 +298,8 @@ func (s *Socket) respond(memory *callMemory, body []byte, bad error) (response a
 		req.log()
 		req.count()
 	}()
-	if bad != nil {
-		return req.refuseFrame(bad)
+	if refusal != nil {
+		return req.refuseFrame(refusal)
 	}
 	response, err := s.handleAsCall(req)
 	if err != nil {
@@ -342,7 +342,8 @@ func (req *request) refuseFrame(err error) api.SocketFrame {
 	return api.SocketFrame{Event: api.SocketError, Data: data}
 }
 
-// end closes the socket, with a handshake unless the client is lost, and returns the error to log.
+// end closes the socket, with a close handshake unless the client is lost. err is the error of the
+// handler. end returns the error to log.
 func (s *Socket) end(err error) error {
 	if s.conn == nil {
 		return err

@@ -20,12 +20,12 @@ import (
 const (
 	maxControls    = 200 // pings and pongs in controlsWithin
 	controlsWithin = 10 * time.Second
-	framingBytes   = 64 << 10 // with each message, in addition to twice the maximum size: each part of a message has a header
-	closingBytes   = 4 << 20  // after the socket has ended: they may have been on their way
+	framingBytes   = 64 << 10 // with each message, beyond twice its maximum size: each part of a message has a header
+	closingBytes   = 4 << 20  // after the socket has ended: these bytes may have been on their way
 )
 
-// The errors of a client that sends too many frames that are no messages. The library replies to
-// them or drops them itself, so nothing else limits them.
+// The errors for a client that sends too many frames that are no messages. The library handles such
+// frames itself, so nothing else limits them.
 var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")

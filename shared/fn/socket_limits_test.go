@@ -18,8 +18,7 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 	t.Parallel()
 	var begun atomic.Int64
 	release := make(chan struct{})
-	h := startServer(t, nil)
-	runServer(t, h, nil, sayFunction(func(_ context.Context, c *Call) (any, error) {
+	h := serveFunctions(t, sayFunction(func(_ context.Context, c *Call) (any, error) {
 		if c.Caller.Name == "submitter" {
 			begun.Add(1)
 			<-release
@@ -67,8 +66,7 @@ func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startServer(t, nil)
-			runServer(t, h, nil, sayFunction(repeats))
+			h := serveFunctions(t, sayFunction(repeats))
 			neighbour := h.dial(nil, as("receiver", "token"))
 			attacker, raw := h.dialWithConn(as("submitter", "token"))
 			sent := make(chan struct{})
@@ -111,8 +109,7 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startServer(t, nil)
-			runServer(t, h, nil, sayFunction(repeats))
+			h := serveFunctions(t, sayFunction(repeats))
 			_, raw := h.dialWithConn(as("submitter", "token"))
 			_, _ = raw.Write([]byte(sent)) // fails if the service ends the socket first
 			_ = raw.(*net.TCPConn).CloseWrite()
@@ -127,8 +124,7 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 
 func TestSomePingsGetPongs(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(repeats))
 	c := h.dial(nil)
 	ctx := c.conn.CloseRead(t.Context())
 	for range maxControls {

@@ -119,8 +119,7 @@ func (c *client) closed() websocket.CloseError {
 
 func TestResponsesToFramesAreInOrder(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(repeats))
 	c := h.dial(nil)
 	for _, text := range []string{
 		`{"client_msg_id":"1","say":"<a&b>"}`, `{"client_msg_id":"2","say":3,"shout":true}`, `{"client_msg_id":`, ``, `{"client_msg_id":"3","say":"panic"}`, `{"client_msg_id":"4","say":"d"}`,
@@ -157,8 +156,7 @@ func TestResponsesToFramesAreInOrder(t *testing.T) {
 
 func TestTooLargeFrameEndsSocket(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(repeats))
 	c := h.dial(nil)
 	fits := `{"say":"` + strings.Repeat("x", 1000-10) + `"}`
 	c.send(fits)
@@ -203,8 +201,7 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 // The client's library sends HTTP/1.1 only.
 func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(repeats))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -313,8 +310,7 @@ func TestSocketIsClosedWhenFunctionFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startServer(t, nil)
-			runServer(t, h, nil, HTTP("broken", func(*Env, struct{}) Routes {
+			h := serveFunctions(t, HTTP("broken", func(*Env, struct{}) Routes {
 				return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits), nil, func(_ context.Context, _ *Call, _ streamRequest, s *Socket) error {
 					if err := s.Open(10, repeats); err != nil {
 						return err

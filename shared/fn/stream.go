@@ -44,9 +44,9 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 
 // EventWriter writes the events of one stream. The first write sends status 200. Each write is
 // flushed. If the client does not read it within 10 s, the stream ends, so no events are buffered
-// for a slow client. Send copies its data: if that is large, reserve memory for both copies. A
-// heartbeat is sent 15 s after the last write. After an error, all further writes return it: the
-// client is lost.
+// for a slow client. Send copies its data: reserve memory for both copies of large data. A heartbeat
+// is sent 15 s after the last write. After an error the client is lost: all further writes return
+// the same error.
 type EventWriter struct {
 	req *request
 	out *http.ResponseController
@@ -60,9 +60,9 @@ type EventWriter struct {
 	ended bool
 }
 
-// Send sends one event. id is what the client sends to resume after a broken connection, event is
-// the event's type; neither may have a line break. If the caller was revoked or changed, nothing
-// is sent, and the stream ends.
+// Send sends one event of the type event. After a broken connection the client sends id to resume.
+// Neither may have a line break. If the caller was revoked or changed, nothing is sent, and the
+// stream ends.
 func (w *EventWriter) Send(id, event string, data []byte) error {
 	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
 		return err
@@ -83,8 +83,8 @@ func (w *EventWriter) Send(id, event string, data []byte) error {
 	return w.write(b.Bytes())
 }
 
-// Mark sends the id to resume from without an event, for example before the first event, so that
-// a client whose connection breaks early misses nothing.
+// Mark sends the id to resume from without an event. If it is sent before the first event, a client whose
+// connection breaks early misses nothing.
 func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
 
 // Comment sends a line for people; clients ignore it.
@@ -164,8 +164,8 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	_, err := p.handle(ctx, &req.call)
 	refusal := revocationOf(ctx)
 	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded is a timeout of the host's server
-	refusedBefore := refusal != nil && req.status == 0               // before the stream has begun
-	if !clientLeft && !refusedBefore && (err == nil || ctx.Err() != nil) {
+	refusedAtStart := refusal != nil && req.status == 0
+	if !clientLeft && !refusedAtStart && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // milliseconds
 	}
 	if lost := w.end(); lost != nil {

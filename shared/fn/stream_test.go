@@ -154,8 +154,7 @@ func TestWriteTimeoutEndsStalledReader(t *testing.T) {
 
 func TestStreamEndsWhenClientLeaves(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
-	runServer(t, h, nil, streamer(waits))
+	h := serveFunctions(t, streamer(waits))
 	ctx, leave := context.WithCancel(t.Context())
 	res, err := http.DefaultClient.Do(h.request("GET", "/api/v1/stream", "").WithContext(ctx))
 	require.NoError(t, err)

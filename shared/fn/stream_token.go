@@ -48,7 +48,7 @@ func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 	return toURL.Replace(token), expires, err
 }
 
-// callerOfToken returns the caller of a token for the path of this request, as it is now.
+// callerOfToken returns the present state of the caller of a token for the path of this request.
 func (req *request) callerOfToken(ctx context.Context, token string) (callers.Caller, error) {
 	text, err := req.env.sessionKeys().Decrypt(tokenRow(req.r.URL.Path), fromURL.Replace(token))
 	var s auth.Session
