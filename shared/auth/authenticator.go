@@ -41,8 +41,8 @@ type Source interface {
 	Existing(ctx context.Context, names []string) (existing []string, err error)
 }
 
-// New returns an Authenticator of the built-in admin, whose password is given by hash unless that is nil, and
-// of the callers of source. onFound is called whenever a caller was read.
+// New returns an Authenticator of the built-in admin and of the callers of source. Without hash, password is the
+// admin's. onFound is called whenever a caller was read; it may be nil.
 func New(username, password string, hash *PasswordHash, source Source, onFound func(), log *slog.Logger) *Authenticator {
 	known := newCallers(source.ByName)
 	known.onFound = onFound
@@ -52,15 +52,16 @@ func New(username, password string, hash *PasswordHash, source Source, onFound f
 	}
 }
 
-// Login is one attempt to authenticate.
+// Login has the credentials of one call.
 type Login struct {
 	Name, Password string
-	Address        netip.Prefix // of the client, or the network that counts as one
+	Address        netip.Prefix // all addresses of the client
 	Began          time.Time    // when the call arrived
 	List           bool         // the call is for a list: it reads with the database role of lists
 }
 
-// Authenticate returns the caller of a login. The error refuses it: with ErrCredentials, CodeTooManyAttempts, or as busy.
+// Authenticate returns the caller of a login. The error is ErrCredentials, or has the code CodeTooManyAttempts or
+// task.CodeServerBusy.
 func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers.Caller, error) {
 	admin := sameText(login.Name, au.username)
 	if !admin && !task.ValidUser(login.Name) {
@@ -77,8 +78,8 @@ func busy(message string) *task.Error {
 }
 
 // verify returns the caller of the name and password. The built-in admin is not looked up in the
-// database, so an operator can log in while that is unavailable. If the admin's password is given
-// by its hash, a failure takes the time of computing a hash, whatever the name.
+// database, so an operator can log in while the database is unavailable. If the admin's password is
+// given by its hash, a failure takes as long as computing a hash, for all names.
 func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
 	if !admin {
 		caller, refused := au.verifyCaller(ctx, login, a)

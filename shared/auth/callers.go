@@ -13,13 +13,14 @@ import (
 
 const (
 	CallerTTL        = time.Minute     // how long a caller is kept
-	unknownCallerTTL = 5 * time.Second // so a caller that is created after its name was tried waits at most this long
+	unknownCallerTTL = 5 * time.Second // at most so long, a new caller is refused whose name was tried before
 	callerLimit      = 4096            // per kind: known names, unknown names
 	lookupTimeout    = 3 * time.Second
 )
 
-// Callers caches callers by name for CallerTTL, and unknown names for unknownCallerTTL. Unknown names have their own limit, so that guessed names cannot evict
-// callers. Concurrent calls with one name share one query.
+// Callers caches callers by name for CallerTTL, and unknown names for unknownCallerTTL. Unknown names
+// have a limit of their own, so that guessed names cannot evict callers. Concurrent calls with one
+// name share one query.
 type Callers struct {
 	find    findCaller
 	onFound func() // called after a query found a caller; may be nil
@@ -33,14 +34,14 @@ type Callers struct {
 // findCaller is Source.ByName.
 type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
-// callerQuery identifies a query. Calls for lists use another connection pool, so that a list that waits
+// callerQuery identifies a query. Calls for lists use another connection pool, so that a waiting list
 // does not delay other calls.
 type callerQuery struct {
 	name string
 	list bool
 }
 
-// lookup is a query or its result. The fields other than done may be read after done is closed.
+// lookup is a query or its result. The other fields may be read after done is closed.
 type lookup struct {
 	done    chan struct{}
 	caller  callers.Caller
@@ -58,14 +59,14 @@ func newCallers(find findCaller) *Callers {
 	}
 }
 
-// seenCaller is what the cache has of a name.
+// seenCaller is the state of a name in the cache.
 type seenCaller struct {
-	caller callers.Caller // as last read, however long ago; zero if it was not read
+	caller callers.Caller // as last read, however long ago; zero if it was never read
 	exists bool           // there was a caller with the name
 	fresh  bool           // a lookup needs no query
 }
 
-// seen returns what the cache has of a name. It makes no query.
+// seen returns the state of a name without a query.
 func (c *Callers) seen(name string) (s seenCaller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,8 +113,8 @@ func (c *Callers) get(ctx context.Context, q callerQuery) (*lookup, error) {
 func (c *Callers) lookup(ctx context.Context, q callerQuery) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
-		if l := remembered[q.name]; l != nil && time.Now().Before(l.expires) {
+	for _, cached := range []map[string]*lookup{c.known, c.unknown} {
+		if l := cached[q.name]; l != nil && time.Now().Before(l.expires) {
 			if l.err == nil && time.Until(l.expires) < CallerTTL/2 {
 				c.begin(ctx, q) // refreshes it before it expires, as the database may be slow
 			}
@@ -180,8 +181,7 @@ func (c *Callers) Forget(name string) {
 	delete(c.inFlight, callerQuery{name, true})
 }
 
-// ForgetAll is Forget for all names. It is for when NATS was away, as any caller may have been
-// changed then.
+// ForgetAll is Forget for all names. Call it after NATS was away: any caller may have changed.
 func (c *Callers) ForgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,8 +210,8 @@ func drop(names map[string]*lookup, name string) {
 	}
 }
 
-// remember adds a result. If there are too many, it drops the expired ones, and others if these
-// are not enough: a dropped entry costs one query.
+// remember adds a result. At the limit it drops the expired results, and others if necessary: a dropped
+// result costs one query.
 func remember(names map[string]*lookup, name string, l *lookup) {
 	if len(names) >= callerLimit {
 		for other, old := range names {

@@ -27,43 +27,43 @@ type deferredLookups struct {
 	running   bool
 }
 
-// add calls found after about deferredLookupInterval if there is a caller with that name.
-// An address may have as many names as there is room for further ones, so one address has at most
-// half of deferredLookupLimit. Further names are dropped: they are added when their callers try again.
-func (n *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.names[name] || n.byAddress[address] >= deferredLookupLimit-len(n.names) {
+// add calls found after about deferredLookupInterval if there is a caller with that name. An address
+// that has added as many names as there is still room for can add no more, so one address has at most
+// half of deferredLookupLimit. A dropped name is added when its caller tries again.
+func (d *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.names[name] || d.byAddress[address] >= deferredLookupLimit-len(d.names) {
 		return
 	}
-	if n.names == nil {
-		n.names, n.byAddress = map[string]bool{}, map[netip.Prefix]int{}
+	if d.names == nil {
+		d.names, d.byAddress = map[string]bool{}, map[netip.Prefix]int{}
 	}
-	n.names[name] = true
-	n.byAddress[address]++
-	if !n.running {
-		n.running = true
-		go n.run(found)
+	d.names[name] = true
+	d.byAddress[address]++
+	if !d.running {
+		d.running = true
+		go d.run(found)
 	}
 }
 
-// run looks up the names that were added, until there are none. It waits before each query, so
-// that any number of names causes at most one query in each interval.
-func (n *deferredLookups) run(found func(name string)) {
+// run looks up the added names until there are none. It waits before each query, so that any number
+// of names causes at most one query in each interval.
+func (d *deferredLookups) run(found func(name string)) {
 	for {
 		time.Sleep(deferredLookupInterval)
-		n.mu.Lock()
-		names := slices.Collect(maps.Keys(n.names))
-		n.names, n.byAddress, n.running = nil, nil, len(names) > 0
-		n.mu.Unlock()
+		d.mu.Lock()
+		names := slices.Collect(maps.Keys(d.names))
+		d.names, d.byAddress, d.running = nil, nil, len(names) > 0
+		d.mu.Unlock()
 		if len(names) == 0 {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
-		existing, err := n.findExisting(ctx, names)
+		existing, err := d.findExisting(ctx, names)
 		cancel()
 		if err != nil {
-			n.log.Warn("new callers cannot be looked up", "cause", err.Error()) // the next calls add their names again
+			d.log.Warn("new callers cannot be looked up", "cause", err.Error()) // the next calls add their names again
 		}
 		for _, name := range existing {
 			found(name)

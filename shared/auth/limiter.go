@@ -22,14 +22,14 @@ import (
 // nobody can lock out a caller whose name this process has seen. Over a limit:
 //
 //   - A name that this process has not seen is not looked up during the call. Such names are looked
-//     up together every deferredLookupInterval, so its caller can log in with the next call.
+//     up together every deferredLookupInterval, so their callers can log in with the next call.
 //   - A wrong password for a name that was seen waits at most failureTime for the lookup.
 //   - The built-in admin may have a password that can be guessed. Over the first limit, a password
 //     shorter than strongPassword is refused unchecked, and no password hash is computed.
 //
 // The response to a failure does not show whether the name exists: all failures are counted in the
 // same way, and take failureTime, plus the time to compute a hash if the admin's password is
-// configured as a hash. A name that is not valid is refused at once, as missing credentials are.
+// configured as a hash. Malformed names and missing credentials are refused at once.
 const (
 	pairBurst    = 10
 	pairEvery    = 6 * time.Second
@@ -84,14 +84,14 @@ func (b *leakyBucket) level(at time.Time, perSecond float64) float64 {
 	return b.used
 }
 
-// attempt is one attempt to authenticate.
+// attempt is the state of one login in the limiter.
 type attempt struct {
 	limiter *limiter
 	pair
 	password   uint64
 	retryAfter time.Duration // until the pair is below its limit; 0 = it is
 	repeated   bool          // the password is one of the last wrong ones of the pair
-	charged    bool          // counted for the address and in total; false = over a limit, so a failure gets 429
+	charged    bool          // counted for the address and in total; if not, a limit is reached and a failure gets 429
 	began      time.Time
 	hashTime   time.Duration // spent on the hash of the admin's password, or as long for other names
 }

@@ -20,7 +20,7 @@ import (
 
 // The limits of passwords that are given as a hash.
 const (
-	HashIterations    = 600_000 // what OWASP advises for PBKDF2 with SHA-256
+	HashIterations    = 600_000 // OWASP's advice for PBKDF2 with SHA-256
 	MinHashIterations = 1_000   // enough for a long random password
 	MaxHashIterations = 10_000_000
 	MaxPasswordLength = 1024 // bytes
@@ -30,8 +30,8 @@ const (
 const (
 	hashAlgorithm = "pbkdf2_sha256"
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
-	passwordWait  = 2 * time.Second // the longest time that a call waits for its turn
-	turnLength    = 5               // of a turn, as a multiple of the time to compute a hash
+	passwordWait  = 2 * time.Second // the longest wait of a call for its turn
+	turnLength    = 5               // in times of computing a hash
 	firstTurnTTL  = time.Hour
 	turnLimit     = 32768 // entries of each table, of at most 2 MB
 
@@ -43,11 +43,10 @@ const (
 
 // PasswordHash checks the built-in admin's password against a hash.
 //
-// Computing a hash takes a tenth of a second or more. A process computes it for the right password once, and
-// remembers that password. Before that, computations start in turns, with pauses. Each name has two queues of turns:
-// one for the first password that an address tries for the name within firstTurnTTL, and one for all others. So an
-// address delays the admin's first call from another address by at most one turn, and guessing uses at most two fifths
-// of a core.
+// Computing a hash takes a tenth of a second or more. A process remembers the right password after its first use. Before
+// that, computations start in turns, with pauses. Each name has two queues of turns: one for the first password that an
+// address tries for the name within firstTurnTTL, and one for all others. So an address delays the admin's first call
+// from another address by at most one turn, and guessing uses at most two fifths of a core.
 //
 // The number of waiting calls is bounded, for each address and in all. Fewer than waitingAddresses addresses cannot
 // prevent a call from another one from waiting.
@@ -70,7 +69,7 @@ type PasswordHash struct {
 	byAddress map[netip.Prefix]int // how many of waiting are of an address, which has no entry for 0
 }
 
-// ParsePasswordHash reads what HashPassword returns. The error says what is accepted.
+// ParsePasswordHash reads a result of HashPassword. The error says what is accepted.
 func ParsePasswordHash(text string) (*PasswordHash, error) {
 	parts := strings.Split(text, "$")
 	if len(parts) != 4 || parts[0] != hashAlgorithm || parts[2] == "" {
@@ -91,9 +90,9 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 	return h, nil
 }
 
-// matches reports whether the name is the admin's and the password is right. It takes the same time for all names.
-// For a pair that has failed too often it computes no hash. It returns an error if the call gets no turn within
-// passwordWait of its beginning, or if too many calls wait.
+// matches reports whether the name is the admin's and the password is right. It takes the same time for all names. It
+// computes no hash for a pair over its limit. It returns an error if the call gets no turn within passwordWait of its
+// beginning, or if too many calls wait.
 func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
 	secret := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
@@ -147,14 +146,14 @@ func (h *PasswordHash) longest(took time.Duration) time.Duration {
 	return h.slowest
 }
 
-// turn returns when the turn of the call begins. If there is none for it, ok is false and start is when to refuse it.
-// The caller must call end.
+// turn returns when the turn of the call begins. If the call gets no turn, ok is false and start is when to refuse the
+// call. The caller must call end.
 func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	now, pair := time.Now(), maphash.Comparable(a.limiter.seed, a.pair)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.mayWait(a.address) {
-		return a.began.Add(failureTime), false, func() {} // not earlier, as only the admin's name was not looked up
+		return a.began.Add(failureTime), false, func() {} // not earlier: unlike other names, the admin's was not looked up
 	}
 	h.waiting++
 	h.byAddress[a.address]++

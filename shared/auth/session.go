@@ -16,10 +16,11 @@ import (
 const SessionTime = 12 * time.Hour
 
 // Session lets a client that has logged in make further calls without the password. The client keeps
-// it, encrypted. It ends when it expires, and when the caller is revoked or its token replaced.
+// the session, encrypted. A session ends when it expires, and when the caller is revoked or its token
+// replaced.
 type Session struct {
 	Name    string    `json:"n"`
-	Secret  []byte    `json:"s"` // the SHA-256 of the caller's token, or of how the password of the built-in admin is set
+	Secret  []byte    `json:"s"` // the SHA-256 of the caller's token, or adminSecret
 	Expires time.Time `json:"e"`
 }
 
@@ -64,7 +65,7 @@ func (au *Authenticator) Resume(ctx context.Context, s Session) (callers.Caller,
 	return caller, nil
 }
 
-// adminSecret changes with the built-in admin's password, or with the hash that is set instead.
+// adminSecret changes when the setting of the built-in admin's password, or of its hash, changes.
 func (au *Authenticator) adminSecret() [sha256.Size]byte {
 	if au.hash != nil {
 		return sha256.Sum256(fmt.Appendf(nil, "hash %d %x %x", au.hash.iterations, au.hash.salt, au.hash.sum))
