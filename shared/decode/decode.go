@@ -32,8 +32,8 @@ const (
 // Validate() []task.Field, its result is added, except for fields that could not be decoded.
 //
 // A json.RawMessage is checked for text and depth only, and aliases raw, which must not be
-// changed afterwards. In a list of them nothing is checked and null is kept: each element
-// must be decoded by a call of its own, so that a bad one is refused alone.
+// changed afterwards. The elements of a []json.RawMessage are not checked, and null is kept: decode
+// each by a call of its own, so that a bad one is refused alone.
 func Object(raw []byte, dst any) *task.Error {
 	d := decoder{}
 	d.body(planOf(reflect.TypeOf(dst).Elem()), raw, dst)
@@ -71,8 +71,7 @@ func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	return d.finish(dst)
 }
 
-// decoder reads JSON that is known to be well formed: it checks types and values, never
-// the syntax.
+// decoder checks types and values. body checks the syntax first, so the other methods rely on it.
 type decoder struct {
 	raw  []byte
 	pos  int
@@ -80,7 +79,7 @@ type decoder struct {
 	bad  []task.Field
 }
 
-// step is one level of the path to the value that is being read.
+// step is one level of the path to the current value.
 type step struct {
 	name  string
 	index int // in a list, if name is ""
@@ -139,7 +138,7 @@ func overlaps(a, b string) bool {
 
 func (d *decoder) failBody(message string) { d.note("body", message) }
 
-// fail records that the value that is being read is bad.
+// fail records that the value at path is bad.
 func (d *decoder) fail(message string) {
 	if len(d.bad) > maxFields {
 		return
@@ -174,7 +173,7 @@ func (d *decoder) note(name, message string) {
 	}
 }
 
-// failAt records that a member of the value that is being read is bad.
+// failAt records that a member of the value at path is bad.
 func (d *decoder) failAt(name, message string) {
 	d.path = append(d.path, step{name: name})
 	d.fail(message)

@@ -369,6 +369,9 @@ func BenchmarkObject(b *testing.B) {
 
 func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 	t.Parallel()
+	type shape struct {
+		Any string `json:"any" text:"any"`
+	}
 	for raw, want := range map[string]string{
 		`{"any":"plain 中"}`:       "plain 中",
 		`{"any":"a\u0000b"}`:      "a\uFFFDb",
@@ -376,16 +379,11 @@ func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 		"{\"any\":\"a\xffb\\n\"}": "a\uFFFDb\n",
 		`{"any":null}`:            "",
 	} {
-		var dst struct {
-			Any string `json:"any" text:"any"`
-		}
+		var dst shape
 		require.Nil(t, Object([]byte(raw), &dst), raw)
 		require.Equal(t, want, dst.Any, raw)
 	}
-	var dst struct {
-		Any string `json:"any" text:"any"`
-	}
-	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Object([]byte(`{"any":1}`), &dst).Fields)
+	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Object([]byte(`{"any":1}`), new(shape)).Fields)
 }
 
 func TestEmptyTextIsRefusedWithTheTagSome(t *testing.T) {

@@ -3,7 +3,6 @@
 // nested too deep or have too many elements. One error names every bad field.
 //
 // encoding/json stops at the first error, accepts unknown and repeated fields and names in any
-// case, and replaces invalid UTF-8 by U+FFFD without an error. What this package accepts,
-// encoding/json accepts too, with the same values (a fuzz test compares them). Decoding takes
-// about as long.
+// case, and replaces invalid UTF-8 by U+FFFD without an error. encoding/json accepts every input that
+// this package accepts, with the same values (a fuzz test compares them), and takes about as long.
 package decode

@@ -17,7 +17,7 @@ const (
 // Page checks the size of a page.
 func (r *Rules) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 
-// PageByID checks the size of a page, and after, the id of the last row of the page before.
+// PageByID checks the size of a page, and the field after, which is the id of the last row of the page before.
 func (r *Rules) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
@@ -32,13 +32,13 @@ func (r *Rules) After(ok bool) {
 // PageLimit returns the number of rows of a page for the limit of its request.
 func PageLimit(limit *int) int { return ValueOr(limit, defaultLimit) }
 
-// latestMicros is in the year 2255, later than the time of any stored row.
+// latestMicros is in the year 2255, later than any stored time.
 const latestMicros = 1 << 53
 
 // TimeCursor returns the next_after of a page that is sorted by a time and an id.
 func TimeCursor(at time.Time, id any) string { return fmt.Sprintf("%d.%v", at.UnixMicro(), id) }
 
-// ParseTimeCursor reads what TimeCursor returned, and the zero values from "", before the first page.
+// ParseTimeCursor reads a result of TimeCursor. For "", the cursor of the first page, it returns zero values.
 func ParseTimeCursor[ID any](text string, parseID func(string) (ID, error)) (at time.Time, id ID, ok bool) {
 	if text == "" {
 		return at, id, true

@@ -69,8 +69,7 @@ func planOf(t reflect.Type) *Plan {
 	return p
 }
 
-// compile makes the plan of t. open has the plans that are being made, as a type may contain
-// itself.
+// compile makes the plan of t. open has the unfinished plans, as a type may contain itself.
 func compile(t reflect.Type, open map[reflect.Type]*Plan) *Plan {
 	if p := open[t]; p != nil {
 		return p
@@ -113,8 +112,8 @@ func compile(t reflect.Type, open map[reflect.Type]*Plan) *Plan {
 	return p
 }
 
-// special fills in the plan of a type that is not decoded by its kind, and reports
-// whether it is one.
+// special fills in the plan of a type that is not decoded by its reflect.Kind, and returns false for
+// other types.
 func (p *Plan) special() bool {
 	pointer := reflect.PointerTo(p.typ)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxParameters limits the parameters of a query. No route has so many; to read thousands takes long.
+// maxParameters is more than any route has. Reading thousands of parameters would take long.
 const maxParameters = 100
 
 // query fills dst from a query string. Unknown, repeated and badly typed parameters are
@@ -46,7 +46,7 @@ func (d *decoder) query(p *Plan, raw string, dst any) {
 	}
 }
 
-// fromText sets v from a parameter, or returns what is wrong with it.
+// fromText sets v from a parameter, or returns the problem of its text.
 func (p *Plan) fromText(v reflect.Value, s string) string {
 	switch {
 	case !utf8.ValidString(s):
@@ -66,7 +66,7 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 		if !setTime(v, s) {
 			return p.want
 		}
-	case kindUnmarshaler: // what a JSON string of the text would be
+	case kindUnmarshaler: // as a JSON string of the text
 		text, err := json.Marshal(s)
 		if err != nil {
 			return err.Error()
@@ -75,7 +75,7 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 	case kindBool:
 		return p.boolean(v, s)
 	case kindInt, kindUint, kindFloat:
-		if !json.Valid([]byte(s)) { // strconv alone takes +1, 007 and NaN too
+		if !json.Valid([]byte(s)) { // strconv alone accepts +1, 007 and NaN too
 			return p.want
 		}
 		return p.number(v, s)

@@ -55,7 +55,7 @@ func (r *Rules) User(field, name string) {
 // App requires the name of a sender app, which the original SMS API limits to 50 characters.
 func (r *Rules) App(app string) { r.Text("app_id", app, 50) }
 
-// MaxTaskDelay is how far in the future a task may be scheduled, and how long it may then wait to be sent.
+// MaxTaskDelay is how far in the future a task may be scheduled, and how long a due task may wait to be sent.
 const MaxTaskDelay = 366 * 24 * time.Hour
 
 // Time limits an optional time to what the database can store.
@@ -82,8 +82,8 @@ func (r *Rules) Callback(field, callback string) {
 	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
 }
 
-// Reachable checks that the host of an optional URL is not an address that the service may not call. The rule
-// depends on settings: the operator may change the allowed networks, and must not make a repeat of a request fail.
+// Reachable refuses an optional URL whose host is an address that the service may not call. Do not apply it to
+// repeats of a request: the operator may have changed the allowed networks.
 func (r *Rules) Reachable(field, url string, allowed config.Networks) {
 	r.When(url != "" && !outgoing.PermitsURL(url, allowed), field, "must not have a private or other non-public address as its host; an operator can allow networks with SENDONCE_OUTGOING_NETWORKS")
 }
@@ -94,7 +94,7 @@ func (r *Rules) OnUnknown(field, policy string) {
 	r.When(policy != "" && !known, field, "must be resend, hold or fail")
 }
 
-// SMSQueue is Queue without the queues of subscribe messages. instead says what to use for those.
+// SMSQueue is Queue without the queues of subscribe messages. instead says what to use in their place.
 func (r *Rules) SMSQueue(field, queue, instead string) {
 	r.Queue(field, queue)
 	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)
@@ -106,8 +106,8 @@ func (r *Rules) Phone(phone string) {
 	r.When(problem != "", "phone_number", problem)
 }
 
-// PhoneParameter checks an optional phone number of a query string. One that begins with a
-// space was written with a + that was not escaped.
+// PhoneParameter checks an optional phone number of a query string. A number that begins with a
+// space was written with an unescaped +.
 func (r *Rules) PhoneParameter(phone string) {
 	switch {
 	case strings.HasPrefix(phone, " "):

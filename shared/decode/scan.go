@@ -71,9 +71,8 @@ func (d *decoder) text() (s []byte, problem string) {
 	return unquote(s)
 }
 
-// unquote resolves the escapes of a well-formed JSON string. encoding/json replaces half
-// of a surrogate pair and broken UTF-8 by U+FFFD; here they are a problem, because the
-// text that is stored must be the one that was sent.
+// unquote resolves the escapes of a well-formed JSON string. Half of a surrogate pair and invalid
+// UTF-8 are a problem, because the stored text must be the one that was sent.
 func unquote(s []byte) (text []byte, problem string) {
 	if !utf8.Valid(s) {
 		return bytes.ToValidUTF8(s, []byte("\uFFFD")), badUTF8
@@ -119,10 +118,9 @@ func unquote(s []byte) (text []byte, problem string) {
 // hex4 reads four hexadecimal digits.
 func hex4(s []byte) (r rune) {
 	for _, c := range s[:4] {
-		switch {
-		case c <= '9':
+		if c <= '9' {
 			r = r<<4 | rune(c-'0')
-		default:
+		} else {
 			r = r<<4 | rune(c|0x20-'a'+10)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,25 +26,19 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 		v.Set(to)
 	case kindRaw:
 		raw := d.skipChecked()
-		v.SetBytes(raw[:len(raw):len(raw)])
+		v.SetBytes(slices.Clip(raw))
 	case kindUnmarshaler:
 		d.check(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.skipChecked()))
 	case kindAny:
 		if x := d.any(); x != nil {
 			v.Set(reflect.ValueOf(x))
 		}
-	case kindString, kindSome, kindText, kindTime:
+	case kindString, kindSome, kindText, kindTime, kindRepaired:
 		if c != '"' {
 			d.wrongType(p)
 			return
 		}
 		d.string(p, v)
-	case kindRepaired:
-		if c != '"' {
-			d.wrongType(p)
-			return
-		}
-		d.repaired(v)
 	case kindBool:
 		if c != 't' && c != 'f' {
 			d.wrongType(p)
@@ -84,7 +79,7 @@ func (d *decoder) container(p *Plan, v reflect.Value, c byte) {
 	}
 }
 
-// wrongType records a value of another type than p wants, and skips it.
+// wrongType records that the value at pos has another type than p wants, and skips the value.
 func (d *decoder) wrongType(p *Plan) {
 	d.fail(p.want)
 	d.skip()
@@ -130,7 +125,7 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 		switch k := p.elem.kind; {
 		case k == kindRaw: // the item of a batch
 			raw := d.skip()
-			items.Index(i).SetBytes(raw[:len(raw):len(raw)])
+			items.Index(i).SetBytes(slices.Clip(raw))
 		case d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny:
 			d.wrongType(p.elem)
 		default:
@@ -142,7 +137,7 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 }
 
 // overLimit reports whether element i of a list or object is over the limit. Such elements are
-// skipped: each takes a few bytes in the body and many times that when decoded.
+// skipped: decoded, each takes many times its bytes in the body.
 func (d *decoder) overLimit(i int) bool {
 	if i == maxElements {
 		d.fail(tooMany)
@@ -214,8 +209,11 @@ func planOfAny(open byte) *Plan {
 
 // string sets v, a string or a type that reads text, from the string at pos.
 func (d *decoder) string(p *Plan, v reflect.Value) {
+	start := d.pos
 	s, problem := d.text()
 	switch {
+	case p.kind == kindRepaired && problem != "":
+		d.repaired(v, d.raw[start:d.pos])
 	case problem != "":
 		d.fail(problem)
 	case p.kind == kindText:
@@ -231,19 +229,10 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 	}
 }
 
-// repaired reads a text that must not be refused: U+FFFD replaces what Postgres cannot store.
-func (d *decoder) repaired(v reflect.Value) {
-	start := d.pos
-	s, problem := d.text()
-	if problem == "" {
-		v.SetString(string(s))
-		return
-	}
+// repaired sets v from a JSON string, with U+FFFD for each character that Postgres cannot store.
+func (d *decoder) repaired(v reflect.Value, quoted []byte) {
 	var text string
-	if err := json.Unmarshal(d.raw[start:d.pos], &text); err != nil {
-		d.fail(problem)
-		return
-	}
+	d.check(json.Unmarshal(quoted, &text))
 	v.SetString(strings.ReplaceAll(text, "\x00", "\uFFFD"))
 }
 
