@@ -47,8 +47,8 @@ func (r *Roles) Validate() []task.Field {
 	return bad
 }
 
-// checkPassword refuses a password in the URL unless the functions log in as the URL's user: it is
-// most likely that of the owner, which no function may have.
+// checkPassword refuses a password in the URL unless the functions log in as the URL's user. It is most
+// likely the password of the owner, which no function may have.
 func (r *Roles) checkPassword(databaseURL string) []task.Field {
 	if r.Hot == "" || !hasPassword(databaseURL) {
 		return nil
@@ -56,7 +56,7 @@ func (r *Roles) checkPassword(databaseURL string) []task.Field {
 	return []task.Field{{Name: "DATABASE_URL", Message: "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
 }
 
-// hasPassword searches the text, as url.Parse refuses several hosts.
+// hasPassword does not use url.Parse, which refuses several hosts.
 func hasPassword(databaseURL string) bool {
 	_, rest, _ := strings.Cut(databaseURL, "://")
 	authority, _, _ := strings.Cut(rest, "/")

@@ -8,9 +8,10 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
+var namedRoles = Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}
+
 func TestDatabaseRoles(t *testing.T) {
 	t.Parallel()
-	named := Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}
 	for name, c := range map[string]struct {
 		change func(*Roles)
 		want   string // the setting that is refused
@@ -23,7 +24,7 @@ func TestDatabaseRoles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := named
+			r := namedRoles
 			c.change(&r)
 			bad := r.Validate()
 			if c.want == "" {
@@ -39,7 +40,6 @@ func TestDatabaseRoles(t *testing.T) {
 
 func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 	t.Parallel()
-	named := Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}
 	for url, refused := range map[string]bool{
 		"postgres://localhost:5432/x":                    false,
 		"postgres://owner@localhost:5432/x":              false,
@@ -53,10 +53,10 @@ func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 		"host=localhost": false,
 		"":               false,
 	} {
-		require.Equal(t, refused, len(named.checkPassword(url)) > 0, url)
+		require.Equal(t, refused, len(namedRoles.checkPassword(url)) > 0, url)
 		require.Empty(t, (&Roles{}).checkPassword(url), "one user for all logs in with it")
 	}
-	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: named}
+	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: namedRoles}
 	err := config.Error(cfg.MissingToServe(false)).Error()
 	require.Contains(t, err, "DATABASE_URL holds a password")
 	require.NotContains(t, err, "owner:secret")

@@ -1,5 +1,5 @@
-// Package settings is the settings that all functions share: what each means, its default and
-// what it accepts. Package config reads and lists them.
+// Package settings has the settings that all functions share: meanings, defaults and accepted values.
+// Package config reads and lists them.
 package settings
 
 import (
@@ -17,6 +17,18 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
+)
+
+// EncryptionKeys is the name of a setting that only some functions require.
+const EncryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
+
+// MinMemoryMB is the least SENDONCE_MEMORY_MB: one caller may use half of it, enough for the largest batch.
+const MinMemoryMB = 40
+
+// The values of SENDONCE_METRICS other than a port.
+const (
+	MetricsForAdmin = "admin"
+	MetricsForAll   = "open"
 )
 
 // Config is the settings that all functions share. Its tags are those of package config.
@@ -52,9 +64,9 @@ type Config struct {
 	MemoryMB         int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB for the bodies, pages and responses of the calls in progress of one instance; further calls are refused with 503. A container needs three times as much; GOMEMLIMIT is twice as much unless it is set"`
 	DrainTimeout     time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls in progress may take after SIGTERM"`
 	Roles            Roles           `ignored:"true"` // has settings of its own
-	Bus              bus.Config      `ignored:"true"` // likewise
-	TwoPhase         TwoPhase        `ignored:"true"` // likewise
-	Alerts           Alerts          `ignored:"true"` // likewise
+	Bus              bus.Config      `ignored:"true"` // as Roles
+	TwoPhase         TwoPhase        `ignored:"true"` // as Roles
+	Alerts           Alerts          `ignored:"true"` // as Roles
 }
 
 // Validate checks what the types alone cannot.
@@ -84,6 +96,17 @@ func (c *Config) Validate() []task.Field {
 	return bad
 }
 
+func validMetrics(value string) bool {
+	port, err := strconv.ParseUint(value, 10, 16)
+	return value == MetricsForAdmin || value == MetricsForAll || err == nil && port > 0
+}
+
+// validOrigin reports whether text is the origin of a web page.
+func validOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme != "" && u.Host != "" && u.Scheme+"://"+u.Host == text
+}
+
 // SetDefaults replaces 0 in MaxConns, MaxCalls, MaxWaiting, CallerShare, OperatorCallers,
 // MemoryMB and DrainTimeout, and an empty Metrics, by the defaults.
 func (c *Config) SetDefaults() {
@@ -97,7 +120,7 @@ func (c *Config) SetDefaults() {
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 25*time.Second)
 }
 
-// Address is where the server listens, as host:port.
+// Address returns where the server listens, as host:port.
 func (c *Config) Address() string {
 	port := c.AppPort
 	if c.Port != nil {
@@ -106,35 +129,12 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
 }
 
-// EncryptionKeys is the name of a setting that some functions require.
-const EncryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
-
-// MinMemoryMB leaves room for the largest batch: one caller may hold half of it.
-const MinMemoryMB = 40
-
 // MetricsPort returns the port that serves only /metrics; "" if the port of the API serves it.
 func (c *Config) MetricsPort() string {
 	if c.Metrics == MetricsForAdmin || c.Metrics == MetricsForAll {
 		return ""
 	}
 	return c.Metrics
-}
-
-// The values of SENDONCE_METRICS other than a port.
-const (
-	MetricsForAdmin = "admin"
-	MetricsForAll   = "open"
-)
-
-func validMetrics(value string) bool {
-	port, err := strconv.ParseUint(value, 10, 16)
-	return value == MetricsForAdmin || value == MetricsForAll || err == nil && port > 0
-}
-
-// validOrigin reports whether text is the origin of a web page.
-func validOrigin(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Scheme != "" && u.Host != "" && u.Scheme+"://"+u.Host == text
 }
 
 // Load reads the shared settings from the environment and checks them.

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TwoPhase is how messages may be acknowledged as accepted before they are saved.
-// All functions and the trigger must have the same values.
+// TwoPhase has the settings of messages that are acknowledged as accepted before they are saved. All
+// functions and the trigger must have the same values.
 type TwoPhase struct {
 	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true lets messages be acknowledged as accepted when they are in a stream, before they are in Postgres"`
 	DefaultAck         string         `envconfig:"TWO_PHASE_DEFAULT_ACK" default:"saved" desc:"acknowledgement of a message that does not set ack: saved, or accepted, which needs TWO_PHASE_ENABLED=true"`
