@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"reflect"
@@ -25,8 +26,7 @@ func (e Error) Error() string {
 	return "settings are wrong:\n" + strings.Join(lines, "\n")
 }
 
-// Load reads the struct that cfg points to from the environment, and returns every bad
-// value.
+// Load reads the struct that cfg points to from the environment, and returns every bad value.
 func Load(cfg any) []task.Field {
 	var problems []task.Field
 	firstErr := envconfig.Process("", cfg) // stops at the first bad setting
@@ -42,19 +42,19 @@ func Load(cfg any) []task.Field {
 			}
 			v.Field(i).SetString(value)
 		case firstErr != nil:
-			one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
-			if err := envconfig.Process("", one.Interface()); err != nil {
+			alone := reflect.New(reflect.StructOf([]reflect.StructField{field})) // a struct with only this field
+			if err := envconfig.Process("", alone.Interface()); err != nil {
 				problems = append(problems, badValue(field, err))
 				continue
 			}
-			v.Field(i).Set(one.Elem().Field(0))
+			v.Field(i).Set(alone.Elem().Field(0))
 		}
 	}
 	if len(problems) > 0 {
 		return problems
 	}
-	if checked, ok := cfg.(interface{ Validate() []task.Field }); ok {
-		for _, f := range checked.Validate() {
+	if cfg, ok := cfg.(interface{ Validate() []task.Field }); ok {
+		for _, f := range cfg.Validate() {
 			problems = append(problems, task.Field{Name: f.Name, Message: shown(v.Type(), f.Name) + f.Message})
 		}
 	}
@@ -62,7 +62,6 @@ func Load(cfg any) []task.Field {
 }
 
 func badValue(field reflect.StructField, err error) task.Field {
-	name := field.Tag.Get("envconfig")
 	message := err.Error()
 	var parse *envconfig.ParseError
 	if errors.As(err, &parse) {
@@ -71,10 +70,10 @@ func badValue(field reflect.StructField, err error) task.Field {
 	if accepted := accepts(field.Type); accepted != "" {
 		message = accepted
 	}
-	return task.Field{Name: name, Message: shownValue(field) + message}
+	return task.Field{Name: field.Tag.Get("envconfig"), Message: shownValue(field) + message}
 }
 
-// shown returns the value of a setting for a message, "" if it is a secret.
+// shown returns shownValue of the field for a setting.
 func shown(config reflect.Type, name string) string {
 	for i := range config.NumField() {
 		if field := config.Field(i); field.Tag.Get("envconfig") == name {
@@ -84,6 +83,7 @@ func shown(config reflect.Type, name string) string {
 	return ""
 }
 
+// shownValue returns the beginning of a message with the value of a setting; "" if the value is a secret.
 func shownValue(field reflect.StructField) string {
 	value, set := os.LookupEnv(field.Tag.Get("envconfig"))
 	if !set || field.Tag.Get("secret") == "true" || strings.Contains(value, "@") { // a URL may hold a password
@@ -112,7 +112,7 @@ func accepts(t reflect.Type) string {
 	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
 		return "must be an integer"
 	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
-		return fmt.Sprintf("must be an integer between 0 and %d", uint64(1)<<(t.Bits()-1)-1+uint64(1)<<(t.Bits()-1))
+		return fmt.Sprintf("must be an integer between 0 and %d", uint64(math.MaxUint64)>>(64-t.Bits()))
 	case t.Kind() == reflect.Float64:
 		return "must be a number"
 	}

@@ -18,7 +18,7 @@ func (n *Networks) Decode(value string) error {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(part)
-		if addr, bare := netip.ParseAddr(part); bare == nil {
+		if addr, notAddr := netip.ParseAddr(part); notAddr == nil {
 			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
 		}
 		if err != nil {

@@ -10,9 +10,9 @@ import (
 // fileSuffix ends the name of the variable that names the file of a secret.
 const fileSuffix = "_FILE"
 
-// secretFrom reads a secret from the variable name, or from the file that name_FILE names,
-// as container engines mount them. Line breaks at the end of the file are not part of it.
-// The secret is empty if neither is set.
+// secretFrom reads a secret from the variable name, or from the file that name_FILE names, without
+// the line breaks at its end. Container engines mount such files. The secret is empty if neither
+// variable is set.
 func secretFrom(name string) (string, *task.Field) {
 	value, path := os.Getenv(name), os.Getenv(name+fileSuffix)
 	switch {

@@ -23,8 +23,9 @@ func isServiceLink(pair string) bool {
 }
 
 // Unknown returns the misspelt settings, so that a process does not start with a default in place
-// of the intended value. A variable is one if its name has one of prefixes, or resembles the name
-// of a setting that is not set. To use such a name for something else, set that setting too.
+// of the intended value. A variable is a misspelt setting if its name has one of prefixes, or
+// resembles the name of a setting that is not set. To use such a name for something else, set the
+// setting too.
 func Unknown(environ []string, settings []Setting) []task.Field {
 	set := map[string]bool{}
 	for _, pair := range environ {
@@ -65,9 +66,9 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 	return problems
 }
 
-// nearest returns the one of names that name is most likely a misspelling of, "" if there is
-// none. One letter in five may differ, at most three. In names as short as NATS_URL, the part
-// before the underscore must be the same, as other programs use API_HOST; PORT has no misspellings.
+// nearest returns the most similar of names, if name may be a misspelling of it; else "". One letter
+// in five may differ, at most three. In names as short as NATS_URL, the part before the underscore
+// must be the same, as other programs use API_HOST; PORT has no misspellings.
 func nearest(name string, names []string) string {
 	best, bestDistance := "", 4
 	for _, candidate := range names {
@@ -101,9 +102,9 @@ func letters(name string) (set uint64) {
 	return set
 }
 
-// distance is the Damerau-Levenshtein distance: how many letters must be changed, added,
-// removed or swapped with their neighbour to turn a into b. A swap counts as one, which
-// libraries for the Levenshtein distance count as two.
+// distance is the Damerau-Levenshtein distance: how many letters must be changed, added, removed or
+// swapped with their neighbour to turn a into b. Libraries for the Levenshtein distance count a swap
+// as two.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
