@@ -26,7 +26,7 @@ const pageVisitors = "a page, for everybody"
 func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string) error {
 	return func(_ context.Context, env *fn.Env, args []string) error {
 		if len(args) > 0 {
-			return fmt.Errorf("routes takes no arguments")
+			return errors.New("routes takes no arguments")
 		}
 		var table strings.Builder
 		var failed []error
@@ -57,8 +57,8 @@ func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string
 // healthTimeout is shorter than the timeout of container engines for a health check.
 const healthTimeout = 2 * time.Second
 
-// checkHealth is the health check of an image that has no other program. It does not check the
-// database: restarting this container would not help.
+// checkHealth is the health check of an image without other programs. It does not check the
+// database: a restart of the container would not help.
 func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// A Command is a use of the binary, such as `sendonce migrate`. Its Env has
-// the settings and, where DATABASE_URL is set, the database.
+// A Command is a use of the binary, such as `sendonce migrate`.
 type Command struct {
 	Name string
 	Help string // one line, for `sendonce help`
@@ -18,8 +17,7 @@ type Command struct {
 	settings []config.Setting
 }
 
-// New makes a command that takes no arguments and has settings of its own: C is a struct
-// as for fn.HTTP.
+// New makes a command without arguments and with settings of its own: C is as for fn.HTTP.
 func New[C any](name, help string, run func(ctx context.Context, env *fn.Env, cfg C) error) Command {
 	return Command{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *fn.Env, args []string) error {
 		if len(args) > 0 {

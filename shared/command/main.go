@@ -14,9 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Main runs the command args[0], or serve if there is none. It returns the exit code: 0 = done, 1 =
-// failed, 2 = wrong settings or an unknown command. The first SIGTERM or SIGINT cancels the context
-// of the command, which then ends in order; the second one kills the process.
+// Main runs the command args[0], or serve without one, and returns the exit code.
 func Main(ctx context.Context, args []string, commands []Command, functions ...fn.Function) int {
 	commands = append([]Command{
 		{Name: "serve", Help: "serve the functions (the default)"},
