@@ -15,8 +15,8 @@ import (
 )
 
 // accept publishes the message to the stream of accepted messages, which keeps at most one message
-// for each id, and returns ack accepted. After bus.ErrUnavailable and bus.ErrRefused the stream does
-// not have the message, or that is unknown.
+// for each id, and returns ack accepted. After bus.ErrUnavailable or bus.ErrRefused it is unknown
+// whether the stream has the message.
 func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted, error) {
 	m.AcceptedAt, m.Producer = time.Now().UTC(), producer()
 	event, err := streamevent.OfAccepted(m)
@@ -45,15 +45,15 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 	return acceptedResult(m, durability, stored.Seq, m.AcceptedAt), nil
 }
 
-// replayResult returns the result for a message whose id is already in the stream, accepted at the
-// time at. It refuses another message with the same id.
+// replayResult returns the result for a message whose id is in the stream since the time at. It
+// refuses another message with the same id.
 func replayResult(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
 	if fingerprint != streamevent.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 	}
-	first := acceptedResult(m, durability, seq, at)
-	first.Replayed = true
-	return first, nil
+	result := acceptedResult(m, durability, seq, at)
+	result.Replayed = true
+	return result, nil
 }
 
 func acceptedResult(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time) Submitted {
@@ -63,22 +63,22 @@ func acceptedResult(m *messages.Submission, durability bus.Durability, seq uint6
 	}}
 }
 
-// respondToRefused returns the result for a message that has a refusal: the first result if the message
-// was accepted before, else the refusal.
+// respondToRefused returns the result for a message with Refused set: the first result if the message
+// was accepted or saved before, else the refusal.
 func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
-	found, err := in.env.Bus().LookUp(ctx, m.ID.String())
+	accepted, err := in.env.Bus().LookUp(ctx, m.ID.String())
 	switch {
 	case err != nil:
 		c.Log("not_looked_up", err.Error())
 		return Submitted{}, errBusy()
-	case found == nil:
+	case accepted == nil:
 		return in.save(m)
 	}
 	durability, err := in.durability()
 	if err != nil {
 		return Submitted{}, errBusy()
 	}
-	return replayResult(m, durability, found.Seq, found.Event.Time(), found.Fingerprint)
+	return replayResult(m, durability, accepted.Seq, accepted.Event.Time(), accepted.Fingerprint)
 }
 
 // producer names this process in the stream, for operators.
@@ -93,10 +93,9 @@ const (
 )
 
 // durability returns the failures that an accepted message is known to survive before it is saved.
-// The error is bus.ErrUnavailable if the settings require more of them: then no message may be
-// accepted.
+// If the settings require more, the error is bus.ErrUnavailable, and no message may be accepted.
 func (in *Intake) durability() (bus.Durability, error) {
-	known, _ := in.knownDurability.Get() // with an error it is what was found out before
+	known, _ := in.knownDurability.Get() // after an error, known is the part that could be verified
 	required := in.twoPhase.Durability | bus.DurableProcess
 	if !known.Covers(required) {
 		return known, fmt.Errorf("%w: the stream has the durability %s, and %s is required", bus.ErrUnavailable, known, required)

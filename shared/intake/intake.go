@@ -1,9 +1,9 @@
 // Package intake validates and accepts submitted messages, from a POST to /api/v1/messages or a
 // frame of a WebSocket, with the same rules and the same acknowledgements for both.
 //
-// A message is acknowledged as saved once its row is committed. With ack accepted it is
-// acknowledged once a stream has it; then it will be saved, unless a failure that its durability
-// excludes happens first. A request is a repeat if the primary key, or the subject in the stream,
+// A message is acknowledged as saved once its row is committed, or as accepted once a stream has it.
+// An accepted message will be saved, unless a failure happens first against which the stream's
+// durability does not protect. A request is a repeat if the primary key, or the subject in the stream,
 // is taken.
 package intake
 
@@ -53,8 +53,8 @@ type Submitted struct {
 	Replayed bool      // an earlier request submitted the message
 }
 
-// Submit returns when the message of the caller c is saved or accepted. req must be valid. After
-// an error the message is not saved, or that is unknown: the same request may be repeated.
+// Submit returns when the message of the caller is saved or accepted. req must be valid. After an
+// error it is unknown whether the message is saved: repeat the same request.
 func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitted, error) {
 	m, err := in.newMessage(ctx, c, &req)
 	if err != nil {
@@ -68,10 +68,10 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 		m.Refused = refused
 		return in.saveOrAccept(ctx, c, req, m)
 	}
-	defer admission.End() // also after a panic
+	defer admission.End()
 	submitted, err := in.saveOrAccept(ctx, c, req, m)
 	switch {
-	case err != nil || submitted.Replayed: // the next count includes it if it was saved nevertheless
+	case err != nil || submitted.Replayed: // if the message was saved nevertheless, the next count includes it
 	case submitted.Ack.Ack == api.AckAccepted:
 		admission.Accepted(submitted.Ack.AcceptSeq)
 	default:
@@ -124,7 +124,7 @@ func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	if result.Refused != nil {
 		return Submitted{}, result.Refused
 	}
-	if result.State == message.Sending.String() { // for a repeat too: the process of the first call may have died before this
+	if result.State == message.Sending.String() { // also for a repeat: the process of the first call may have died before
 		in.env.WakeForMessage(m.To.Kind)
 	}
 	return Submitted{
@@ -136,9 +136,9 @@ func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	}, nil
 }
 
-// newMessage converts a valid request. It sets the field Refused of a message with a blocked word, or
-// to an address that may not be called. Such a refusal, like that of the caller's quota, applies only
-// to a new message: a repeat of an accepted one is treated like the first one.
+// newMessage converts a valid request. It sets the field Refused of a message that has a blocked word, or
+// whose address may not be called. Such a refusal, like that of the caller's quota, applies only to a new
+// message: a repeat gets the result of the first request.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {

@@ -48,8 +48,8 @@ func newSubmission(r *Request, caller int64, from string) (*messages.Submission,
 	}, nil
 }
 
-// fingerprintOf covers what is sent and how, without the fields that identify the message, and
-// without the kind of acknowledgement, which may differ in a repeat.
+// fingerprintOf covers all fields except those that identify the message, and the kind of
+// acknowledgement, which may differ in a repeat.
 func fingerprintOf(r *Request) (task.Hash, error) {
 	body := *r
 	body.From, body.ClientMsgID, body.Ack = "", "", ""

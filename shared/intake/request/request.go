@@ -1,5 +1,5 @@
-// Package request has the rules for the body of POST /api/v1/messages. Package intake applies them in the service,
-// and package outbox before it stores a message for it.
+// Package request has the rules for the body of POST /api/v1/messages. The service applies them in package intake,
+// other services in package outbox before they store a message.
 package request
 
 import (
@@ -64,8 +64,8 @@ func (r *Message) Address() (message.Address, *task.Field) {
 	return to, nil
 }
 
-// Confirms reports whether receivers must confirm the message by a call. By default they must for
-// a subject; a message to a user is done when it is in the inbox, and one to a URL after a 2xx.
+// Confirms reports whether receivers must confirm the message by a call: by default only for a
+// subject. A message to a user is done when it is in the inbox, and one to a URL after a 2xx.
 func (r *Message) Confirms(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm
