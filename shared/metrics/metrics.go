@@ -27,7 +27,7 @@ type Registry struct {
 // New returns a registry without metrics. Their names begin with prefix, such as sendonce_.
 func New(prefix string) *Registry { return &Registry{prefix: prefix} }
 
-// Collect makes each scrape call collect, which adds values that are read at that time.
+// Collect makes each scrape call collect, which adds the values of that moment.
 func (r *Registry) Collect(collect func(*Scrape)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,8 +74,8 @@ func (s *Scrape) Counter(name, help string, value float64, labels ...string) {
 	s.sample("counter", name, help, value, labels)
 }
 
-// Histogram adds counted durations or sizes. bounds are the upper bounds of the buckets. counts has one count for each,
-// and one for values above all bounds. labels are names and values in turn.
+// Histogram adds counted values. counts has the count of each bucket, whose upper bounds are bounds, and then that of
+// the values above all bounds. labels are names and values in turn.
 func (s *Scrape) Histogram(name, help string, bounds []float64, counts []uint64, sum float64, labels ...string) {
 	s.add("histogram", name, help, histogramText(s.prefix+name, labels, bounds, counts, sum))
 }
@@ -108,8 +108,8 @@ func labelText(labels []string) string {
 // values are the label values of one series.
 type values [maxLabels]string
 
-func valuesOf(labels []string) (v values) {
-	copy(v[:], labels)
+func valuesOf(labelValues []string) (v values) {
+	copy(v[:], labelValues)
 	return v
 }
 
@@ -144,22 +144,22 @@ func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	return c
 }
 
-// Inc counts one. The values are those of the labels, in their order.
-func (c *Counter) Inc(labels ...string) { c.Add(1, labels...) }
+// Inc counts one event. labelValues are those of the labels, in their order.
+func (c *Counter) Inc(labelValues ...string) { c.Add(1, labelValues...) }
 
 // Add counts n, which must not be negative.
-func (c *Counter) Add(n int, labels ...string) {
+func (c *Counter) Add(n int, labelValues ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.counts[valuesOf(labels)] += uint64(n)
+	c.counts[valuesOf(labelValues)] += uint64(n)
 }
 
 // Histogram counts observed values by bucket, and by the values of its labels.
 type Histogram struct {
 	bounds []float64 // upper bounds of the buckets, inclusive; one more bucket has no bound
 
-	mu     sync.Mutex
-	series map[values]*buckets
+	mu      sync.Mutex
+	buckets map[values]*buckets
 }
 
 type buckets struct {
@@ -167,16 +167,16 @@ type buckets struct {
 	sum    float64
 }
 
-// Histogram makes a histogram. Its labels have the limits of those of a Counter.
+// Histogram makes a histogram. labels are as for Counter.
 func (r *Registry) Histogram(name, help string, bounds []float64, labels ...string) *Histogram {
-	h := &Histogram{bounds: bounds, series: map[values]*buckets{}}
+	h := &Histogram{bounds: bounds, buckets: map[values]*buckets{}}
 	if len(labels) == 0 {
-		h.of(nil)
+		h.series(nil)
 	}
 	r.Collect(func(s *Scrape) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		for v, b := range h.series {
+		for v, b := range h.buckets {
 			s.Histogram(name, help, h.bounds, b.counts, b.sum, v.pairs(labels)...)
 		}
 	})
@@ -184,22 +184,22 @@ func (r *Registry) Histogram(name, help string, bounds []float64, labels ...stri
 }
 
 // Observe counts one value.
-func (h *Histogram) Observe(value float64, labels ...string) {
+func (h *Histogram) Observe(value float64, labelValues ...string) {
 	bucket, _ := slices.BinarySearch(h.bounds, value)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b := h.of(labels)
+	b := h.series(labelValues)
 	b.counts[bucket]++
 	b.sum += value
 }
 
-// of returns the series of the label values; mu is held.
-func (h *Histogram) of(labels []string) *buckets {
-	v := valuesOf(labels)
-	if h.series[v] == nil {
-		h.series[v] = &buckets{counts: make([]uint64, len(h.bounds)+1)}
+// series returns the buckets of the label values; mu is held.
+func (h *Histogram) series(labelValues []string) *buckets {
+	v := valuesOf(labelValues)
+	if h.buckets[v] == nil {
+		h.buckets[v] = &buckets{counts: make([]uint64, len(h.bounds)+1)}
 	}
-	return h.series[v]
+	return h.buckets[v]
 }
 
 func histogramText(name string, labels []string, bounds []float64, counts []uint64, sum float64) string {

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// example returns a registry with metrics of each kind, with and without labels, and two of them.
+// example returns a registry with metrics of each kind, and the two that have labels.
 func example() (*Registry, *Counter, *Histogram) {
 	r := New("test_")
 	c := r.Counter("calls_total", "Calls.", "route", "status")

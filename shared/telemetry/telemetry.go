@@ -39,8 +39,7 @@ type Metrics struct {
 	shown map[string]func(*metrics.Scrape) // by name
 }
 
-// TwoPhase shows whether acknowledging before saving is worth it, and whether Postgres
-// keeps up.
+// TwoPhase shows how much time acknowledging before saving wins, and whether Postgres keeps up.
 type TwoPhase struct {
 	AcceptedWrite Timing // from publishing a message to the stream until it is stored there
 	AcceptedAck   Timing // from the start of a call until `accepted` can be returned
@@ -53,7 +52,7 @@ type TwoPhase struct {
 	DupDB       *metrics.Counter // accepted messages whose row existed already
 
 	ReorderByAcceptSeq *metrics.Counter // messages that came after one with a greater accept_seq
-	ReorderByFrom      *metrics.Counter // those of them whose predecessor was of the same sender
+	ReorderByFrom      *metrics.Counter // messages that came after one of the same sender with a greater accept_seq
 }
 
 // Archive counts rows that left the main tables, by table.
@@ -83,7 +82,7 @@ func (t Timer) Observe(first, second string, status int, took time.Duration) {
 	t.seconds.Observe(took.Seconds(), first, second)
 }
 
-// statusLabel returns the most frequent status without an allocation.
+// statusLabel does not allocate for the most frequent statuses.
 func statusLabel(status int) string {
 	switch status {
 	case 0:
@@ -136,9 +135,9 @@ func (m *Metrics) TriggerDeliveries() Timer {
 	}
 }
 
-// CollectValue adds a value to each scrape. read is called at most once a second and has 1 s. While it
-// fails, the value is missing and a warning names what. A later call with the same what replaces
-// an earlier one.
+// CollectValue adds a value to each scrape. read is called at most once a second, and must return
+// within 1 s. While read fails, the value is missing, and a warning names what cannot be read. A later
+// call with the same what replaces an earlier one.
 func CollectValue[T any](m *Metrics, what string, read func(context.Context) (T, error), show func(*metrics.Scrape, T)) {
 	value := Cached(m, what, read)
 	m.mu.Lock()
@@ -150,7 +149,7 @@ func CollectValue[T any](m *Metrics, what string, read func(context.Context) (T,
 	}
 }
 
-// Cached returns a value that scrapes read; a failure is logged.
+// Cached returns a value that is read at most once a second. A failure is logged.
 func Cached[T any](m *Metrics, what string, read func(context.Context) (T, error)) *cache.Value[T] {
 	return &cache.Value[T]{Timeout: readTimeout, Read: func(ctx context.Context) (T, error) {
 		value, err := read(ctx)

@@ -40,12 +40,12 @@ func TestTwoPhaseMetrics(t *testing.T) {
 	t.Parallel()
 	m, _ := newTest()
 	requireLines(t, scrape(t, m), "dup_db_total 0", "webhook_failed_total 0")
-	two := m.TwoPhase
-	for i, timing := range []Timing{two.AcceptedWrite, two.AcceptedAck, two.DBQueue, two.SaveLag} {
+	twoPhase := m.TwoPhase
+	for i, timing := range []Timing{twoPhase.AcceptedWrite, twoPhase.AcceptedAck, twoPhase.DBQueue, twoPhase.SaveLag} {
 		timing.Observe(time.Duration(i+1) * time.Second)
 		timing.Observe(-time.Hour)
 	}
-	for i, c := range []*metrics.Counter{two.PublishFail, two.SaveFail, two.DeliverFail, two.DupDB, two.ReorderByAcceptSeq, two.ReorderByFrom} {
+	for i, c := range []*metrics.Counter{twoPhase.PublishFail, twoPhase.SaveFail, twoPhase.DeliverFail, twoPhase.DupDB, twoPhase.ReorderByAcceptSeq, twoPhase.ReorderByFrom} {
 		c.Add(i + 1)
 	}
 	requireLines(t, scrape(t, m),

@@ -12,8 +12,8 @@ const (
 	writeTimeout = 5 * time.Second // of one response
 )
 
-// writes are the responses that are being written. If there are too many, the oldest one is ended:
-// its client has had most time to read it.
+// writes are the responses that are being written. If there are too many, the oldest is ended: its
+// client has had most time to read.
 type writes struct {
 	mu  sync.Mutex
 	all []*http.ResponseController // oldest first
