@@ -58,14 +58,13 @@ func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 	return asWritten(e, data.Bytes()), err
 }
 
-// FingerprintText returns the text of a fingerprint, as a stream keeps it in a header of the event.
+// FingerprintText returns a fingerprint as the stream of accepted messages keeps it in a header.
 func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
 // Source is the attribute source of events that Sendonce itself creates.
 const Source = "/sendonce"
 
-// Event is an event of a stream as it is in the JSON of a batch, with the attributes that the
-// trigger adds.
+// Event is an event of a stream in the JSON of a batch, with the attributes that the trigger adds.
 type Event struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
@@ -73,7 +72,7 @@ type Event struct {
 	Sequence    string          `json:"sequence"`
 	Time        time.Time       `json:"time"`
 	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its sequence number in the stream
-	Fingerprint string          `json:"fp"`        // likewise: the text of its fingerprint
+	Fingerprint string          `json:"fp"`        // of an accepted message: see FingerprintText
 	Data        json.RawMessage `json:"data"`
 	DataBase64  []byte          `json:"data_base64"` // instead of Data
 }
@@ -89,49 +88,49 @@ func FromCloudEvent(e cloudevents.Event) Event {
 }
 
 // CloudEvent converts an event that Sendonce itself created.
-func (p *Event) CloudEvent() cloudevents.Event {
-	e := cloudevents.NewEvent()
-	e.SetID(p.ID)
-	e.SetSource(Source)
-	e.SetType(p.Type)
-	e.SetSubject(p.Subject)
-	e.SetTime(p.Time)
-	if p.Sequence != "" {
-		e.SetExtension("sequence", p.Sequence)
+func (e *Event) CloudEvent() cloudevents.Event {
+	c := cloudevents.NewEvent()
+	c.SetID(e.ID)
+	c.SetSource(Source)
+	c.SetType(e.Type)
+	c.SetSubject(e.Subject)
+	c.SetTime(e.Time)
+	if e.Sequence != "" {
+		c.SetExtension("sequence", e.Sequence)
 	}
-	return asWritten(e, p.Data)
+	return asWritten(c, e.Data)
 }
 
-// FromStream converts an event that was read from the stream of accepted messages. seq is its
-// sequence number, fingerprint the text of its fingerprint.
+// FromStream converts an event of the stream of accepted messages, with its sequence number and
+// FingerprintText.
 func FromStream(e cloudevents.Event, seq uint64, fingerprint string) Event {
 	return Event{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: fingerprint, Data: e.Data()}
 }
 
-// Message returns the accepted message. The error says why the event is not one of a message.
-func (p *Event) Message() (*messages.Submission, error) {
-	id, err := task.ParseID(p.ID)
-	if err != nil || p.Type != bus.AcceptedType {
+// Message returns the accepted message. The error says why the event is not that of a message.
+func (e *Event) Message() (*messages.Submission, error) {
+	id, err := task.ParseID(e.ID)
+	if err != nil || e.Type != bus.AcceptedType {
 		return nil, errors.New("is no accepted message")
 	}
-	seq, err := strconv.ParseUint(p.AcceptSeq, 10, 63)
+	seq, err := strconv.ParseUint(e.AcceptSeq, 10, 63)
 	if err != nil {
 		return nil, errors.New("has no sequence number")
 	}
 	var a acceptedData
-	if err := json.Unmarshal(p.Data, &a); err != nil {
+	if err := json.Unmarshal(e.Data, &a); err != nil {
 		return nil, fmt.Errorf("its data: %w", err)
 	}
 	m := &messages.Submission{
 		ID: id, CallID: task.NewID(), CallerID: a.CallerID, From: a.From, ClientMsgID: a.ClientMsgID,
 		To: message.Address{Kind: a.Kind, Name: a.Destination}, Exchange: a.Exchange, RoutingKey: a.RoutingKey, Type: a.Type, Data: a.Data,
 		SentAt: a.SentAt, Confirm: a.Confirm, MaxSends: a.MaxSends, ExpectedReceipts: a.ExpectedReceipts,
-		AcceptSeq: int64(seq), AcceptedAt: p.Time, Producer: a.Producer,
+		AcceptSeq: int64(seq), AcceptedAt: e.Time, Producer: a.Producer,
 	}
 	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
 		return nil, errors.New("its id is not that of its sender and client_msg_id")
 	}
-	fingerprint, err := hex.DecodeString(p.Fingerprint)
+	fingerprint, err := hex.DecodeString(e.Fingerprint)
 	if err != nil || len(fingerprint) != len(m.Fingerprint) {
 		return nil, errors.New("has no fingerprint")
 	}
@@ -155,7 +154,7 @@ func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
 	return e
 }
 
-// OfMessage returns a message as its receiver gets it: a CloudEvent with the id of the message.
+// OfMessage returns the CloudEvent that a receiver gets: its id is that of the message.
 func OfMessage(m messages.Detail) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
@@ -169,5 +168,5 @@ func OfMessage(m messages.Detail) (cloudevents.Event, error) {
 // confirmation must contain its value.
 const ConfirmTokenAttribute = "confirmtoken"
 
-// ConfirmToken returns the text of such a token; "" for nil.
+// ConfirmToken returns the value of ConfirmTokenAttribute; "" for nil.
 func ConfirmToken(token []byte) string { return base64.RawURLEncoding.EncodeToString(token) }

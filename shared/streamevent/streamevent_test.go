@@ -90,13 +90,13 @@ func TestForgedAcceptedMessageIsValidated(t *testing.T) {
 			m.Data = []byte(`"` + strings.Repeat("x", message.MaxData) + `"`)
 		},
 	} {
-		m, kept := acceptedEvent(t)
-		change(m, &kept)
+		m, original := acceptedEvent(t)
+		change(m, &original)
 		m.ID = task.ID(message.ID(m.CallerID, m.From, m.ClientMsgID))
 		e, err := OfAccepted(m)
 		require.NoError(t, err)
 		e.SetExtension("acceptseq", "5")
-		e.SetExtension("fp", kept.Extensions()["fp"])
+		e.SetExtension("fp", original.Extensions()["fp"])
 		forged := FromCloudEvent(e)
 		_, err = forged.Message()
 		require.Error(t, err, name)
