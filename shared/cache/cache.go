@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// errorTime is how long the result of a failed read is kept.
+// errorTime is how long an error of Read is kept.
 const errorTime = time.Second
 
-// Value is read when Get needs it. Calls during a read wait for its result. The fields must
+// Value is read when Get needs it. Calls of Get during a read wait for its result. The fields must
 // not change after the first Get.
 type Value[T any] struct {
 	Read    func(context.Context) (T, error)
@@ -30,7 +30,7 @@ type result[T any] struct {
 
 func (r *result[T]) isFresh() bool { return r != nil && time.Now().Before(r.until) }
 
-// Get returns the last result of Read, or calls Read if that is too old. An error is kept for 1 s.
+// Get returns the last result of Read, or calls Read if the last result is too old.
 func (v *Value[T]) Get() (T, error) {
 	if r := v.last.Load(); r.isFresh() {
 		return r.value, r.err
@@ -45,7 +45,7 @@ func (v *Value[T]) Get() (T, error) {
 	return r.value, r.err
 }
 
-// read does not use the context of a caller: if that caller left, all others would see an error.
+// read has a context of its own: if it used that of a caller who leaves, all others would see an error.
 func (v *Value[T]) read() *result[T] {
 	ctx, cancel := context.WithTimeout(context.Background(), v.Timeout)
 	defer cancel()

@@ -18,8 +18,8 @@ type Limit struct {
 	loggedAt time.Time
 }
 
-// Next counts an event. It returns whether to log it, and if so how many were not logged since the
-// line before.
+// Next counts an event. It returns whether to log the event, and if so how many were not logged since
+// the last line.
 func (l *Limit) Next() (unlogged uint64, log bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,9 +35,9 @@ func (l *Limit) Next() (unlogged uint64, log bool) {
 // maxKeys bounds the memory of a ByKey to some 100 kB.
 const maxKeys = 1024
 
-// ByKey has a Limit for each key, with an interval of a minute. Callers may choose keys: above
-// maxKeys, new ones share one Limit until others have had no line for a minute.
-// The zero value is ready. It is safe for concurrent use.
+// ByKey has a Limit for each key, with an interval of a minute. Clients may choose keys: above maxKeys,
+// new ones share one Limit until older ones have had no line for a minute. The zero value is ready.
+// It is safe for concurrent use.
 type ByKey[K comparable] struct {
 	mu        sync.Mutex
 	limits    map[K]*Limit

@@ -1,5 +1,5 @@
 // Package outgoing decides which addresses the service may call. The function deliver checks each address just before it
-// connects; functions that store URLs refuse those whose host is an address that may not be called.
+// connects. Functions that store URLs refuse a URL whose host is an address that may not be called.
 package outgoing
 
 import (
@@ -23,8 +23,8 @@ func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bo
 	return addr.IsValid() && !NonPublicNetworks.Contains(addr) && (isOwn == nil || !isOwn(addr))
 }
 
-// PermitsURL reports whether the host of a URL is an address that may be called, or a name. Names are not resolved: what they
-// resolve to may be another address when the URL is called.
+// PermitsURL reports whether the host of a URL is an address that may be called, or a name. Names are not resolved: when
+// the URL is called, a name may resolve to another address.
 func PermitsURL(text string, allowed config.Networks) bool {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Delay returns the wait after the nth failed try: first after try 1, then doubled, up to longest.
+// Delay returns the wait after the nth failed try: first after the first try, then doubled, at most longest.
 func Delay(first, longest time.Duration, n int) time.Duration {
 	d := first
 	for ; n > 1 && d < longest; n-- {
@@ -19,12 +19,12 @@ func Delay(first, longest time.Duration, n int) time.Duration {
 	return min(d, longest)
 }
 
-// Jitter returns d plus up to a quarter at random, so that calls which failed together are
-// not repeated together.
+// Jitter returns d plus a random part of a quarter of d, so that calls that failed together are not
+// repeated together.
 func Jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// After returns the wait that the header Retry-After asks for, in seconds or as a date, at
-// most limit; 0 if there is none or its time has passed.
+// After returns the wait of the header Retry-After, which has seconds or a date, but at most limit. It
+// returns 0 without a valid header, or if the date has passed.
 func After(h http.Header, now time.Time, limit time.Duration) time.Duration {
 	value := h.Get("Retry-After")
 	seconds, err := strconv.ParseUint(value, 10, 64)

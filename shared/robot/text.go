@@ -1,4 +1,4 @@
-// Package robot writes the texts that robots of chat groups are sent in place of events.
+// Package robot writes the texts that robots of chat groups get in place of events.
 package robot
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Text returns what a robot posts about an event, in English and Chinese. It always contains "Sendonce", which
-// robots may demand as a keyword, and never a URL: its path may contain a secret. Names have no characters that robots
-// treat as markup.
+// Text returns the text about an event, in English and Chinese. The text always contains "Sendonce", which robots may
+// demand as a keyword. It never contains a URL, whose path may be a secret. Names have no characters that robots treat as
+// markup.
 func Text(payload string) (string, error) {
 	var event api.WebhookEvent
 	if err := json.Unmarshal([]byte(payload), &event); err != nil {
@@ -39,7 +39,7 @@ func textOf[D any](data []byte, text func(D) string) (string, error) {
 	return text(d), nil
 }
 
-// alertNames are what is wrong, in English and Chinese.
+// alertNames are the problems, in English and Chinese.
 var alertNames = map[task.AlertKind][2]string{
 	task.AlertFailureRate: {"many failures, queue ", "失败率过高，队列 "},
 	task.AlertBacklog:     {"backlog, queue ", "积压，队列 "},
@@ -62,7 +62,7 @@ func alertText(a api.AlertEventData) string {
 		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, utc(a.Since), untilZh)
 }
 
-// alertValue is a number of tasks, or a part of 1 as a percentage.
+// alertValue formats a number of tasks, or a part of 1 as a percentage.
 func alertValue(kind task.AlertKind, value float64) string {
 	if kind == task.AlertBacklog {
 		return strconv.FormatFloat(value, 'f', 0, 64)
@@ -70,7 +70,7 @@ func alertValue(kind task.AlertKind, value float64) string {
 	return strconv.FormatFloat(100*value, 'f', 1, 64) + "%"
 }
 
-// disabledReasons are why an endpoint was disabled, in English and Chinese.
+// disabledReasons are the reasons why an endpoint was disabled, in English and Chinese.
 var disabledReasons = map[string][2]string{
 	message.DisabledGone:    {"it returned 410", "返回了 410"},
 	message.DisabledFailing: {"it kept failing", "持续失败"},

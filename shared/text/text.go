@@ -28,8 +28,8 @@ func Printable(s string, with rune) string {
 	}, s)
 }
 
-// Line returns s as one line of printable characters: white space becomes single spaces,
-// and what is not printable is left out.
+// Line returns s as one line of printable characters: white space becomes single spaces, and other
+// characters that are not printable are left out.
 func Line(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
