@@ -99,21 +99,11 @@ func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *te
 func TestRefusalWithWholeBodyKeepsConnection(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, greeter())
-	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
-	require.NoError(t, err)
-	defer conn.Close()
-	client := &http.Client{Transport: &http.Transport{
-		MaxConnsPerHost: 1,
-		DialContext:     func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-	}}
+	w := h.dialRaw(t)
 	for _, want := range []int{401, 200, 401, 200} {
-		options := []func(*http.Request){as("admin", map[bool]string{true: "wrong", false: "secret"}[want == 401])}
-		res, err := client.Do(h.request("POST", "/api/v1/greet", `{"name":"`+strings.Repeat("a", 30<<10)+`"}`, options...))
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, res.Body)
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		require.Equal(t, want, res.StatusCode)
+		r := h.request("POST", "/api/v1/greet", `{"name":"`+strings.Repeat("a", 30<<10)+`"}`, as("admin", map[int]string{401: "wrong", 200: "secret"}[want]))
+		require.NoError(t, r.Write(w.conn))
+		require.Equal(t, want, w.status())
 	}
 }
 

@@ -179,11 +179,14 @@ func (w *rawConn) sendLast(text string) string {
 	return string(response)
 }
 
-func (w *rawConn) status() int {
+// response reads a whole response.
+func (w *rawConn) response() *http.Response {
 	w.t.Helper()
 	res, err := http.ReadResponse(w.responses, nil)
 	require.NoError(w.t, err)
 	_, err = io.Copy(io.Discard, res.Body)
 	require.NoError(w.t, err)
-	return res.StatusCode
+	return res
 }
+
+func (w *rawConn) status() int { w.t.Helper(); return w.response().StatusCode }

@@ -1,9 +1,7 @@
 package fn
 
 import (
-	"bufio"
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -61,20 +59,9 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	h := startServer(t, nil)
 	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, slow, greeter(), eventFunction(nil))
 	address := strings.TrimPrefix(h.url, "http://")
-	idle, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	defer idle.Close()
-	responses := bufio.NewReader(idle)
-	call := func() *http.Response {
-		_, err := io.WriteString(idle, greetText)
-		require.NoError(t, err)
-		res, err := http.ReadResponse(responses, nil)
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, res.Body)
-		require.NoError(t, err)
-		return res
-	}
-	res := call()
+	idle := h.dialRaw(t)
+	idle.send(greetText)
+	res := idle.response()
 	require.Equal(t, 200, res.StatusCode)
 	require.False(t, res.Close)
 	first := make(chan reply, 1)
@@ -90,7 +77,8 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 		}
 		return err != nil
 	}, waitAtMost, tick, "a new connection is refused")
-	res = call()
+	idle.send(greetText)
+	res = idle.response()
 	require.Equal(t, 200, res.StatusCode, "over a connection that was open")
 	require.True(t, res.Close, "this connection is then closed")
 	require.Empty(t, ended, "it waits for the call in progress")
@@ -166,10 +154,7 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 		w.send(requests)
 		n = map[int]int{}
 		for !closed && (n[200] == 0 || n[404] < maxUnknown-1) {
-			response, err := http.ReadResponse(w.responses, nil)
-			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, response.Body)
-			require.NoError(t, err)
+			response := w.response()
 			n[response.StatusCode]++
 			closed = response.Close
 		}

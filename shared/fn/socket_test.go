@@ -1,12 +1,10 @@
 package fn
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -167,21 +165,24 @@ func TestTooLargeFrameEndsSocket(t *testing.T) {
 	require.Equal(t, websocket.CloseError{Code: websocket.StatusMessageTooBig, Reason: "a frame must have at most 1000 bytes"}, c.closed())
 }
 
+// upgrade makes a request the handshake of a WebSocket.
+func upgrade(r *http.Request) {
+	headers("Connection", "keep-alive, Upgrade", "Upgrade", "WebSocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")(r)
+}
+
 func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, func(c *settings.Config) { c.MaxWaiting = 1 })
 	runServer(t, h, nil, sayFunction(repeats))
-	upgrade := func(options ...func(*http.Request)) reply {
+	call := func(options ...func(*http.Request)) reply {
 		t.Helper()
-		return h.call("GET", "/api/v1/stream?after=404", "", append([]func(*http.Request){
-			header("Connection", "keep-alive, Upgrade"), header("Upgrade", "WebSocket"), header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-		}, options...)...)
+		return h.call("GET", "/api/v1/stream?after=404", "", append([]func(*http.Request){upgrade}, options...)...)
 	}
-	require.Equal(t, 404, upgrade().status, "the refusal of the function")
-	require.Equal(t, 404, upgrade(as("submitter", "token")).status)
-	require.Equal(t, 403, upgrade(as("sender", "token")).status)
-	require.Equal(t, 401, upgrade(as("receiver", "wrong")).status)
-	old := upgrade(header("Sec-WebSocket-Version", "8"), header("Sec-WebSocket-Key", "short"))
+	require.Equal(t, 404, call().status, "the refusal of the function")
+	require.Equal(t, 404, call(as("submitter", "token")).status)
+	require.Equal(t, 403, call(as("sender", "token")).status)
+	require.Equal(t, 401, call(as("receiver", "wrong")).status)
+	old := call(header("Sec-WebSocket-Version", "8"), header("Sec-WebSocket-Key", "short"))
 	require.Equal(t, 400, old.status)
 	require.Equal(t, "13", old.header.Get("Sec-WebSocket-Version"))
 	require.Len(t, old.Fields, 2)
@@ -189,11 +190,11 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 		"https://evil.example": 403, "null": 403, "https://chat.example.evil": 403, "http://chat.example": 403,
 		"https://chat.example": 404, strings.Replace(h.url, "http://", "https://", 1): 404,
 	} {
-		require.Equal(t, status, upgrade(header("Origin", origin)).status, origin)
+		require.Equal(t, status, call(header("Origin", origin)).status, origin)
 	}
 	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without an upgrade this is the stream, which has no such parameter")
 	h.dial(nil)
-	full := upgrade()
+	full := call()
 	require.Equal(t, 429, full.status, "a socket counts as a stream")
 	require.NotEmpty(t, full.header.Get("Retry-After"))
 }
@@ -202,16 +203,11 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, sayFunction(repeats))
-	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
-	require.NoError(t, err)
-	defer conn.Close()
-	r := h.request("GET", "/api/v1/stream", "", header("Connection", "Upgrade"), header("Upgrade", "websocket"),
-		header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
-	var raw bytes.Buffer
-	require.NoError(t, r.Write(&raw))
-	_, err = conn.Write(bytes.Replace(raw.Bytes(), []byte("HTTP/1.1"), []byte("HTTP/1.0"), 1))
-	require.NoError(t, err)
-	response, err := io.ReadAll(conn)
+	var request strings.Builder
+	require.NoError(t, h.request("GET", "/api/v1/stream", "", upgrade).Write(&request))
+	w := h.dialRaw(t)
+	w.send(strings.Replace(request.String(), "HTTP/1.1", "HTTP/1.0", 1))
+	response, err := io.ReadAll(w.responses)
 	require.NoError(t, err)
 
 	line := h.calls(1)[0]
@@ -231,7 +227,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					return json.RawMessage(c.Body), nil
 				}))
-				web := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return server.dial(), nil }}}
+				web := server.client()
 				began := time.Now()
 				c := h.dial(web)
 				if !drain {
@@ -273,16 +269,14 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 				began := time.Now()
 				conn := server.dial()
 				defer conn.Close()
-				r := h.request("GET", "/api/v1/stream", "", header("Connection", "Upgrade"), header("Upgrade", "websocket"),
-					header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
-				require.NoError(t, r.Write(conn))
+				require.NoError(t, h.request("GET", "/api/v1/stream", "", upgrade).Write(conn))
 				go func() { // reads the response to the handshake, and then nothing or all frames; never sends a pong
 					buf := make([]byte, 4096)
 					for err := error(nil); err == nil && !(c.stopsReading && strings.Contains(string(buf), "\r\n\r\n")); {
 						_, err = conn.Read(buf)
 					}
 				}()
-				web := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return server.dial(), nil }}}
+				web := server.client()
 				time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
 				other := h.dial(web)
 				other.send(`{"say":"a"}`)

@@ -67,6 +67,10 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
+func (p *pipes) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil }}}
+}
+
 // serveInMemory serves function with our server over pipes until stop is called.
 func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, stop func()) {
 	h = &testServer{t: t, url: "http://pipe", log: &sandbox.LogBuffer{}}
