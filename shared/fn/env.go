@@ -61,12 +61,16 @@ type Env struct {
 // their defaults (see settings.Config.SetDefaults). The caller must call Close.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
-	env := &Env{Config: cfg, Log: log, waiters: waiters.New(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
-		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.Rules(),
-		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress), sessionKeys: sync.OnceValue(func() store.Keys {
-			keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
-			return keys
-		})}
+	env := &Env{
+		Config: cfg, Log: log, alerts: cfg.Alerts.Rules(), waiters: waiters.New(),
+		limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
+		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()),
+		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress),
+	}
+	env.sessionKeys = sync.OnceValue(func() store.Keys {
+		keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
+		return keys
+	})
 	env.metrics = sync.OnceValue(env.newMetrics)
 	var err error
 	var hash *auth.PasswordHash
@@ -105,9 +109,11 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 func storesConfig(c *settings.Config) stores.Config {
 	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has checked them
 	return stores.Config{
-		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
-		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.Rules(), Keys: keys, Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
+		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf, Keys: keys,
+		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Alerts: c.Alerts.Rules(),
+		Keep:    maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+		Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks,
+		OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
 	}
 }
 
