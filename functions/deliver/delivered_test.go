@@ -1,7 +1,6 @@
 package deliver_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -28,16 +27,13 @@ func deliveredAt(w *cluster.Cluster, id, state string) time.Time {
 func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	tx, err := w.Admin.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // blocks saving, but not reading
-	require.NoError(t, err)
+	release := w.Admin.BlockSaving()
 	began := time.Now()
 	w.StartTrigger(w.Client.BaseURL)
 	id := w.Accept("c-1", `1`).ServerMsgID
 	at := deliveredAt(w, id, "accepted")
 	require.WithinRange(t, at, began, w.Inbox("bob")[0].Time)
-	require.NoError(t, tx.Commit(t.Context()))
+	release()
 	require.Equal(t, at.Truncate(time.Microsecond), deliveredAt(w, id, "sent"), "the time of the delivery, not of the saving")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from message_done where id = $1 and delivered_at = $2`, id, at.Truncate(time.Microsecond)))
 	require.Len(t, w.Inbox("bob"), 1)
@@ -70,16 +66,13 @@ func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
 	silent, err := w.JetStream().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none
 	require.NoError(t, err)
 	require.NoError(t, w.JetStream().Conn().Flush())
-	tx, err := w.Admin.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // blocks saving, so only push delivers
-	require.NoError(t, err)
+	release := w.Admin.BlockSaving() // so only push delivers
+	defer release()
 	w.StartTrigger(w.Client.BaseURL)
 	sent := w.Admin.Post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.silent","data":1,"ack":"accepted"}`)
 	require.Equal(t, 202, sent.Status, sent.Text)
 	_, err = silent.NextMsgWithContext(t.Context())
 	require.NoError(t, err)
 	w.Accept("b-1", `1`)
-	require.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, time.Minute, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 })
 }

@@ -32,7 +32,7 @@ func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 	unsigned.Event(t, 1, secret)
 }
 
-// Messages that cannot be signed wait until their lease ends. They use up neither the concurrent posts nor the log.
+// Messages that cannot be signed wait until their leases end. They use up neither the concurrent posts nor the log.
 func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -47,16 +47,15 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 
 	w.Save(other.URL, cluster.WithoutConfirm)
 	cluster.Eventually(t, func() bool { return other.Calls() == 1 })
-	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from message_live where send_no = 0 and remaining_sends = 5 and next_at > now() + interval '5 seconds'`) == n
-	}, "all wait for the end of their lease, and no send is used up")
+	// all wait for the end of their lease, and no send is used up
+	w.Admin.WaitCount(n, `select count(*) from message_live where send_no = 0 and remaining_sends = 5 and next_at > now() + interval '5 seconds'`)
 	require.Zero(t, unsigned.Calls())
 	require.Equal(t, 1, strings.Count(w.Process(cluster.All).Output(), "signing secret cannot be decrypted"))
 
 	setSecret(`secret = description`)
 	cluster.MakeDue(w)
 	require.Equal(t, 204, w.Admin.Tick("deliver").Status)
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_done`) == n+1 }, "all are delivered")
+	w.Admin.WaitCount(n+1, `select count(*) from message_done`) // all are delivered
 	require.GreaterOrEqual(t, unsigned.Calls(), n, "more if a post was running when it was made due")
 }
 
@@ -68,9 +67,8 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	secret := w.AddEndpoint(other.URL, "webhook.disabled").Secret
 	w.AddEndpoint(healthy.URL, "task.succeeded")
 	first := w.FinishTask()
-	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`) == 1
-	}, "it has failed for a second; the next failure disables it")
+	// it has failed for a second; the next failure disables it
+	w.Admin.WaitCount(1, `select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`)
 	second := w.FinishTask()
 
 	event := other.Event(t, 1, secret)
@@ -93,7 +91,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	require.True(t, enabled.Enabled)
 	require.Nil(t, enabled.FailingSince)
 	subjects := []string{broken.Event(t, 3, registered.Secret).Subject, broken.Event(t, 4, registered.Secret).Subject}
-	cluster.RequireSame(t, []string{first, second}, subjects, "the waiting events are delivered")
+	require.ElementsMatch(t, []string{first, second}, subjects, "the waiting events are delivered")
 	cluster.WaitDeliveries(w, "delivered", 2+1+3)
 	cluster.WaitDeliveries(w, "pending", 0)
 	require.Equal(t, 4, broken.Calls())

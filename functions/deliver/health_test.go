@@ -69,9 +69,7 @@ func TestDeliveryWithoutEventFailsAlone(t *testing.T) {
 		select gen_random_uuid(), n::text, id, caller_id, 'x', id, url from webhook_endpoints, generate_series(1, 5) n`)
 	w.FinishTask()
 	cluster.Eventually(t, func() bool { return receiver.Calls() == 1 })
-	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_deliveries where tries->0->>'error' = 'there is no event for this delivery'`) == 5
-	})
+	w.Admin.WaitCount(5, `select count(*) from webhook_deliveries where tries->0->>'error' = 'there is no event for this delivery'`)
 	require.Equal(t, 1, receiver.Calls())
 }
 

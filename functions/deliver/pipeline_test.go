@@ -13,11 +13,18 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-func TestLockedResultsAreSettledAgain(t *testing.T) {
-	t.Parallel()
+// newDeliverer returns a deliverer without a database.
+func newDeliverer(t *testing.T) *deliverer {
+	t.Helper()
 	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
+	return &deliverer{env: env}
+}
+
+func TestLockedResultsAreSettledAgain(t *testing.T) {
+	t.Parallel()
+	d := newDeliverer(t)
 	for name, callTime := range map[string]time.Duration{"until they are unlocked": time.Minute, "until the call ends": time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			started := time.Now()
@@ -28,7 +35,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 				inFlight: newWorkInFlight[int](),
 				claim: func(_ context.Context, inFlight []int) ([]int, error) {
 					if settled == 1 {
-						require.Len(t, inFlight, 1, "the locked one stays in flight")
+						require.Len(t, inFlight, 1, "the work of the locked result stays in flight")
 					}
 					if posts > 0 {
 						return nil, nil
@@ -48,7 +55,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 					return locked, nil
 				},
 			}
-			n, _, err := runPipeline(ctx, &deliverer{env: env}, started.Add(30*time.Second), locks)
+			n, _, err := runPipeline(ctx, d, started.Add(30*time.Second), locks)
 			require.Equal(t, 2, n, name)
 			if callTime == time.Second {
 				require.ErrorContains(t, err, "other transactions", name)
@@ -65,9 +72,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 
 func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	t.Cleanup(env.Close)
+	d := newDeliverer(t)
 	for name, moment := range map[string]string{"during the claim": "claim", "during the post": "post", "before a locked result is settled": "settle"} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, leave := context.WithTimeout(t.Context(), time.Minute)
@@ -82,7 +87,7 @@ func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
 				}
 				return ""
 			}
-			n, _, err := runPipeline(ctx, &deliverer{env: env}, time.Now().Add(30*time.Second), pipeline[int]{
+			n, _, err := runPipeline(ctx, d, time.Now().Add(30*time.Second), pipeline[int]{
 				inFlight: newWorkInFlight[int](),
 				claim: func(ctx context.Context, _ []int) ([]int, error) {
 					claims++
@@ -104,22 +109,16 @@ func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
 			})
 			require.NoError(t, err, name)
 			require.Equal(t, 1, n, name)
-			if moment == "settle" {
-				require.Equal(t, 2, settled, name)
-			} else {
-				require.Equal(t, 1, settled, name)
-			}
+			require.Equal(t, map[string]int{"claim": 1, "post": 1, "settle": 2}[moment], settled, name)
 		})
 	}
 }
 
 func TestWaitingRunKeepsItsWorkInFlight(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(settings.Config{DatabaseURL: "postgres://localhost:1/x"}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	t.Cleanup(env.Close)
+	d := newDeliverer(t)
 	synctest.Test(t, func(t *testing.T) {
-		d, respond := &deliverer{env: env}, make(chan struct{})
+		respond := make(chan struct{})
 		var inFlightAtClaim []int
 		slow := pipeline[int]{
 			inFlight: newWorkInFlight[int](),

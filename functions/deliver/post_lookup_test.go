@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nameServer starts a name server like that of an internal network: names with "inside" have a private address, the lookup of
-// names with "broken" fails, and other names do not exist.
+// nameServer returns the resolver of an internal network: names with "inside" have a private address, the lookup of names with
+// "broken" fails, and other names do not exist.
 func nameServer(t *testing.T) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")

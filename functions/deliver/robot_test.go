@@ -125,9 +125,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 		groups, robots = append(groups, group), append(robots, addRobot(t, w, group.URL, c.format, "alert.raised"))
 	}
 	insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
-	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_deliveries where state = 0 and attempts = 1`) == len(cases)
-	})
+	w.Admin.WaitCount(len(cases), `select count(*) from webhook_deliveries where state = 0 and attempts = 1`)
 	pending := cluster.WaitDeliveries(w, "pending", len(cases))
 	for i, c := range cases {
 		refused := deliveryTo(t, pending, robots[i])
@@ -163,9 +161,7 @@ func TestSlackRefusesByStatus(t *testing.T) {
 	})
 	addRobot(t, w, channel.URL, "slack", "alert.cleared")
 	insertAlert(w, "alert.cleared", "stream_full", "EVENTS", 0.7, 0.8)
-	cluster.Eventually(t, func() bool {
-		return w.Admin.Count(`select count(*) from webhook_deliveries where attempts >= 1`) == 1
-	})
+	w.Admin.WaitCount(1, `select count(*) from webhook_deliveries where attempts >= 1`)
 	cluster.MakeDue(w)
 	delivered := cluster.WaitDeliveries(w, "delivered", 1)
 	require.Equal(t, "returned 403 Forbidden", delivered[0].Tries[0].Error)

@@ -31,11 +31,9 @@ func age(s *cluster.Client, id string) string {
 
 // finishTask submits a task with a key, reports it and makes it 100 days old.
 func finishTask(s *cluster.Client, key string, status int) string {
-	sent := s.Post("/api/v1/sms/send", submission(key, "hi"))
-	require.Equal(s.T, 200, sent.Status, sent.Text)
+	sent := s.Post("/api/v1/sms/send", submission(key, "hi")).RequireOK()
 	require.Len(s.T, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
-	reported := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":%d}`, sent.Data("task_id"), status))
-	require.Equal(s.T, 200, reported.Status, reported.Text)
+	s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":%d}`, sent.Data("task_id"), status)).RequireOK()
 	return age(s, sent.Data("task_id").(string))
 }
 
@@ -73,8 +71,7 @@ func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 
 	for key, id := range map[string]string{"first": sent, "second": failed} {
-		again := s.Post("/api/v1/sms/send", submission(key, "hi"))
-		require.Equal(t, 200, again.Status, again.Text)
+		again := s.Post("/api/v1/sms/send", submission(key, "hi")).RequireOK()
 		require.Equal(t, "true", again.Header.Get("Idempotency-Replayed"))
 		require.Equal(t, id, again.Data("task_id"))
 		require.Equal(t, true, again.Data("archived"))
@@ -82,15 +79,14 @@ func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 		require.Equal(t, "hi", again.Data("final_content"))
 		require.Equal(t, 422, s.Post("/api/v1/sms/send", submission(key, "something else")).Status)
 		for _, path := range []string{"/api/v1/sms/task/" + id, "/api/v1/sms/by-key/" + key} {
-			got := s.Get(path)
-			require.Equal(t, 200, got.Status, got.Text)
+			got := s.Get(path).RequireOK()
 			require.Equal(t, id, got.Data("task_id"))
 			require.Equal(t, true, got.Data("archived"))
 			require.Equal(t, "13800138000", got.Data("phone_number"))
 		}
 	}
 	require.NotContains(t, s.Get("/api/v1/sms/by-key/third").Text, "archived")
-	require.Equal(t, 200, s.Get("/api/v1/admin/tasks/"+failed).Status)
+	s.Get("/api/v1/admin/tasks/" + failed).RequireOK()
 	require.Equal(t, 409, s.Post("/api/v1/admin/tasks/"+failed+"/retry", `{}`).Status)
 	require.Equal(t, 409, s.Post("/api/v1/sms/task/"+failed+"/cancel", ``).Status)
 	late := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, failed))
@@ -104,7 +100,7 @@ func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 
 	after := s.Get("/api/v1/admin/statistics").Text
 	require.Contains(t, after, counts)
-	require.Equal(t, 200, s.Get("/api/v1/sms/task/"+live.Data("task_id").(string)).Status)
+	s.Get("/api/v1/sms/task/" + live.Data("task_id").(string)).RequireOK()
 }
 
 func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
@@ -113,18 +109,15 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
 	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
 	const first = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
-	sent := s.Post("/api/v1/messages", first)
-	require.Equal(t, 200, sent.Status, sent.Text)
+	sent := s.Post("/api/v1/messages", first).RequireOK()
 	path := "/api/v1/messages/" + sent.Data("server_msg_id").(string)
 	s.ExhaustSends(message.Sent, sent.Data("server_msg_id"))
 	require.Equal(t, 204, s.Post(path+"/received", `{"consumer":"points"}`).Status)
 	s.Exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	const record = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,
 		"receiver_openid":"openid","message_data":{"thing1":{"value":%q}}}`
-	recorded := s.Post("/api/v1/subscribe/record", fmt.Sprintf(record, "Tea"))
-	require.Equal(t, 200, recorded.Status, recorded.Text)
-	reported := s.Post(fmt.Sprintf("/api/v1/subscribe/%v/status", recorded.Data("id")), fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, recorded.Data("claim_id")))
-	require.Equal(t, 200, reported.Status, reported.Text)
+	recorded := s.Post("/api/v1/subscribe/record", fmt.Sprintf(record, "Tea")).RequireOK()
+	s.Post(fmt.Sprintf("/api/v1/subscribe/%v/status", recorded.Data("id")), fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, recorded.Data("claim_id"))).RequireOK()
 	agedID := age(s, recorded.Data("task_id").(string))
 	s.Exec(`update subscribe_message_sends set task_id = $1`, agedID)
 	s.Exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, agedID)
@@ -152,11 +145,9 @@ func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	require.Equal(t, 204, s.Post(path+"/received", `{"consumer":"late"}`).Status)
 	require.Equal(t, 409, s.Post(path+"/redrive", ``).Status)
 
-	again := s.Post("/api/v1/subscribe/record", fmt.Sprintf(record, "Coffee"))
-	require.Equal(t, 200, again.Status, again.Text)
+	again := s.Post("/api/v1/subscribe/record", fmt.Sprintf(record, "Coffee")).RequireOK()
 	require.Equal(t, []any{recorded.Data("id"), true, true, true}, []any{again.Data("id"), again.Data("skipped"), again.Data("data_differs"), again.Data("archived")})
-	log := s.Get(fmt.Sprintf("/api/v1/subscribe/%v", recorded.Data("id")))
-	require.Equal(t, 200, log.Status, log.Text)
+	log := s.Get(fmt.Sprintf("/api/v1/subscribe/%v", recorded.Data("id"))).RequireOK()
 	require.Equal(t, true, log.Data("archived"))
 	require.Len(t, log.Data("sends"), 1)
 	require.Equal(t, true, s.Get("/api/v1/subscribe/sent?business_type=course_booking&business_id=123&template_type=BOOKING_CONFIRM&receiver_user_id=9").Data("sent"))

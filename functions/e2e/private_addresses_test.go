@@ -53,8 +53,7 @@ func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 			require.Equal(t, 200, accepted.Status, "%s %s: %s", c.path, url, accepted.Text)
 		}
 	}
-	batch := s.Post("/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"x","callback_url":"http://127.0.0.1/"},{"phone_number":"13800138000","content":"x"}]}`)
-	require.Equal(t, 200, batch.Status, batch.Text)
+	batch := s.Post("/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"x","callback_url":"http://127.0.0.1/"},{"phone_number":"13800138000","content":"x"}]}`).RequireOK()
 	require.Contains(t, batch.Text, "SENDONCE_OUTGOING_NETWORKS")
 }
 
@@ -67,10 +66,8 @@ func TestRepeatsAreAcceptedAfterNetworksWereRemoved(t *testing.T) {
 		"/api/v1/sms/send":   `{"phone_number":"13800138000","content":"x","callback_url":"http://127.0.0.1/","idempotency_key":"` + api.NewKey() + `"}`,
 		cluster.MessagesPath: `{"client_msg_id":"m","to":"http://127.0.0.1/","data":1}`,
 	} {
-		first := before.Post(path, body)
-		require.Equal(t, 200, first.Status, first.Text)
-		repeat := after.Post(path, body)
-		require.Equal(t, 200, repeat.Status, repeat.Text)
+		first := before.Post(path, body).RequireOK()
+		repeat := after.Post(path, body).RequireOK()
 		require.Equal(t, first.Text, repeat.Text)
 	}
 }

@@ -45,8 +45,7 @@ func startProcesses(t *testing.T) *processes {
 // caller creates a caller and returns its id and its client of each function.
 func (s *processes) caller(name, role string) (as func(function string) *cluster.Client, id string) {
 	s.T.Helper()
-	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role))
-	require.Equal(s.T, 200, created.Status, created.Text)
+	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role)).RequireOK()
 	return func(function string) *cluster.Client {
 		return &cluster.Client{T: s.T, URL: s.addresses[function], User: name, Password: created.Data("token").(string), Owner: s.Admin.Owner}
 	}, created.Data("id").(string)
@@ -108,7 +107,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 			method = "PUT"
 		}
 		for _, changed := range []string{id, senderID} {
-			require.Equal(t, 200, s.admin.Do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).Status)
+			s.admin.Do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).RequireOK()
 		}
 		require.Equal(t, c.status, inTime(t, changeLimit, polled, "the poll").Status, c.name)
 		rest := inTime(t, changeLimit, streamEnds, "the stream")
@@ -118,8 +117,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		require.Equal(t, c.status, as("stream").Get(cluster.StreamsPath+c.name).Status)
 	}
 
-	sent := submits("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(t, 200, sent.Status, sent.Text)
+	submits("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
 	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed it")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage(), "the stream of a caller that was not changed stays open")
@@ -138,7 +136,7 @@ func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	require.NoError(t, s.NATS.Stop())
 	began := time.Now()
 	for _, revoked := range []string{id, senderID} {
-		require.Equal(t, 200, s.admin.Post("/api/v1/admin/callers/"+revoked+"/revoke", "").Status)
+		s.admin.Post("/api/v1/admin/callers/"+revoked+"/revoke", "").RequireOK()
 	}
 	require.Less(t, time.Since(began), 5*time.Second, "the call of the operator does not wait for NATS")
 	s.StartNATS()

@@ -48,8 +48,7 @@ func TestSenderReportsProgressAndErrors(t *testing.T) {
 	waitFor(phone, "sender: connected to http://"+at+" as phone-1, waiting for tasks of queue default (after ")
 	require.Equal(t, 1, strings.Count(phone.Output(), "cannot claim"), phone.Output())
 
-	sent := service.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
-	require.Equal(t, 200, sent.Status, sent.Text)
+	sent := service.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`).RequireOK()
 	waitFor(phone, "sent to 138****8000: hello\n")
 	waitFor(phone, fmt.Sprintf("sender: task %v to 138****8000: ok\n", sent.Data("task_id")))
 

@@ -93,7 +93,7 @@ func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	}
 	s.ScheduleInAnHour("default")
 	for id, to := range map[string]string{"a": "msg.orders.paid", "b": "https://shop.example/hook"} {
-		require.Equal(t, 200, s.Post(cluster.MessagesPath, `{"client_msg_id":"`+id+`","to":"`+to+`","data":1}`).Status)
+		s.Post(cluster.MessagesPath, `{"client_msg_id":"`+id+`","to":"`+to+`","data":1}`).RequireOK()
 	}
 	s.Exec(`update task_live set due_at = now() + interval '20 seconds'`)
 	s.Exec(`update message_live set next_at = now() + interval '20 seconds'`)

@@ -92,16 +92,13 @@ var emptyFields = map[string][]string{
 func TestEveryFieldOfATaskIsShown(t *testing.T) {
 	t.Parallel()
 	s, nc := cluster.OwnServer.ServeWithNATS(t)
-	created := s.Post("/api/v1/admin/template", `{"template_name":"greeting","template_content":"Hello {name}"}`)
-	require.Equal(t, 200, created.Status, created.Text)
+	s.Post("/api/v1/admin/template", `{"template_name":"greeting","template_content":"Hello {name}"}`).RequireOK()
 
-	sent := s.Post("/api/v1/sms/send", requestBody[api.SendRequest](t, submittedFields, nil))
-	require.Equal(t, 200, sent.Status, sent.Text)
+	sent := s.Post("/api/v1/sms/send", requestBody[api.SendRequest](t, submittedFields, nil)).RequireOK()
 	claimed := s.Get("/api/v1/sms/tasks/pending?app_id=app&queue=q77").List()
 	require.Len(t, claimed, 1)
 	ids := map[string]any{"task_id": sent.Data("task_id"), "claim_id": claimed[0]["claim_id"]}
-	reported := s.Post("/api/v1/sms/report", requestBody[api.ReportRequest](t, reportedFields, ids))
-	require.Equal(t, 200, reported.Status, reported.Text)
+	s.Post("/api/v1/sms/report", requestBody[api.ReportRequest](t, reportedFields, ids)).RequireOK()
 
 	path := "/api/v1/sms/task/" + ids["task_id"].(string)
 	admin := s.Get(strings.Replace(path, "sms/task", "admin/tasks", 1))

@@ -116,7 +116,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
 	require.Equal(t, "{\"status\":\"ok\"}\n", p.waitReadiness(200).Text)
-	require.Equal(t, 200, p.Get("/healthz").Status)
+	p.Get("/healthz").RequireOK()
 	code, output := p.health()
 	require.Zero(t, code, output)
 	for _, f := range eventFunctions {
@@ -162,7 +162,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	starting := *p.Client
 	starting.URL = cluster.Address(t, early)
 	require.Equal(t, 503, starting.Get("/readyz").Status)
-	require.Equal(t, 200, starting.Get("/healthz").Status)
+	starting.Get("/healthz").RequireOK()
 	require.NoError(t, early.Kill())
 
 	cluster.NATSIn(t, natsserver.Options{Dir: p.natsDir, Port: p.nats.Port()})
@@ -193,7 +193,7 @@ func TestTriggerCountsRejectedEvents(t *testing.T) {
 				cluster.Eventually(t, func() bool { return p.metric("trigger_unsettled"+labels("sweep")) == 0 })
 			}
 			require.Equal(t, 200, p.Get("/readyz").Status, "the function fails, not the trigger")
-			require.Equal(t, 200, p.Get("/healthz").Status)
+			p.Get("/healthz").RequireOK()
 		})
 	}
 }
@@ -207,7 +207,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	p.waitMetric("trigger_under_way"+labels("sweep"), 1)
 	p.waitMetric("trigger_delivered_total"+labels("relay"), 1) // other routes continue
 	require.Equal(t, 200, p.Get("/healthz").Status, "the function hangs, not the trigger")
-	require.Equal(t, 200, p.Get("/readyz").Status)
+	p.Get("/readyz").RequireOK()
 
 	require.NoError(t, p.process.Signal(syscall.SIGSTOP))
 	var code int
@@ -223,7 +223,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	require.NoError(t, p.process.Signal(syscall.SIGTERM))
 	require.Regexp(t, `^\{"status":"these routes do not run: [a-z0-9, -]+ \(ending\)[a-z0-9, ()-]*"\}\n$`, p.waitReadiness(503).Text)
 	cluster.Eventually(t, func() bool { return strings.Contains(p.Get("/readyz").Text, "sweep") })
-	require.Equal(t, 200, p.Get("/healthz").Status)
+	p.Get("/healthz").RequireOK()
 	release()
 	require.Zero(t, p.process.ExitCode(), p.process.Output())
 }

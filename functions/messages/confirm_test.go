@@ -16,9 +16,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// confirmMessage confirms a message.
 func confirmMessage(s *cluster.Client, id, body string) cluster.Reply {
 	return s.Post(cluster.MessagesPath+"/"+id+"/received", body)
+}
+
+// markRead moves the read cursor in the conversation with the built-in admin, and returns the status.
+func markRead(as *cluster.Client, upTo string) int {
+	return as.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, upTo)).Status
 }
 
 // confirmedRows selects everything that a confirmation may change.
@@ -38,12 +42,10 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	require.NoError(t, err)
 	dead := fmt.Sprintf("http://127.0.0.1:%d/", port)
 
-	var shopID int64
-	require.NoError(t, admin.Owner.QueryRow(t.Context(), `select id from callers where name = 'shop'`).Scan(&shopID))
+	shopID := admin.Count(`select id from callers where name = 'shop'`)
 	submit := func(key, fields string) string {
-		saved := shop.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"data":1,%s}`, key, fields))
-		require.Equal(t, 200, saved.Status, saved.Text)
-		computed := task.ID(message.ID(shopID, "shop", key)).String()
+		saved := shop.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"data":1,%s}`, key, fields)).RequireOK()
+		computed := task.ID(message.ID(int64(shopID), "shop", key)).String()
 		require.Equal(t, computed, saved.Data("server_msg_id"), "anybody can compute the id")
 		return computed
 	}
@@ -57,9 +59,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 		"a subject of no stream":   submit("7", `"to":"ordres.late"`),
 		"a subject of no stream, sends exhausted": submit("8", `"to":"ordres.never","max_sends":1`),
 	}
-	cluster.Eventually(t, func() bool {
-		return admin.Count(`select count(*) from message_live where send_no = 1`)+admin.Count(`select count(*) from message_done where send_no = 1`) == len(ids)
-	}, "each message was sent once")
+	admin.WaitCount(len(ids), `select count(*) from (select send_no from message_live union all select send_no from message_done) m where send_no = 1`)
 	var delivered map[string]any
 	require.NoError(t, json.Unmarshal(web.Bodies[0], &delivered))
 	require.Equal(t, ids["a URL"], delivered["id"])
@@ -128,11 +128,9 @@ func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError) // the confirmation counts, not the status
 	}
 	confirm := true
-	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "k", To: web.URL, Data: []byte(`1`), Confirm: &confirm})
-	require.NoError(t, err)
+	id := w.Save(web.URL, func(r *api.MessageRequest) { r.Confirm = &confirm })
 	require.Equal(t, 204, <-statuses)
-	m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
-	require.NoError(t, err)
+	m := w.Message(id)
 	require.Equal(t, []any{"received", "carl"}, []any{m.State, m.FinishedBy})
 }
 
@@ -161,10 +159,7 @@ func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve")
-	tx, err := w.Admin.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `lock table messages in exclusive mode`) // blocks saving, but not reading
-	require.NoError(t, err)
+	release := w.Admin.BlockSaving()
 	w.StartTrigger(w.Client.BaseURL)
 	id := w.Accept("c-1", `1`).ServerMsgID
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, "it is delivered")
@@ -174,11 +169,8 @@ func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
 	unknown, foreign := confirmMessage(eve, task.NewID().String(), `{}`), confirmMessage(eve, id, `{}`)
 	require.Equal(t, []int{404, 404}, []int{unknown.Status, foreign.Status})
 	require.Equal(t, unknown.Body["message"], foreign.Body["message"])
-	read := func(as *cluster.Client) int {
-		return as.Post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, id)).Status
-	}
-	require.Equal(t, []int{503, 404}, []int{read(bob), read(eve)})
-	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, []int{503, 404}, []int{markRead(bob, id), markRead(eve, id)})
+	release()
 	cluster.Eventually(t, func() bool {
 		status := confirmMessage(bob, id, `{}`).Status
 		require.Contains(t, []int{204, 503}, status, "never 404: the message exists")
@@ -197,9 +189,6 @@ func TestConfirmationOfMessageToBeRejectedIsNotFound(t *testing.T) {
 		require.Contains(t, []int{200, 202}, sent.Status, sent.Text)
 		return sent.Data("server_msg_id").(string)
 	}
-	read := func(as *cluster.Client, id string) int {
-		return as.Post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, id)).Status
-	}
 	unknown := confirmMessage(orders, task.NewID().String(), `{}`)
 	require.Equal(t, 404, unknown.Status)
 
@@ -207,12 +196,12 @@ func TestConfirmationOfMessageToBeRejectedIsNotFound(t *testing.T) {
 	require.Equal(t, order, send("k-1", "msg.orders.paid", "accepted"))
 	refused := confirmMessage(orders, order, `{}`)
 	require.Equal(t, []any{404, unknown.Body["message"]}, []any{refused.Status, refused.Body["message"]}, "the accepted message will be rejected, not saved")
-	require.Equal(t, 204, read(bob, order))
+	require.Equal(t, 204, markRead(bob, order))
 
 	chat := send("k-2", "user:eve", "saved")
 	require.Equal(t, chat, send("k-2", "user:bob", "accepted"))
-	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), confirmMessage(bob, chat, `{}`).Status, read(eve, chat)})
+	require.Equal(t, []int{404, 404, 204}, []int{markRead(bob, chat), confirmMessage(bob, chat, `{}`).Status, markRead(eve, chat)})
 
 	require.Equal(t, 503, confirmMessage(orders, send("k-3", "msg.orders.paid", "accepted"), `{}`).Status, "this message will be saved")
-	require.Equal(t, 503, read(bob, send("k-4", "user:bob", "accepted")))
+	require.Equal(t, 503, markRead(bob, send("k-4", "user:bob", "accepted")))
 }

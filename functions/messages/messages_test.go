@@ -17,8 +17,7 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
 	const body = `{"client_msg_id":"order-1","to":"orders.paid","data":{"z":1.0,"a":"<你好>","n":1e30}}`
-	saved := shop.Post(cluster.MessagesPath, body)
-	require.Equal(t, 200, saved.Status, saved.Text)
+	saved := shop.Post(cluster.MessagesPath, body).RequireOK()
 	require.Equal(t, "saved", saved.Data("ack"))
 	require.Equal(t, "shop", saved.Data("from"))
 	require.EqualValues(t, 0, saved.Data("status"))
@@ -26,8 +25,7 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	require.Equal(t, "/api/v1/messages/"+id, saved.Header.Get("Location"))
 	require.Empty(t, saved.Header.Get("Idempotency-Replayed"))
 
-	again := shop.Post(cluster.MessagesPath, `{"data":{ "n":1e30, "a":"<你\u597d>", "z":1.0 },"to":"orders.paid","from":"shop","ack":"saved","client_msg_id":"order-1"}`)
-	require.Equal(t, 200, again.Status, again.Text)
+	again := shop.Post(cluster.MessagesPath, `{"data":{ "n":1e30, "a":"<你\u597d>", "z":1.0 },"to":"orders.paid","from":"shop","ack":"saved","client_msg_id":"order-1"}`).RequireOK()
 	require.Equal(t, id, again.Data("server_msg_id"))
 	require.Equal(t, "true", again.Header.Get("Idempotency-Replayed"))
 	other := shop.Post(cluster.MessagesPath, strings.Replace(body, "orders.paid", "orders.unpaid", 1))
@@ -83,8 +81,7 @@ func TestInvalidMessageIsRefusedWithItsInvalidFields(t *testing.T) {
 	}
 	require.Zero(t, s.Count(`select count(*) from messages`))
 	longest := long[2:] // with its quotes it has MaxData bytes; the space before it does not count
-	got := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data": "`+longest+`"}`)
-	require.Equal(t, 200, got.Status, got.Text)
+	s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data": "`+longest+`"}`).RequireOK()
 }
 
 func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
@@ -93,8 +90,8 @@ func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
 	body := func(key string) string {
 		return fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":{"lines":["hi",{"\u514d费贷款":1}]}}`, key)
 	}
-	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status)
-	require.Equal(t, 200, s.Post(cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`).Status)
+	s.Post(cluster.MessagesPath, body("k")).RequireOK()
+	s.Post(cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`).RequireOK()
 	refused := s.Post(cluster.MessagesPath, body("l"))
 	require.Equal(t, 400, refused.Status)
 	require.Equal(t, "content_blocked", refused.Body["error"])
@@ -109,7 +106,7 @@ func TestCallersActOnlyForThemselvesAndOnlyInTheirRole(t *testing.T) {
 	require.Equal(t, 403, shop.Post(cluster.MessagesPath, body).Status, "shop is not ann")
 	saved := s.Post(cluster.MessagesPath, body)
 	require.Equal(t, "ann", saved.Data("from"), "an admin acts for anyone")
-	require.Equal(t, 200, s.Get(cluster.MessagesPath+"/by-key/k?from=ann").Status)
+	s.Get(cluster.MessagesPath + "/by-key/k?from=ann").RequireOK()
 	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
 	require.Equal(t, 403, points.Post(at+"/received", `{"consumer":"stock"}`).Status, "points is not stock")
 
@@ -132,7 +129,7 @@ func TestConfirmationCountsOnceAndAfterAbandon(t *testing.T) {
 		require.Empty(t, got.Text)
 		require.Equal(t, "sent", s.Get(at).Data("state"), "one of two")
 	}
-	require.Equal(t, 200, s.Post(at+"/abandon", `{"reason":"enough"}`).Status)
+	s.Post(at+"/abandon", `{"reason":"enough"}`).RequireOK()
 	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status, "it still counts")
 	got := s.Get(at)
 	require.Equal(t, "received", got.Data("state"))
@@ -151,17 +148,8 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 		ids = append(ids, s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"k%d","to":"a","data":1}`, i)).Data("server_msg_id"))
 	}
 	s.ExhaustSends(message.Sent, ids...)
-	seen := map[any]bool{}
-	for path, last := cluster.MessagesPath+"/stuck?kind=sent&limit=1", false; !last; {
-		page := s.Get(path)
-		for _, item := range page.Data("items").([]any) {
-			require.Equal(t, true, item.(map[string]any)["stuck"])
-			seen[item.(map[string]any)["server_msg_id"]] = true
-		}
-		last = page.Data("next_after") == nil
-		path = fmt.Sprintf("%s/stuck?kind=sent&limit=1&after=%v", cluster.MessagesPath, page.Data("next_after"))
-	}
-	require.Len(t, seen, 3)
+	require.ElementsMatch(t, ids, s.Pages(cluster.MessagesPath+"/stuck?kind=sent", "server_msg_id"))
+	require.Equal(t, []any{true, true, true}, s.Get(cluster.MessagesPath+"/stuck?kind=sent").Values("stuck"))
 	require.Empty(t, s.Get(cluster.MessagesPath+"/stuck?kind=sending").Data("items"))
 
 	counted := s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","dry_run":true}`)
@@ -169,7 +157,7 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	require.EqualValues(t, 0, counted.Data("changed"))
 	require.EqualValues(t, 0, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","older_than_seconds":3600}`).Data("matched"))
 	require.EqualValues(t, 2, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","limit":2,"reason":"back"}`).Data("changed"))
-	abandoned := s.Post(cluster.MessagesPath+"/abandon", fmt.Sprintf(`{"ids":%s,"reason":"gone"}`, cluster.JSONList([]string{ids[0].(string), ids[1].(string), ids[2].(string)})))
+	abandoned := s.Post(cluster.MessagesPath+"/abandon", fmt.Sprintf(`{"ids":[%q,%q,%q],"reason":"gone"}`, ids...))
 	require.EqualValues(t, 1, abandoned.Data("changed"), "redriven messages are not stuck")
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'message.abandon' and reason = 'gone'`))
 	require.Equal(t, 2, s.Count(`select count(*) from operator_actions where action = 'message.redrive' and reason = 'back'`))
@@ -189,8 +177,7 @@ func TestViewersSeeOnlyTheHostThatAMessageIsPostedTo(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("eyes", "viewer")
-	created := ann.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"https://shop.example/SECRETMARK","data":1}`)
-	require.Equal(t, 200, created.Status, created.Text)
+	created := ann.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"https://shop.example/SECRETMARK","data":1}`).RequireOK()
 	s.Exec(`update message_live set remaining_sends = 0, next_at = null`)
 	for _, path := range []string{"/" + created.Data("server_msg_id").(string), "/stuck?kind=sending"} {
 		require.Contains(t, s.Get(cluster.MessagesPath+path).Text, "SECRETMARK", path)
@@ -216,12 +203,10 @@ func TestViewersReadMessagesAndEachRevealIsAudited(t *testing.T) {
 
 	reveal := func(who *cluster.Client) []any {
 		t.Helper()
-		got := who.Post(cluster.MessagesPath+"/reveal", `{"ids":["`+id+`"],"reason":"asked"}`)
-		require.Equal(t, 200, got.Status, got.Text)
-		return got.Data("items").([]any)
+		return who.Post(cluster.MessagesPath+"/reveal", `{"ids":["`+id+`"],"reason":"asked"}`).Values("data")
 	}
 	for i, who := range []*cluster.Client{ann, bob, eyes, s} {
-		require.Equal(t, map[string]any{"text": "hello"}, reveal(who)[0].(map[string]any)["data"])
+		require.Equal(t, []any{map[string]any{"text": "hello"}}, reveal(who))
 		require.Equal(t, i+1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1 and reason = 'asked'`, id))
 		reveal(who) // is not recorded again within the hour
 	}

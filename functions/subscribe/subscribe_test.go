@@ -113,7 +113,7 @@ func TestSubscribeRequestWakesWeChat(t *testing.T) {
 	waiter := env.RegisterWaiter(task.WeChatQueue)
 	defer waiter.Close()
 	s.Subscribe(cluster.Booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339))))
-	require.Equal(t, 200, s.Post(cluster.SubscribePath+"record", cluster.Recording(2, "")).Status)
+	s.Post(cluster.SubscribePath+"record", cluster.Recording(2, "")).RequireOK()
 	select {
 	case <-waiter.C:
 		t.Fatal("woken for a scheduled or recorded message")
@@ -135,7 +135,7 @@ func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {
 	first := ann.Subscribe(cluster.Booking(1, ""))
 	at := first.Header.Get("Location")
 	require.Equal(t, first.Data("id"), bob.Subscribe(cluster.Booking(1, "")).Data("id"))
-	require.Equal(t, 200, ann.Get(at).Status)
+	ann.Get(at).RequireOK()
 	require.Equal(t, 200, s.Get(at).Status, "an admin sees all")
 	require.Equal(t, 404, bob.Get(at).Status)
 	require.Equal(t, 404, bob.Post(at+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`).Status)
@@ -168,8 +168,7 @@ func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
 	require.Equal(t, true, held.Data("skipped"))
 	require.Equal(t, "held", held.Data("state"))
 	require.EqualValues(t, 0, held.Data("send_status"))
-	resolved := s.Post(fmt.Sprintf("/api/v1/admin/tasks/%v/resolve", held.Data("task_id")), `{"outcome":"failed","reason":"the user has not got it"}`)
-	require.Equal(t, 200, resolved.Status, resolved.Text)
+	s.Post(fmt.Sprintf("/api/v1/admin/tasks/%v/resolve", held.Data("task_id")), `{"outcome":"failed","reason":"the user has not got it"}`).RequireOK()
 	require.Equal(t, true, s.Subscribe(cluster.Booking(1, "")).Data("again"))
 	sender.Send(task.Report{Outcome: task.SentOK})
 
@@ -185,8 +184,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	record := func(fields string) cluster.Reply {
-		r := s.Post(cluster.SubscribePath+"record", cluster.Recording(1, fields))
-		require.Equal(t, 200, r.Status, r.Text)
+		r := s.Post(cluster.SubscribePath+"record", cluster.Recording(1, fields)).RequireOK()
 		return r
 	}
 	expired := record(`"lease_seconds":10,"on_unknown":"resend"`)
@@ -198,8 +196,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	other := record("")
 	require.Equal(t, true, other.Data("skipped"))
 	require.Nil(t, other.Data("claim_id"))
-	longer := report(expired.Data("claim_id"), `"send_status":0,"lease_seconds":600`)
-	require.Equal(t, 200, longer.Status, longer.Text)
+	longer := report(expired.Data("claim_id"), `"send_status":0,"lease_seconds":600`).RequireOK()
 	require.Greater(t, longer.Data("lease_until"), expired.Data("lease_until"))
 	s.Exec(`update task_live set due_at = now()`)
 	_, err := s.NewWeChatSender().DB.Tasks.Sweep(t.Context(), 10)
@@ -212,8 +209,7 @@ func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 		require.Equal(t, 409, late.Status, late.Text)
 		require.Equal(t, "stale_claim", late.Body["error"])
 	}
-	failed := report(newer.Data("claim_id"), fmt.Sprintf(`"send_status":2,"error_message":%q,"should_retry":true`, strings.Repeat("长", 9000)))
-	require.Equal(t, 200, failed.Status, failed.Text)
+	failed := report(newer.Data("claim_id"), fmt.Sprintf(`"send_status":2,"error_message":%q,"should_retry":true`, strings.Repeat("长", 9000))).RequireOK()
 	require.EqualValues(t, 2, failed.Data("send_status"))
 	require.Equal(t, "pending", failed.Data("state"))
 	require.Equal(t, true, report(newer.Data("claim_id"), `"send_status":2`).Data("already"))
@@ -270,8 +266,7 @@ func TestSubscribeMessagesAreListedByFilters(t *testing.T) {
 	s.Exec(`update subscribe_message_logs set send_status = 2, send_time = now() - interval '2 days', template_type = 'OTHER' where id = $1::text::bigint`, first)
 	list := func(caller *cluster.Client, query string) (ids []any) {
 		t.Helper()
-		got := caller.Get(cluster.SubscribePath + "messages?" + query)
-		require.Equal(t, 200, got.Status, got.Text)
+		got := caller.Get(cluster.SubscribePath + "messages?" + query).RequireOK()
 		for _, item := range got.Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["id"])
 		}

@@ -14,14 +14,12 @@ import (
 func TestViewersSeeOnlyTheHostOfURLs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	created := s.Post(cluster.EndpointsPath, `{"url":"https://hooks.example.com/services/SECRETMARK?key=SECRETMARK","events":["alert.raised"],"format":"slack"}`)
-	require.Equal(t, 200, created.Status, created.Text)
+	created := s.Post(cluster.EndpointsPath, `{"url":"https://hooks.example.com/services/SECRETMARK?key=SECRETMARK","events":["alert.raised"],"format":"slack"}`).RequireOK()
 	id := created.Data("id").(string)
 	eyes := s.NewCaller("eyes", "viewer")
 	for _, path := range []string{cluster.EndpointsPath, cluster.EndpointsPath + "/" + id, cluster.AdminPath + "actions"} {
 		require.Contains(t, s.Get(path).Text, "SECRETMARK", path)
-		got := eyes.Get(path)
-		require.Equal(t, 200, got.Status, got.Text)
+		got := eyes.Get(path).RequireOK()
 		require.NotContains(t, got.Text, "SECRETMARK", path)
 		require.Contains(t, got.Text, `"https://hooks.example.com/****"`, path)
 	}
@@ -53,8 +51,7 @@ func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
 	s.Exec(`update webhook_events set payload = $1`, `{"specversion":"1.0","type":"sendonce.webhook.disabled.v1","data":`+
 		fmt.Sprintf(data, disabled, `https://hooks.example.com/\"SECRETMARK?key=SECRETMARK\u0026a=1`)+`}`)
 	require.Contains(t, s.Get(path).Text, "SECRETMARK")
-	got := s.NewCaller("eyes", "viewer").Get(path)
-	require.Equal(t, 200, got.Status, got.Text)
+	got := s.NewCaller("eyes", "viewer").Get(path).RequireOK()
 	require.NotContains(t, got.Text, "SECRETMARK")
 	require.Contains(t, got.Text, fmt.Sprintf(data, disabled, "https://hooks.example.com/****"), "the rest of the event is kept")
 }

@@ -45,8 +45,7 @@ func TestEndpointSecretIsShownOnce(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter")
-	created := shop.Post(cluster.EndpointsPath, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
-	require.Equal(t, 200, created.Status, created.Text)
+	created := shop.Post(cluster.EndpointsPath, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`).RequireOK()
 	secret, ok := strings.CutPrefix(created.Data("secret").(string), "whsec_")
 	require.True(t, ok)
 	key, err := base64.StdEncoding.DecodeString(secret)
@@ -76,16 +75,14 @@ func TestEndpointChangesAreAudited(t *testing.T) {
 	delivered, pending := cluster.InsertDelivery(s, id, task.NewID()), cluster.InsertDelivery(s, id, task.NewID())
 	cluster.InsertAttempts(s, delivered)
 	for range 2 {
-		disabled := s.Post(at+"/disable", "")
-		require.Equal(t, 200, disabled.Status, disabled.Text)
+		disabled := s.Post(at+"/disable", "").RequireOK()
 		require.Equal(t, false, disabled.Data("enabled"))
 		require.Equal(t, "by_hand", disabled.Data("disabled_reason"))
 		require.NotEmpty(t, disabled.Data("disabled_at"))
 		require.Equal(t, "pending", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"), "the delivery waits")
 	}
 	for range 2 {
-		enabled := s.Post(at+"/enable", "")
-		require.Equal(t, 200, enabled.Status, enabled.Text)
+		enabled := s.Post(at+"/enable", "").RequireOK()
 		require.Equal(t, true, enabled.Data("enabled"))
 		require.Nil(t, enabled.Data("disabled_reason"))
 	}
@@ -105,8 +102,7 @@ func TestRotationKeepsOldSecretForADay(t *testing.T) {
 	s := cluster.Serve(t)
 	at, first := cluster.RegisterEndpoint(s, shopURL)
 	require.Nil(t, s.Get(at).Data("old_secret_until"))
-	rotated := s.Post(at+"/rotate-secret", "")
-	require.Equal(t, 200, rotated.Status, rotated.Text)
+	rotated := s.Post(at+"/rotate-secret", "").RequireOK()
 	second := rotated.Data("secret").(string)
 	require.NotEqual(t, first, second)
 	require.NotEmpty(t, rotated.Data("rotated_at"))
@@ -126,15 +122,13 @@ func TestSigningSecretIsCreatedOnFirstReadPerCaller(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
-	first := shop.Get(cluster.SigningSecretPath)
-	require.Equal(t, 200, first.Status, first.Text)
+	first := shop.Get(cluster.SigningSecretPath).RequireOK()
 	require.Regexp(t, `^whsec_[A-Za-z0-9+/]{43}=$`, first.Data("secret"))
 	require.Equal(t, first.Text, shop.Get(cluster.SigningSecretPath).Text)
 	require.NotEqual(t, first.Data("secret"), bank.Get(cluster.SigningSecretPath).Data("secret"))
 	require.NotEqual(t, first.Data("secret"), s.Get(cluster.SigningSecretPath).Data("secret"))
 
-	rotated := shop.Post(cluster.SigningSecretPath+"/rotate", "")
-	require.Equal(t, 200, rotated.Status, rotated.Text)
+	rotated := shop.Post(cluster.SigningSecretPath+"/rotate", "").RequireOK()
 	require.NotEqual(t, first.Data("secret"), rotated.Data("secret"))
 	require.NotEmpty(t, rotated.Data("old_secret_until"))
 	require.Equal(t, rotated.Text, shop.Get(cluster.SigningSecretPath).Text)
@@ -193,13 +187,13 @@ func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
 	at, _ := cluster.RegisterEndpoint(shop, shopURL)
 	neighbour, _ := cluster.RegisterEndpoint(bank, shopURL)
-	require.Equal(t, 200, shop.Get(cluster.SigningSecretPath).Status)
+	shop.Get(cluster.SigningSecretPath).RequireOK()
 	owner := s.Get(at).Data("caller_id")
 	callbackEndpoint := s.QueryText(`select id::text from webhook_endpoints where url is null and caller_id = $1::text::bigint`, owner)
 	callbackDelivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, callbackEndpoint, task.NewID())
-	require.Equal(t, 200, s.Post(callbackDelivery+"/resend", "").Status)
-	require.Equal(t, 200, s.Post(neighbour+"/disable", "").Status)
-	require.Equal(t, 200, s.Post(fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, owner), "").Status)
+	s.Post(callbackDelivery+"/resend", "").RequireOK()
+	s.Post(neighbour+"/disable", "").RequireOK()
+	s.Post(fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, owner), "").RequireOK()
 	for _, path := range []string{at + "/enable", callbackDelivery + "/resend"} {
 		refused := s.Post(path, "")
 		require.Equal(t, 409, refused.Status, path)
@@ -209,7 +203,7 @@ func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 	require.Equal(t, false, s.Get(at).Data("enabled"))
 	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
-	require.Equal(t, 200, s.Post(neighbour+"/enable", "").Status)
+	s.Post(neighbour+"/enable", "").RequireOK()
 }
 
 func TestBadEndpointRequestNamesItsFields(t *testing.T) {
@@ -260,8 +254,7 @@ func TestBadEndpointRequestNamesItsFields(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from webhook_endpoints`))
 	for _, good := range []string{`{"url":"http://a.test"}`, `{"url":"https://[2606:4700::1111]:8443/?a=b","description":"` + strings.Repeat("字", 200) + `"}`,
 		`{"url":"https://例子.test/","events":["task.scheduled","task.pending","task.processing","task.held","task.succeeded","task.failed","webhook.disabled"]}`} {
-		got := s.Post(cluster.EndpointsPath, good)
-		require.Equal(t, 200, got.Status, got.Text)
+		s.Post(cluster.EndpointsPath, good).RequireOK()
 	}
 }
 
@@ -289,8 +282,7 @@ func TestSecretOfRobotIsStoredAndNeverShown(t *testing.T) {
 		return `{"url":"https://a.test/","events":["alert.raised"],"format":"` + format + `","secret":"` + secret + `"}`
 	}
 	for format, robotSecret := range map[string]string{"dingtalk": secret, "feishu": secret, "wecom": "", "slack": ""} {
-		created := s.Post(cluster.EndpointsPath, robot(format, robotSecret))
-		require.Equal(t, 200, created.Status, created.Text)
+		created := s.Post(cluster.EndpointsPath, robot(format, robotSecret)).RequireOK()
 		require.Nil(t, created.Data("secret"))
 		at := fmt.Sprintf("%s/%v", cluster.EndpointsPath, created.Data("id"))
 		refused := s.Post(at+"/rotate-secret", "")
@@ -343,7 +335,7 @@ func TestDeliveryToRobotHasItsText(t *testing.T) {
 func TestEndpointsArePaged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	require.Equal(t, 200, s.Get(cluster.SigningSecretPath).Status)
+	s.Get(cluster.SigningSecretPath).RequireOK()
 	for range 5 {
 		cluster.RegisterEndpoint(s, shopURL)
 	}
@@ -369,8 +361,7 @@ func TestDeliveriesAreFilteredAndOneShowsAttemptsAndPayload(t *testing.T) {
 	third := cluster.InsertDelivery(s, path.Base(other), tasks[1])
 	cluster.InsertAttempts(s, first)
 	list := func(query string) (ids []string) {
-		page := s.Get(cluster.DeliveriesPath + query)
-		require.Equal(t, 200, page.Status, page.Text)
+		page := s.Get(cluster.DeliveriesPath + query).RequireOK()
 		for _, item := range page.Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["id"].(string))
 			require.Nil(t, item.(map[string]any)["payload"])
@@ -414,8 +405,7 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	id := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	before := s.Get(cluster.DeliveriesPath + "/" + id)
 	cluster.InsertAttempts(s, id)
-	again := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
-	require.Equal(t, 200, again.Status, again.Text)
+	again := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").RequireOK()
 	require.Equal(t, "pending", again.Data("state"))
 	require.EqualValues(t, 2, again.Data("attempts"), "the earlier tries are still counted")
 	require.Nil(t, again.Data("finished_at"))
@@ -430,16 +420,16 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 		require.Equal(t, 409, got.Status, got.Text)
 		require.Equal(t, "conflict", got.Body["error"])
 	}
-	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
+	s.Post(at+"/disable", "").RequireOK()
 	refused()
-	require.Equal(t, 200, s.Post(at+"/enable", "").Status)
-	require.Equal(t, 200, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status)
+	s.Post(at+"/enable", "").RequireOK()
+	s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").RequireOK()
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	refused()
 	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, auditedActions(s, "delivery/"+id))
 	requireNoSecretsInAuditLog(s)
 
-	require.Equal(t, 200, s.Get(cluster.SigningSecretPath).Status)
+	s.Get(cluster.SigningSecretPath).RequireOK()
 	callback := cluster.InsertDelivery(s, s.QueryText(`select id::text from webhook_endpoints where url is null`), task.NewID())
 	require.Equal(t, "https://shop.test/callback", s.Post(cluster.DeliveriesPath+"/"+callback+"/resend", "").Data("url"))
 }
@@ -453,9 +443,9 @@ func TestEnableAndResendWakeDeliver(t *testing.T) {
 
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
 	id := cluster.InsertDelivery(s, path.Base(at), task.NewID())
-	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
+	s.Post(at+"/disable", "").RequireOK()
 	for _, path := range []string{at + "/enable", cluster.DeliveriesPath + "/" + id + "/resend"} {
-		require.Equal(t, 200, s.Post(path, "").Status)
+		s.Post(path, "").RequireOK()
 		_, err := woken.NextMsg(10 * time.Second)
 		require.NoError(t, err, path)
 	}
@@ -467,8 +457,7 @@ func TestTestEventCreatesADeliveryAndIsLimited(t *testing.T) {
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
 	at, _ := cluster.RegisterEndpoint(shop, `{"url":"https://shop.test/events","events":["task.failed"]}`)
 	require.Equal(t, 404, bank.Post(at+"/test", "").Status)
-	sent := shop.Post(at+"/test", "")
-	require.Equal(t, 200, sent.Status, sent.Text)
+	sent := shop.Post(at+"/test", "").RequireOK()
 	require.Equal(t, "pending", sent.Data("state"))
 	require.Equal(t, "sendonce.test.v1", sent.Data("event_type"))
 	payload := sent.Data("payload").(map[string]any)
@@ -478,14 +467,14 @@ func TestTestEventCreatesADeliveryAndIsLimited(t *testing.T) {
 	require.Equal(t, []string{"webhook.create", "webhook.test"}, auditedActions(s, "webhook/"+path.Base(at)))
 
 	for range 9 {
-		require.Equal(t, 200, shop.Post(at+"/test", "").Status)
+		shop.Post(at+"/test", "").RequireOK()
 	}
 	refused := shop.Post(at+"/test", "")
 	require.Equal(t, 429, refused.Status)
 	require.Equal(t, "quota_exceeded", refused.Body["error"])
 	other, _ := cluster.RegisterEndpoint(shop, shopURL)
 	require.Equal(t, 200, shop.Post(other+"/test", "").Status, "each endpoint has its own limit")
-	require.Equal(t, 200, shop.Post(other+"/disable", "").Status)
+	shop.Post(other+"/disable", "").RequireOK()
 	require.Equal(t, 409, shop.Post(other+"/test", "").Status)
 }
 
@@ -506,12 +495,11 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	theirs := fail(others, "1 minute")
 	delivered := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	cluster.InsertAttempts(s, delivered)
-	require.Equal(t, 200, shop.Post(disabled+"/disable", "").Status)
+	shop.Post(disabled+"/disable", "").RequireOK()
 	state := func(id string) any { return s.Get(cluster.DeliveriesPath + "/" + id).Data("state") }
 	resend := func(c *cluster.Client, otherFields string) cluster.Reply {
 		t.Helper()
-		got := c.Post(cluster.DeliveriesPath+"/resend", fmt.Sprintf(`{"since":%q,"reason":"back"%s}`, time.Now().Add(-time.Hour).Format(time.RFC3339), otherFields))
-		require.Equal(t, 200, got.Status, got.Text)
+		got := c.Post(cluster.DeliveriesPath+"/resend", fmt.Sprintf(`{"since":%q,"reason":"back"%s}`, time.Now().Add(-time.Hour).Format(time.RFC3339), otherFields)).RequireOK()
 		return got
 	}
 	got := resend(shop, `,"limit":1`)
@@ -548,7 +536,7 @@ func TestViewerReadsWebhooksOfAllCallers(t *testing.T) {
 		require.Empty(t, limited.Get(path).Data("items"), "endpoints belong to no queue")
 	}
 	for _, path := range []string{at, delivery} {
-		require.Equal(t, 200, eyes.Get(path).Status)
+		eyes.Get(path).RequireOK()
 		require.Equal(t, 404, limited.Get(path).Status)
 	}
 	for _, path := range []string{at + "/disable", at + "/enable", at + "/rotate-secret", at + "/test", delivery + "/resend"} {

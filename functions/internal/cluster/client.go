@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// WaitLimit bounds a wait for a condition that must come true.
+// WaitLimit is how long a test waits for what must happen.
 const WaitLimit = time.Minute
 
 // Paths that tests of several functions call.
@@ -37,7 +38,7 @@ type Client struct {
 	URL            string
 	User, Password string
 	Owner          *pgx.Conn // connection as the owner of the database; nil before Connect
-	Host           Host      // the server that the functions run on; set by Serve, ServeHandler and Host.At
+	Host           Host      // the server that the functions run on; not set for processes
 }
 
 // NewClient returns a client that calls the functions at a URL as the built-in admin.
@@ -77,11 +78,39 @@ func (r Reply) List() []map[string]any {
 	r.T.Helper()
 	items, ok := r.Body["data"].([]any)
 	require.True(r.T, ok, "no list in %d %s", r.Status, r.Text)
-	list := make([]map[string]any, len(items))
-	for i, item := range items {
-		list[i] = item.(map[string]any)
+	return objects(items)
+}
+
+// RequireOK requires that the status is 200, and returns the reply.
+func (r Reply) RequireOK() Reply {
+	r.T.Helper()
+	require.Equal(r.T, 200, r.Status, r.Text)
+	return r
+}
+
+// Items returns the items of a page, which must be objects.
+func (r Reply) Items() []map[string]any {
+	r.T.Helper()
+	items, ok := r.Data("items").([]any)
+	require.True(r.T, ok, "no items in %d %s", r.Status, r.Text)
+	return objects(items)
+}
+
+func objects(list []any) []map[string]any {
+	all := make([]map[string]any, len(list))
+	for i, item := range list {
+		all[i] = item.(map[string]any)
 	}
-	return list
+	return all
+}
+
+// Values returns one field of each item of a page.
+func (r Reply) Values(field string) (values []any) {
+	r.T.Helper()
+	for _, item := range r.RequireOK().Items() {
+		values = append(values, item[field])
+	}
+	return values
 }
 
 // Fields returns the names of the fields that a 4xx refuses.
@@ -97,10 +126,24 @@ func (r Reply) Fields() []string {
 func (s *Client) Get(path string) Reply        { s.T.Helper(); return s.Do("GET", path, "") }
 func (s *Client) Post(path, body string) Reply { s.T.Helper(); return s.Do("POST", path, body) }
 
-// Do makes one call; header holds names and values in turn.
-func (s *Client) Do(method, path, body string, header ...string) Reply {
+// Pages reads all pages of a list, with one item each, and returns one field of the items. path has a query or ends with "?".
+func (s *Client) Pages(path, field string) (values []any) {
 	s.T.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), method, s.URL+path, strings.NewReader(body))
+	for next := ""; ; {
+		page := s.Get(path + "&limit=1" + next)
+		values = append(values, page.Values(field)...)
+		after, more := page.Data("next_after").(string)
+		if !more {
+			return values
+		}
+		next = "&after=" + url.QueryEscape(after)
+	}
+}
+
+// Request returns a request of the caller. header has names and values alternately.
+func (s *Client) Request(ctx context.Context, method, path, body string, header ...string) *http.Request {
+	s.T.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, s.URL+path, strings.NewReader(body))
 	require.NoError(s.T, err)
 	req.SetBasicAuth(s.User, s.Password)
 	if body != "" {
@@ -109,7 +152,13 @@ func (s *Client) Do(method, path, body string, header ...string) Reply {
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	res, err := http.DefaultClient.Do(req)
+	return req
+}
+
+// Do makes one call. header has names and values alternately.
+func (s *Client) Do(method, path, body string, header ...string) Reply {
+	s.T.Helper()
+	res, err := http.DefaultClient.Do(s.Request(context.Background(), method, path, body, header...))
 	require.NoError(s.T, err)
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
@@ -130,14 +179,15 @@ func (s *Client) Tick(function string) Reply {
 	return s.Do("POST", "/events/"+function, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
 }
 
-// NewCaller creates a caller with one role and its queues, and returns its client.
+// NewCaller creates a caller with one role and its queues (none = all), and returns its client.
 func (s *Client) NewCaller(name, role string, queues ...string) *Client {
 	s.T.Helper()
-	return s.NewCallerWith(name, fmt.Sprintf(`"roles":[%q],"queues":%s`, role, JSONList(queues)))
+	list, err := json.Marshal(append([]string{}, queues...))
+	require.NoError(s.T, err)
+	return s.NewCallerWith(name, fmt.Sprintf(`"roles":[%q],"queues":%s`, role, list))
 }
 
-// NewMessageReceiver creates a caller that may confirm messages to subjects, and
-// returns its client.
+// NewMessageReceiver creates a caller that may confirm messages to subjects, and returns its client.
 func (s *Client) NewMessageReceiver(name string, subjects ...string) *Client {
 	s.T.Helper()
 	secret := sha256.Sum256([]byte(name))
@@ -146,14 +196,6 @@ func (s *Client) NewMessageReceiver(name string, subjects ...string) *Client {
 	as := *s
 	as.User, as.Password = name, name
 	return &as
-}
-
-// JSONList returns a JSON array of strings.
-func JSONList(values []string) string {
-	if len(values) == 0 {
-		return "[]"
-	}
-	return `["` + strings.Join(values, `","`) + `"]`
 }
 
 // Exec changes the database directly.
@@ -169,6 +211,12 @@ func (s *Client) Count(sql string, args ...any) int {
 	var n int
 	require.NoError(s.T, s.Owner.QueryRow(context.Background(), sql, args...).Scan(&n))
 	return n
+}
+
+// WaitCount waits until Count returns n.
+func (s *Client) WaitCount(n int, sql string, args ...any) {
+	s.T.Helper()
+	Eventually(s.T, func() bool { return s.Count(sql, args...) == n }, sql)
 }
 
 // QueryText reads one text from the database.
@@ -188,7 +236,7 @@ func (s *Client) LastStatement() time.Time {
 	return at
 }
 
-// StartWaiting starts a claim that finds nothing, and returns once the claim waits.
+// StartWaiting starts a claim that finds nothing, and returns when the claim waits.
 func (s *Client) StartWaiting(path string) <-chan Reply {
 	s.T.Helper()
 	s.Get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements of a claim: preparing them later would count as a statement
@@ -205,8 +253,7 @@ func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	return response
 }
 
-// UntilWaiting returns when a claim that began after since waits: the last statement of
-// such a claim reads whether its queue is paused.
+// UntilWaiting returns when a claim that began after since waits: its last statement reads whether its queue is paused.
 func (s *Client) UntilWaiting(since time.Time) {
 	s.T.Helper()
 	Eventually(s.T, func() bool {

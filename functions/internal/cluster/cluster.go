@@ -24,12 +24,10 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// NoLoopback is a setting: webhooks to this machine are refused, as in production.
-const NoLoopback = outgoingNetworks
+// NoLoopback is a setting with which webhooks to this machine are refused, as in production.
+const NoLoopback = "SENDONCE_OUTGOING_NETWORKS="
 
-const outgoingNetworks = "SENDONCE_OUTGOING_NETWORKS="
-
-// All stands for all functions in one process.
+// All is the name of the process with all functions.
 const All = ""
 
 // Cluster is a database, a NATS server and processes of Sendonce.
@@ -40,12 +38,12 @@ type Cluster struct {
 	Bin         string
 	Env         []string    // of each process that is started from now on
 	Client      *api.Client // calls the function messages, or the process with all functions
-	Admin       *Client     // calls the same URL, and has the connection to the database
+	Admin       *Client     // calls the same URL, and is connected to the database
 
 	natsURL     string
 	natsOptions natsserver.Options // of the next start
 
-	mu        sync.Mutex // guards the fields below: the proxy of the trigger reads addresses concurrently
+	mu        sync.Mutex // guards the fields below; the proxy of StartEach reads addresses concurrently
 	processes map[string]*sandbox.Process
 	addresses map[string]string
 	natsConn  *nats.Conn
@@ -68,7 +66,7 @@ func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
 	return c
 }
 
-// NewAt is NewOn with a NATS server of the test, which StartNATS cannot start.
+// NewAt is NewOn with a NATS server that the test has started and that StartNATS cannot start again.
 func NewAt(t *testing.T, databaseURL, natsURL string, env ...string) *Cluster {
 	t.Helper()
 	return &Cluster{
@@ -78,8 +76,7 @@ func NewAt(t *testing.T, databaseURL, natsURL string, env ...string) *Cluster {
 	}
 }
 
-// Open is New with all functions in one process, and a trigger whose safety tick is a
-// second unless env says otherwise.
+// Open is New with all functions in one process, and a trigger. The safety tick is a second unless env sets it.
 func Open(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s"}, env...)...)
@@ -87,8 +84,7 @@ func Open(t *testing.T, env ...string) *Cluster {
 	return c
 }
 
-// OpenTwoPhase is Open with TWO_PHASE_ENABLED and without a trigger. It creates the
-// streams.
+// OpenTwoPhase is Open with TWO_PHASE_ENABLED and without a trigger. It creates the streams.
 func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
@@ -116,8 +112,8 @@ func (c *Cluster) StartNATS() {
 	c.NATS = NATSIn(c.T, c.natsOptions)
 }
 
-// Start starts one function, or All, and returns its address. It replaces an earlier
-// process of that name in Process and Address; it does not end it.
+// Start starts one function, or All, and returns its address. Process and Address then return the new process; an earlier
+// process of that name continues to run.
 func (c *Cluster) Start(function string, env ...string) string {
 	c.T.Helper()
 	p := StartProcess(c.T, c.Bin, slices.Concat(c.Env, env, []string{"FUNCTION_TARGET=" + function}))
@@ -128,15 +124,13 @@ func (c *Cluster) Start(function string, env ...string) string {
 	return at
 }
 
-// StartWithoutTrigger starts all functions as one process, which Client and Admin then call. It does
-// not end an earlier process.
+// StartWithoutTrigger is Start of all functions. Client and Admin then call the new process.
 func (c *Cluster) StartWithoutTrigger(env ...string) {
 	c.T.Helper()
 	c.use(c.Start(All, env...))
 }
 
-// StartAll is StartWithoutTrigger and a trigger; it returns when the trigger is connected and has
-// created the streams.
+// StartAll is StartWithoutTrigger and a trigger. It returns when the trigger has created the streams.
 func (c *Cluster) StartAll(env ...string) {
 	c.T.Helper()
 	c.StartWithoutTrigger(env...)
@@ -151,8 +145,8 @@ func (c *Cluster) StartRelay() {
 	c.StartTrigger(c.Start("relay"))
 }
 
-// StartEach starts every function as a process of its own, and a trigger. The trigger
-// calls them through a proxy, which knows the new address of a function after a restart.
+// StartEach starts every function as a process of its own, and a trigger. The trigger calls the functions through a proxy,
+// which finds a function after a restart, too.
 func (c *Cluster) StartEach(env ...string) *Cluster {
 	c.T.Helper()
 	c.Env = append(c.Env, env...)
@@ -200,7 +194,7 @@ func (c *Cluster) StartTrigger(functionsURL string) *sandbox.Process {
 	return p
 }
 
-// EnsureStreams creates the streams: it starts a trigger that calls no function, and ends it.
+// EnsureStreams creates the streams by a trigger that calls no function, and ends the trigger.
 func (c *Cluster) EnsureStreams() {
 	c.T.Helper()
 	p := c.StartTrigger("http://127.0.0.1:1") // where nothing listens
@@ -231,8 +225,7 @@ func (c *Cluster) Address(name string) string {
 	return c.addresses[name]
 }
 
-// API returns the built-in admin's client of a function's own process, or of the
-// process with all functions.
+// API returns the built-in admin's client of a function's own process, or of the process with all functions.
 func (c *Cluster) API(function string) *api.Client {
 	at := c.Address(function)
 	if at == "" {
@@ -241,16 +234,14 @@ func (c *Cluster) API(function string) *api.Client {
 	return api.NewClient(at, "admin", "secret")
 }
 
-// At returns a client that calls a URL as the built-in admin, with the connection to the
-// database.
+// At returns a client that calls a URL as the built-in admin, and is connected to the database.
 func (c *Cluster) At(url string) *Client {
 	s := NewClient(c.T, url)
 	s.Owner = c.Admin.Owner
 	return s
 }
 
-// JetStream returns a connection with every permission. All calls share it; after a stop
-// of NATS it is opened again.
+// JetStream returns a connection with every permission. All calls share one connection, until NATS is stopped.
 func (c *Cluster) JetStream() jetstream.JetStream {
 	c.T.Helper()
 	c.mu.Lock()
@@ -400,12 +391,12 @@ func (c *Cluster) Inbox(user string) (events []*jetstream.RawStreamMsg) {
 	return events
 }
 
-// KillHeldRelay kills the relay that HoldChange stopped, and its connection, so that
-// statements that it sent ahead are not run.
+// KillHeldRelay kills the relay that HoldChange stopped, and its session, so that Postgres runs none of the statements that the
+// relay has already sent.
 func (c *Cluster) KillHeldRelay(relay *sandbox.Process) {
 	c.T.Helper()
 	require.NoError(c.T, relay.Kill())
-	c.Admin.Exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + ThisDatabase)
+	c.Admin.Exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + inThisDatabase)
 }
 
 // WaitingEvents counts the events that no stream has stored yet.

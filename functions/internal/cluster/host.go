@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -24,8 +23,14 @@ import (
 // Serve serves all functions in this process over TCP, on a fresh database.
 func Serve(t *testing.T) *Client {
 	t.Helper()
-	url := sandbox.NewDatabase(t)
-	return ServeHandler(t, Handler(t, url)).Connect(url)
+	return ServeOn(t, sandbox.NewDatabase(t))
+}
+
+// ServeOn is Serve on a given database, with changes of the configuration.
+func ServeOn(t *testing.T, databaseURL string, change ...func(*settings.Config)) *Client {
+	t.Helper()
+	_, h := NewEnv(t, databaseURL, change...)
+	return ServeHandler(t, h).Connect(databaseURL)
 }
 
 // ServeHandler serves a handler over TCP.
@@ -45,11 +50,13 @@ func Handler(t *testing.T, databaseURL string) http.Handler {
 	return h
 }
 
-// NewEnv is Handler with changes of the configuration. It also returns the Env that the
-// functions share.
+// NewEnv is Handler with changes of the configuration. It also returns the Env that the functions share.
 func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
-	cfg := config(databaseURL)
+	cfg := settings.Config{
+		DatabaseURL: databaseURL, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: settings.Roles(sandbox.Roles),
+		OutgoingNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, // the receivers of tests
+	}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -61,19 +68,11 @@ func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) 
 	return env, h
 }
 
-func config(databaseURL string) settings.Config {
-	return settings.Config{
-		DatabaseURL: databaseURL, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: settings.Roles(sandbox.Roles),
-		OutgoingNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, // the receivers of tests
-	}
-}
-
 // Host is one of the servers that all functions may run on.
 type Host struct {
 	Name string
-	// start starts it and returns its URL. nats is the URL of NATS, "" for none; with
-	// NATS, messages may be accepted before they are saved.
-	start func(t *testing.T, databaseURL, nats string) string
+	// start starts the server and returns its URL. natsURL is "" for none; with NATS, two-phase acknowledgements are enabled.
+	start func(t *testing.T, databaseURL, natsURL string) string
 }
 
 var (
@@ -81,7 +80,7 @@ var (
 	Framework = Host{"the functions framework", startFramework}
 )
 
-// OnBothServers runs a test once for each server.
+// OnBothServers runs a test once on each server.
 func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
 	for _, h := range []Host{OwnServer, Framework} {
 		t.Run(h.Name, func(t *testing.T) {
@@ -92,34 +91,29 @@ func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
 }
 
 // startOwnServer serves in this process, so that the race detector checks it.
-func startOwnServer(t *testing.T, databaseURL, nats string) string {
-	cfg := config(databaseURL)
-	cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, nats, bus.UserAll), Replicas: 1}
-	cfg.TwoPhase = settings.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour}
-	env, err := fn.NewEnv(cfg, sandbox.Log(t))
-	require.NoError(t, err)
-	handler, err := fn.Handler(env, functions.Catalogue()...)
-	require.NoError(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+func startOwnServer(t *testing.T, databaseURL, natsURL string) string {
+	env, handler := NewEnv(t, databaseURL, func(cfg *settings.Config) {
+		cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, natsURL, bus.UserAll), Replicas: 1}
+		cfg.TwoPhase = settings.TwoPhase{Enabled: natsURL != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour}
+	})
+	l := ListenAt(t, "127.0.0.1:0")
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- fn.Serve(ctx, env, l, handler) }()
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)
-		env.Close()
 	})
 	return "http://" + l.Addr().String()
 }
 
 // startFramework starts functions/framework as a process.
-func startFramework(t *testing.T, databaseURL, nats string) string {
-	_, url := ServeByFramework(t, Settings(databaseURL, "NATS_URL="+nats, fmt.Sprintf("TWO_PHASE_ENABLED=%t", nats != ""), "TWO_PHASE_SHARDS=2")...)
+func startFramework(t *testing.T, databaseURL, natsURL string) string {
+	_, url := ServeByFramework(t, Settings(databaseURL, "NATS_URL="+natsURL, fmt.Sprintf("TWO_PHASE_ENABLED=%t", natsURL != ""), "TWO_PHASE_SHARDS=2")...)
 	return url
 }
 
-// ServeByFramework starts functions/framework with settings and returns its URL.
+// ServeByFramework starts functions/framework with settings. It returns the process and its URL.
 func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, string) {
 	t.Helper()
 	port, err := sandbox.FreePort()
@@ -133,9 +127,9 @@ func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, strin
 }
 
 // At starts the host on a database, and returns its client as the built-in admin.
-func (h Host) At(t *testing.T, databaseURL, nats string) *Client {
+func (h Host) At(t *testing.T, databaseURL, natsURL string) *Client {
 	t.Helper()
-	s := NewClient(t, h.start(t, databaseURL, nats))
+	s := NewClient(t, h.start(t, databaseURL, natsURL))
 	s.Host = h
 	return s
 }
@@ -147,8 +141,7 @@ func (h Host) Serve(t *testing.T) *Client {
 	return h.At(t, url, "").Connect(url)
 }
 
-// ServeWithNATS is Serve with a NATS server that has all streams. It also returns a
-// connection to that server.
+// ServeWithNATS is Serve with a NATS server that has all streams. It also returns a connection to that server.
 func (h Host) ServeWithNATS(t *testing.T) (*Client, *nats.Conn) {
 	t.Helper()
 	broker, url := NewNATS(t), sandbox.NewDatabase(t)

@@ -30,23 +30,22 @@ func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	return all
 }
 
-// RequireSentOnce waits until all messages are final, requires that each of n messages to
-// subjects was sent once and is in the stream once, and returns them from the stream.
+// RequireSentOnce waits until all messages are final, and requires that each of n messages to subjects was sent once and is in
+// the stream once. It returns the messages of the stream.
 func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	c.T.Helper()
-	Eventually(c.T, func() bool { return c.Admin.Count(`select count(*) from message_live`) == 0 })
+	c.Admin.WaitCount(0, `select count(*) from message_live`)
 	require.Equal(c.T, n, c.Admin.Count(`select count(*) from message_done d join messages m using (id)
 		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "each message used one send")
-	messages, seen := StoredMessages(c, n), map[string]bool{}
+	messages, ids := StoredMessages(c, n), map[string]bool{}
 	for _, m := range messages {
-		seen[m.Header.Get("ce-id")] = true
+		ids[m.Header.Get("ce-id")] = true
 	}
-	require.Len(c.T, seen, n, "the stream has each message once")
+	require.Len(c.T, ids, n, "the stream has each message once")
 	return messages
 }
 
-// NewPointsService returns a receiver of order messages with an inbox, and a function that counts
-// its effects.
+// NewPointsService returns a receiver of order messages with an inbox, and a function that counts its effects.
 func NewPointsService(c *Cluster) (*inbox.Receiver, func() int) {
 	c.T.Helper()
 	db, err := pgxpool.New(c.T.Context(), sandbox.NewEmptyDatabase(c.T))

@@ -13,18 +13,15 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// NATSPassword is the password of every NATS user.
-const NATSPassword = "nats-secret"
+const natsPassword = "nats-secret" // of every user
 
-// NewNATS starts a server whose users have the permissions of a deployment. Its URL has
-// the user of operators.
+// NewNATS starts a server whose users have the permissions of a deployment. Its URL has the user of operators.
 func NewNATS(t testing.TB) *natsserver.Server {
 	t.Helper()
 	return NATSIn(t, natsserver.Options{Dir: t.TempDir()})
 }
 
-// NATSIn is NewNATS with options. The test fails when a component publishes or subscribes
-// to a subject that its NATS user must not use.
+// NATSIn is NewNATS with options. The test fails if a component publishes or subscribes to a subject without permission.
 func NATSIn(t testing.TB, o natsserver.Options) *natsserver.Server {
 	t.Helper()
 	return NATSFor(t, o, bus.StreamAccepted)
@@ -33,13 +30,13 @@ func NATSIn(t testing.TB, o natsserver.Options) *natsserver.Server {
 // NATSFor is NATSIn with another name of the stream of accepted messages.
 func NATSFor(t testing.TB, o natsserver.Options, accepted string) *natsserver.Server {
 	t.Helper()
-	users := bus.Users(accepted, "ordres.>") // a misspelt subject in the tests of relay
+	users := bus.Users(accepted, "ordres.>") // tests send to this misspelt subject, which no stream has
 	passwords := map[string]string{}
 	for _, u := range users {
-		passwords[u.Name] = NATSPassword
+		passwords[u.Name] = natsPassword
 	}
 	o.Config = bus.PasswordConfig(passwords) + bus.ServerConfig(users, "")
-	o.User, o.Password = bus.UserOperator, NATSPassword
+	o.User, o.Password = bus.UserOperator, natsPassword
 	n := natsserver.NewWith(t, o)
 	t.Cleanup(func() { require.Empty(t, n.Violations()) })
 	return n
@@ -51,7 +48,7 @@ func NATSURL(t testing.TB, server, user string) string {
 	u, err := url.Parse(server)
 	require.NoError(t, err)
 	if u.User != nil {
-		u.User = url.UserPassword(user, NATSPassword)
+		u.User = url.UserPassword(user, natsPassword)
 	}
 	return u.String()
 }
@@ -65,9 +62,8 @@ func EnsureStreams(t testing.TB, server string) error {
 	return b.Ensure(t.Context())
 }
 
-// AsComponent returns an environment in which NATS_URL has the NATS user of the function or
-// command that it starts.
-func AsComponent(t testing.TB, env []string, args ...string) []string {
+// asComponent returns env with the NATS user of the function or command that env and args start in NATS_URL.
+func asComponent(t testing.TB, env []string, args ...string) []string {
 	t.Helper()
 	values := map[string]string{} // the last value of a name wins
 	for _, pair := range env {

@@ -26,7 +26,7 @@ func Binary(t testing.TB) string {
 func Settings(databaseURL string, more ...string) []string {
 	return slices.Concat(sandbox.RolesEnv(), []string{
 		"DATABASE_URL=" + databaseURL, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
-		"APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", outgoingNetworks + "127.0.0.0/8", // the receivers of tests
+		"APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", NoLoopback + "127.0.0.0/8", // the receivers of tests
 	}, more)
 }
 
@@ -37,14 +37,13 @@ func StartServer(t *testing.T, databaseURL string, env ...string) (*Client, *san
 	return NewClient(t, Address(t, p)).Connect(databaseURL), p
 }
 
-// StartProcess is sandbox.StartProcess with AsComponent: the process uses NATS as the same
-// user as in a deployment.
+// StartProcess is sandbox.StartProcess, but the process uses NATS as the same user as in a deployment.
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *sandbox.Process {
 	t.Helper()
-	return sandbox.StartProcess(t, bin, AsComponent(t, env, args...), args...)
+	return sandbox.StartProcess(t, bin, asComponent(t, env, args...), args...)
 }
 
-// Address waits until a process listens and returns its URL.
+// Address waits until a process listens, and returns its URL.
 func Address(t *testing.T, p *sandbox.Process) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -60,7 +59,7 @@ func Address(t *testing.T, p *sandbox.Process) string {
 	return ""
 }
 
-// WaitExit waits until a process has ended by itself.
+// WaitExit waits until a process has ended.
 func WaitExit(t *testing.T, p *sandbox.Process) {
 	t.Helper()
 	select {
@@ -70,8 +69,7 @@ func WaitExit(t *testing.T, p *sandbox.Process) {
 	}
 }
 
-// Eventually waits until a condition is true, WaitLimit at most. The condition runs in
-// the test's goroutine.
+// Eventually waits until a condition is true, WaitLimit at most. The condition runs in the test's goroutine.
 func Eventually(t testing.TB, condition func() bool, what ...any) {
 	t.Helper()
 	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(15 * time.Millisecond) {
@@ -81,7 +79,7 @@ func Eventually(t testing.TB, condition func() bool, what ...any) {
 	}
 }
 
-// OnlyWithFaults skips a test that takes too long for make test.
+// OnlyWithFaults skips a test that takes too long for make test, unless make faults runs it.
 func OnlyWithFaults(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {

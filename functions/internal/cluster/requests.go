@@ -25,8 +25,7 @@ const (
 // NewCallerWith creates a caller with these JSON fields and returns its client.
 func (s *Client) NewCallerWith(name, fields string) *Client {
 	s.T.Helper()
-	created := s.Post(AdminPath+"callers", fmt.Sprintf(`{"name":%q,%s}`, name, fields))
-	require.Equal(s.T, 200, created.Status, created.Text)
+	created := s.Post(AdminPath+"callers", fmt.Sprintf(`{"name":%q,%s}`, name, fields)).RequireOK()
 	as := *s
 	as.User, as.Password = name, created.Data("token").(string)
 	return &as
@@ -35,9 +34,7 @@ func (s *Client) NewCallerWith(name, fields string) *Client {
 // SubmitTo submits a task to a queue and returns its id.
 func (s *Client) SubmitTo(queue string) string {
 	s.T.Helper()
-	sent := s.Post(SMSPath+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q}`, queue))
-	require.Equal(s.T, 200, sent.Status, sent.Text)
-	return sent.Data("task_id").(string)
+	return s.Post(SMSPath+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q}`, queue)).RequireOK().Data("task_id").(string)
 }
 
 // KeyedBatch returns a batch of tasks with the keys first to last, each with more fields.
@@ -52,8 +49,8 @@ func KeyedBatch(first, last int, more string) string {
 // Codes returns the status of each item of a batch.
 func (r Reply) Codes() (codes []int) {
 	r.T.Helper()
-	for _, item := range r.Data("items").([]any) {
-		codes = append(codes, int(item.(map[string]any)["code"].(float64)))
+	for _, item := range r.Items() {
+		codes = append(codes, int(item["code"].(float64)))
 	}
 	return codes
 }
@@ -61,13 +58,10 @@ func (r Reply) Codes() (codes []int) {
 // SendText sends a message to a user and returns its id.
 func (s *Client) SendText(to, key string) string {
 	s.T.Helper()
-	saved := s.Post(MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:%s","data":{"text":%q}}`, key, to, key))
-	require.Equal(s.T, 200, saved.Status, saved.Text)
-	return saved.Data("server_msg_id").(string)
+	return s.Post(MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:%s","data":{"text":%q}}`, key, to, key)).RequireOK().Data("server_msg_id").(string)
 }
 
-// Booking returns the request for a subscribe message that confirms a booking, with more
-// fields.
+// Booking returns the request for a subscribe message that confirms a booking, with more fields.
 func Booking(id any, more string) string {
 	if more != "" {
 		more = "," + more
@@ -84,9 +78,7 @@ func Recording(id any, more string) string {
 // Subscribe posts a request for a subscribe message, which must be accepted.
 func (s *Client) Subscribe(body string) Reply {
 	s.T.Helper()
-	r := s.Post(SubscribePath+"send", body)
-	require.Equal(s.T, 200, r.Status, r.Text)
-	return r
+	return s.Post(SubscribePath+"send", body).RequireOK()
 }
 
 // WeChatSender sends the messages of the queue wechat, in place of the function.
@@ -124,13 +116,12 @@ func (w WeChatSender) Send(r task.Report) subscribe.Send {
 func (s *Client) ClaimOne(app string) (id, claim string) {
 	s.T.Helper()
 	r := s.Get(SMSPath + "tasks/pending?limit=1&app_id=" + app)
-	require.Equal(s.T, 200, r.Status, r.Text)
-	require.Len(s.T, r.List(), 1, r.Text)
+	require.Len(s.T, r.RequireOK().List(), 1, r.Text)
 	return r.List()[0]["task_id"].(string), r.List()[0]["claim_id"].(string)
 }
 
-// HoldChange makes every change of one kind, such as "update on message_live", wait until
-// release is called. held returns when a change waits.
+// HoldChange makes every change of one kind, such as "update on message_live", wait until release is called. held returns when
+// a change waits.
 func HoldChange(s *Client, change string) (held, release func()) {
 	s.Exec(`create function wait_here() returns trigger language plpgsql as $$
 		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
@@ -139,17 +130,23 @@ func HoldChange(s *Client, change string) (held, release func()) {
 	held = func() {
 		s.T.Helper()
 		Eventually(s.T, func() bool {
-			return s.Count(`select count(*) from pg_locks where locktype = 'advisory' and not granted and `+ThisDatabase) > 0
+			return s.Count(`select count(*) from pg_locks where locktype = 'advisory' and not granted and `+inThisDatabase) > 0
 		}, change)
 	}
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
-// ThisDatabase is an SQL condition: the lock is in the current database.
-const ThisDatabase = `database = (select oid from pg_database where datname = current_database())`
+// BlockSaving makes saves of messages wait until release is called. Messages can still be read.
+func (s *Client) BlockSaving() (release func()) {
+	s.T.Helper()
+	s.Exec(`begin; lock table messages in exclusive mode`)
+	return func() { s.Exec(`rollback`) }
+}
 
-// ExhaustSends gives messages the state that they have after their last send when nobody
-// has confirmed them.
+// inThisDatabase is a condition on pg_locks: the lock is in the current database.
+const inThisDatabase = `database = (select oid from pg_database where datname = current_database())`
+
+// ExhaustSends gives messages the state after their last send, if no receiver has confirmed them.
 func (s *Client) ExhaustSends(status message.Status, ids ...any) {
 	for _, id := range ids {
 		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
@@ -173,8 +170,7 @@ func RequireClaimed(t *testing.T, woken <-chan Reply, limit time.Duration, id st
 func (s *Client) ScheduleInAnHour(queues ...string) {
 	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	for _, queue := range queues {
-		r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
-		require.Equal(s.T, 200, r.Status, r.Text)
+		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`).RequireOK()
 	}
 }
 

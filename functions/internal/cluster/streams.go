@@ -26,21 +26,16 @@ type StreamReader struct {
 	Res   *http.Response
 	Body  *bufio.Reader
 	Close context.CancelFunc
-	Text  strings.Builder // everything that was read
-	Last  string          // id of the last event, to resume after it
+	Text  strings.Builder // that was read
+	Last  string          // id of the last event
 }
 
-// OpenStream opens a stream, and returns once the server has sent the position where it begins.
+// OpenStream opens a stream, and returns when the server has sent the position where the stream begins.
 func OpenStream(s *Client, path string, header ...string) *StreamReader {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.T.Context()), 2*WaitLimit)
 	s.T.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
-	require.NoError(s.T, err)
-	req.SetBasicAuth(s.User, s.Password)
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
+	req := s.Request(ctx, "GET", path, "", header...)
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(s.T, err)
 	s.T.Cleanup(func() { _ = res.Body.Close() })
@@ -94,7 +89,7 @@ func (e *StreamReader) NextMessage() string {
 	return event.ID()
 }
 
-// End reads to the end of the stream and requires that the server ended it with a retry field.
+// End requires that the server ends the stream with a retry field.
 func (e *StreamReader) End() {
 	e.T.Helper()
 	var rest strings.Builder
@@ -103,13 +98,13 @@ func (e *StreamReader) End() {
 	require.True(e.T, strings.HasSuffix(rest.String(), "retry: 250\n\n"), rest.String())
 }
 
-// SocketClient is one WebSocket of a user.
+// SocketClient is a WebSocket of a user.
 type SocketClient struct {
 	T      *testing.T
 	Socket *api.Socket
 }
 
-// OpenSocket opens a WebSocket of a user and reads its first frame, the position where it begins.
+// OpenSocket opens a WebSocket of a user, and reads its first frame, which has the position where the stream begins.
 func OpenSocket(s *Client, user string, after *int64) *SocketClient {
 	s.T.Helper()
 	socket, err := api.NewClient(s.URL, s.User, s.Password).Socket(s.T.Context(), user, api.StreamRequest{After: after})
@@ -179,7 +174,7 @@ func TextMessage(key, to, data string) api.MessageRequest {
 	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
 }
 
-// Ended returns a channel that gets the text up to the end of the stream, when it has ended.
+// Ended returns a channel that receives the rest of the stream when the stream has ended.
 func (e *StreamReader) Ended() <-chan string {
 	done := make(chan string, 1)
 	go func() {
@@ -190,7 +185,7 @@ func (e *StreamReader) Ended() <-chan string {
 	return done
 }
 
-// Ended returns a channel that gets the error that ended the socket.
+// Ended returns a channel that receives the error that ended the socket.
 func (c *SocketClient) Ended() <-chan error {
 	done := make(chan error, 1)
 	go func() {

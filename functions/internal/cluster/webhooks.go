@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,18 +12,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// RegisterEndpoint registers a webhook endpoint, and returns its path and its new secret (""
-// for a robot).
+// RegisterEndpoint registers a webhook endpoint, and returns its path and its new secret ("" for a robot).
 func RegisterEndpoint(s *Client, body string) (path, secret string) {
 	s.T.Helper()
-	registered := s.Post(EndpointsPath, body)
-	require.Equal(s.T, 200, registered.Status, registered.Text)
+	registered := s.Post(EndpointsPath, body).RequireOK()
 	secret, _ = registered.Data("secret").(string)
 	return fmt.Sprintf("%s/%v", EndpointsPath, registered.Data("id")), secret
 }
 
-// InsertDelivery inserts a pending delivery of a task's event to an endpoint, and returns
-// its id.
+// InsertDelivery inserts a pending delivery of a task's event to an endpoint, and returns its id.
 func InsertDelivery(s *Client, endpoint, taskID any) string {
 	s.T.Helper()
 	id := task.NewID()
@@ -46,7 +42,7 @@ func InsertAttempts(s *Client, delivery string) {
 		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
 }
 
-// WaitDeliveries waits until n deliveries are in a state.
+// WaitDeliveries waits until n deliveries are in a state, and returns them.
 func WaitDeliveries(c *Cluster, state string, n int) []api.DeliveryResponse {
 	c.T.Helper()
 	var page api.Page[api.DeliveryResponse]
@@ -76,14 +72,8 @@ func Metrics(t *testing.T, base string) string {
 	return string(text)
 }
 
-// RequireSame requires that want and got have the same strings, in any order.
-func RequireSame(t *testing.T, want, got []string, what string) {
-	t.Helper()
-	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)
-}
-
-// WaitAllDelivered waits until n deliveries have succeeded, no delivery is pending and the
-// outbox has no event: a duplicate would have arrived by then.
+// WaitAllDelivered waits until n deliveries have succeeded, no delivery is pending and the outbox is empty: a duplicate would
+// have arrived by then.
 func WaitAllDelivered(c *Cluster, n int) {
 	c.T.Helper()
 	Eventually(c.T, func() bool {
