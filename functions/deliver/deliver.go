@@ -3,17 +3,16 @@
 //
 //	POST /events/deliver
 //
-// It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Any call
-// claims due deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its
-// deliveries are posted again when their leases end, with the same webhook-id. A slow or dead receiver does not
-// delay others for long: the concurrent posts to each destination are limited, and each account has at most a
-// quarter of all. A chat robot receives a text instead of the event, signed as its vendor defines if it has a secret.
+// It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Any call claims due
+// deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its deliveries are posted
+// again when their leases end, with the same webhook-id. The concurrent posts to each destination are limited, and each account
+// has at most a quarter of all, so that a slow receiver does not delay others for long. A chat robot receives a text instead of
+// the event. The text is signed as the robot's vendor defines, if the robot has a secret.
 //
 // It also removes old messages from the streams, and raises and clears the alerts of streams that are nearly full.
 //
-// If messages are delivered before they are saved, it also receives batches of accepted messages and publishes them.
-// Publishing must not wait for Postgres: deliver publishes the time of a delivery as an event, and records it when
-// it receives that event.
+// If messages are delivered before they are saved, it also receives batches of accepted messages and publishes them. Publishing
+// must not wait for Postgres: deliver publishes the time of a delivery as an event, and records it when it receives that event.
 package deliver
 
 import (
@@ -45,7 +44,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Config is the function's settings.
+// Config has the function's settings.
 type Config struct {
 	Timeout      time.Duration `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"timeout of one call to a webhook or to a message's URL, 1s to 20s"`
 	DisableAfter time.Duration `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled after all calls to it have failed for so long"`
@@ -91,10 +90,10 @@ type deliverer struct {
 	webhooksInFlight *workInFlight[webhooks.DueDelivery]
 	messagesInFlight *workInFlight[urlMessage]
 
-	changes       loglimit.ByKey[endpointState] // log lines about changes of endpoints
-	nonPublic     loglimit.ByKey[string]        // log lines about hosts without a public address
-	unsignedPosts loglimit.ByKey[secretOwner]   // log lines about posts that cannot be signed
-	recordedBytes atomic.Int64                  // bytes of events recorded since the last trim by trimEventsIfNeeded
+	changes       loglimit.ByKey[endpointState] // limits the log lines about changes of endpoints
+	nonPublic     loglimit.ByKey[string]        // limits those about hosts without a public address
+	unsignedPosts loglimit.ByKey[secretOwner]   // limits those about posts that cannot be signed
+	recordedBytes atomic.Int64                  // of events since the last trim by trimEventsIfNeeded
 }
 
 func (d *deliverer) isDraining() bool {
@@ -106,8 +105,8 @@ func (d *deliverer) isDraining() bool {
 	}
 }
 
-// event publishes an accepted message, or records an event that endpoints can subscribe to. For anything else, such as
-// a tick, it posts what is due.
+// event publishes an accepted message, or records an event that endpoints can subscribe to. For any other event, such as a tick,
+// it posts what is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
@@ -115,7 +114,7 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
-	if _, subscribable := kindOf(e.Type()); subscribable {
+	if isSubscribable(e.Type()) {
 		refused, err := d.record(ctx, []streamevent.Event{streamevent.FromCloudEvent(e)})
 		if err == nil && refused[0] != nil {
 			err = fn.Poison(refused[0])
@@ -134,7 +133,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 			if err := d.buryPoison(ctx, c, e, d.recordDelivered(ctx, e.CloudEvent())); err != nil {
 				return err
 			}
-		case isSubscribable(e):
+		case isSubscribable(e.Type):
 			toRecord = append(toRecord, *e)
 		default:
 			accepted = append(accepted, *e)
@@ -150,13 +149,8 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 	return d.push(ctx, c, accepted)
 }
 
-func isSubscribable(e *streamevent.Event) bool {
-	_, subscribable := kindOf(e.Type)
-	return subscribable
-}
-
-// buryPoison stores the event as a dead letter if err is poison: no retry can succeed. Then the other events of the
-// batch are not retried either. It returns any other err.
+// buryPoison stores the event as a dead letter if err is poison: no retry can succeed, and a retry would repeat the rest of the
+// batch. It returns any other err.
 func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
 	reason := fn.PoisonIn(err)
 	if reason == nil {
@@ -168,15 +162,19 @@ func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.E
 	})
 }
 
-// kindOf returns the kind of an event, whose type is sendonce.<kind>.v1, and whether endpoints can subscribe to it.
-func kindOf(eventType string) (kind string, subscribable bool) {
-	kind, subscribable = strings.CutPrefix(eventType, "sendonce.")
-	kind, _ = strings.CutSuffix(kind, ".v1")
-	return kind, subscribable && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
+// kindOf returns the kind of an event, whose type is sendonce.<kind>.v1.
+func kindOf(eventType string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
 }
 
-// record stores a delivery of each event for each endpoint that subscribes to it. refused has the
-// reason for each event that can never be recorded, by index. It is nil after an error.
+// isSubscribable reports whether endpoints can subscribe to events of a type.
+func isSubscribable(eventType string) bool {
+	kind := kindOf(eventType)
+	return strings.HasPrefix(eventType, "sendonce.") && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
+}
+
+// record stores a delivery of each event for each endpoint that subscribes to it. refused has the reason for each event that can
+// never be recorded, by index. It is nil after an error.
 func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
@@ -227,11 +225,10 @@ func (d *deliverer) recordEach(ctx context.Context, events []streamevent.Event) 
 	return refused, nil
 }
 
-// maxEventText limits the id and the type of an event, in bytes each. The events of relay have shorter ones.
+// maxEventText limits the id and the type of an event, in bytes each. The relay's events have shorter ones.
 const maxEventText = 255
 
 func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
-	kind, _ := kindOf(e.Type)
 	if len(e.ID) > maxEventText || len(e.Type) > maxEventText {
 		return recorded, fmt.Errorf("its id or its type is longer than %d bytes", maxEventText)
 	}
@@ -250,7 +247,7 @@ func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 	if err != nil {
 		return recorded, fmt.Errorf("its data: %w", err)
 	}
-	return webhooks.RecordedEvent{ID: e.ID, Kind: kind, Type: e.Type, Subject: subject, Payload: string(payload)}, nil
+	return webhooks.RecordedEvent{ID: e.ID, Kind: kindOf(e.Type), Type: e.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
 // settleTime is reserved at the end of a call to settle posts.
@@ -262,7 +259,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if err == nil && due {
 		var started bool
 		if started, err = d.post(ctx, c); !started {
-			// The call that is posting schedules an earlier wake-up. This one is for the case that its process dies.
+			// The call that is posting schedules an earlier wake-up, unless its process dies.
 			d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 		}
 		if err != nil || !started {
@@ -273,15 +270,15 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
-	// next may be the end of a lease: another process may have died while it posted.
+	// next may be the end of a lease, because another process may have died.
 	if !next.IsZero() {
 		d.env.WakeAgainAt(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
 	return d.trim(ctx, c)
 }
 
-// post posts what is due, webhooks and messages concurrently. started is false if another call of this process is
-// posting; then that call claims again.
+// post posts what is due, webhooks and messages concurrently. If another call of this process is posting, started is false, and
+// that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()
 	until := deadline.Add(-d.cfg.Timeout - settleTime)

@@ -16,11 +16,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// deliveredType is the type of an event that has the time when messages were delivered before they were saved. push
-// publishes it, because push must not wait for Postgres, and recordDelivered records it later.
+// deliveredType is the type of an event with the time when messages were delivered before they were saved. publishDelivered
+// publishes the event, and recordDelivered records it later.
 const deliveredType = "sendonce.message.delivered.v1"
 
-// deliveredData is the data of an event of deliveredType.
 type deliveredData struct {
 	DeliveredAt time.Time          `json:"delivered_at"` // when publishing began
 	Messages    []deliveredMessage `json:"messages"`
@@ -31,8 +30,7 @@ type deliveredMessage struct {
 	Fingerprint string  `json:"fp"`
 }
 
-// publishDelivered publishes the time of a delivery. If that fails, the messages get a later time: that of their send by
-// the relay.
+// publishDelivered publishes the time of a delivery. If it fails, the messages get a later time: that of the relay's send.
 func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
 	if len(messages) == 0 {
 		return
@@ -51,7 +49,6 @@ func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Ti
 	}
 }
 
-// recordDelivered records an event of publishDelivered.
 func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) error {
 	var data deliveredData
 	if err := json.Unmarshal(e.Data(), &data); err != nil {

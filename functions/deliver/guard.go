@@ -13,12 +13,12 @@ import (
 	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
-// errNotPublic is shown to the caller that registered the URL. It is the same for an address that is not public and for a
-// name that does not resolve. Two different errors would reveal which names exist in the internal network.
+// errNotPublic is shown to the caller that registered the URL. It is the same for a name that does not resolve: another error
+// would reveal which names exist in the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard decides which addresses may be called: all in the networks that the operator allows, and all other public
-// addresses except those of this host. Services on this host may trust calls from it, even to its public address.
+// guard decides which addresses may be called: those in the networks that the operator allows, and all public addresses except
+// those of this host. Services on this host may trust calls from this host, even to its public address.
 type guard struct {
 	allowed    config.Networks
 	interfaces func() ([]net.Addr, error) // net.InterfaceAddrs, except in tests
@@ -35,8 +35,8 @@ func newGuard(allowed config.Networks) *guard {
 	return &guard{allowed: allowed, interfaces: net.InterfaceAddrs}
 }
 
-// control is the ControlContext of a net.Dialer. The dialer calls it with each resolved address just before it connects,
-// so DNS cannot return another address between the check and the connection.
+// control is the ControlContext of a net.Dialer. The dialer calls control with each resolved address just before it connects, so
+// DNS cannot return another address between the check and the connection.
 func (g *guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !g.permits(to.Addr()) {
@@ -49,8 +49,7 @@ func (g *guard) permits(addr netip.Addr) bool {
 	return outgoing.Permits(addr, g.allowed, g.isOwn)
 }
 
-// isOwn reports whether addr is an address of this host. It returns true if the addresses of this host cannot be read, so
-// that addr is refused.
+// isOwn reports whether addr is an address of this host. It returns true, too, if the addresses of this host cannot be read.
 func (g *guard) isOwn(addr netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

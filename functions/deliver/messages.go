@@ -19,7 +19,7 @@ type urlMessage struct {
 	token   []byte // for the confirmation; nil if a 2xx is the confirmation
 }
 
-// messages sends reliable messages to their URLs.
+// messages posts reliable messages to their URLs.
 func (d *deliverer) messages() pipeline[urlMessage] {
 	return pipeline[urlMessage]{
 		inFlight: d.messagesInFlight,
@@ -45,7 +45,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			var toSettle []posted[urlMessage]
 			var results []messages.Posted // of toSettle
 			for _, p := range all {
-				if p.work.signing.Err != nil { // tried again when its lease ends
+				if p.work.signing.Err != nil { // not posted; it is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
@@ -64,15 +64,14 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 	}
 }
 
-// secretOwner identifies a signing secret, whose log lines are limited.
+// secretOwner identifies a signing secret.
 type secretOwner struct {
 	caller   int64
 	endpoint task.ID // zero for the caller's own secret, which signs its messages
 }
 
-// unsigned logs that a post cannot be signed, usually because an operator removed a key too early, and returns a
-// cancelled attempt: nothing was posted, and the post is tried again when its lease ends. id is the id of the message or
-// the endpoint.
+// unsigned logs that a post cannot be signed, usually because an operator removed a key too early. It returns a cancelled
+// attempt: nothing was posted, and the work is claimed again when its lease ends. id is that of the message or the endpoint.
 func (d *deliverer) unsigned(owner secretOwner, id task.ID, err error) attempt {
 	if unlogged, log := d.unsignedPosts.Next(owner); log {
 		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,
@@ -115,8 +114,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	return claimed, nil
 }
 
-// result is the result of an attempt for a message. Every attempt uses a send, also one without a response, except an
-// attempt that this process cancelled.
+// result is the result of an attempt for a message. Every attempt uses a send, except one that this process cancelled.
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":

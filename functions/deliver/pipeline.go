@@ -14,36 +14,42 @@ import (
 )
 
 const (
-	maxInFlight = 128 // concurrent posts of all runs of a pipeline
-	// claimInterval is how often a run that waits for slow receivers claims again, to find work that became due in other
-	// processes. A call of deliver in this process makes it claim at once.
-	claimInterval = time.Second
-	maxRetryDelay = 10 * time.Second // limits the delay of the next run after runs that failed
+	maxInFlight   = 128                    // concurrent posts of all runs of a pipeline
+	claimInterval = time.Second            // how often a run that waits for slow receivers claims again
+	maxRetryDelay = 10 * time.Second       // limits the delay of the next run after runs that failed
+	lockedPause   = 100 * time.Millisecond // until a result whose rows another transaction locks is settled again
+	leaseMargin   = 15 * time.Second       // added to the timeout of a post
 )
+
+// limits apply to each pipeline separately. All callers of an account together have at most a quarter of the posts, no matter
+// how many endpoints and hosts they use. All failing webhook endpoints together have at most a quarter, too.
+var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
+
+func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }
 
 // pipeline claims, posts and settles one kind of work: webhooks, or messages to URLs.
 type pipeline[W any] struct {
 	inFlight *workInFlight[W]
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked must be settled again
+	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // the caller settles locked again
 }
 
-// posted is a piece of work with the result of its post.
+// posted is a piece of work with the result of its post. id is the work's id in workInFlight.
 type posted[W any] struct {
 	work W
 	attempt
 	id int
 }
 
-// runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the
-// pipeline is claiming, started is false and that run claims again.
+// runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the pipeline
+// is claiming, started is false and that run claims again.
 //
 // It stops claiming at the time until, after an error, when the caller has left, and when the process is draining. Then it
-// schedules another call of deliver, which claims in its place, and waits for its own posts.
+// schedules another call of deliver, which continues to claim, and waits for its own posts.
 //
-// Claims and posts are not cancelled when the caller leaves, but only at the deadline of ctx. Otherwise a trigger that
-// dies would leave claimed work leased.
+// Claims and posts are cancelled at the deadline of ctx, but not when the caller leaves: if a trigger dies, the work that is
+// claimed must not wait for the end of its lease.
 func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, started bool, err error) {
 	again, started := p.inFlight.start()
 	if !started {
@@ -75,7 +81,7 @@ type pipelineRun[W any] struct {
 	unsettled int            // posts whose result is not settled
 }
 
-// startPosts claims work if the pipeline has room, and posts each piece in a goroutine, which sends its result.
+// startPosts claims work if the pipeline has room, and posts each piece in a goroutine, which sends the result to r.results.
 func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 	current := r.inFlight.list()
 	if len(current) >= maxInFlight {
@@ -90,9 +96,8 @@ func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 	return err
 }
 
-// settleResults stores a batch of results, even after the deadline of the call. Results whose rows are locked are sent to
-// r.results again after lockedPause. If the deadline has passed they are lost instead: their work is posted again when its
-// lease ends.
+// settleResults stores a batch of results, even after the deadline of the call. It sends results whose rows are locked to
+// r.results again after lockedPause. After the deadline it drops them instead: their work is posted again when its lease ends.
 func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) error {
 	if len(batch) == 0 {
 		return nil
@@ -120,7 +125,7 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithoutCancel(ctx), func() {}
 }
 
-// recoverPanic calls post, and converts a panic to a failed attempt: one piece of work must not end the process.
+// recoverPanic calls post, and converts a panic to a failed attempt.
 func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W) attempt) (a attempt) {
 	started := time.Now()
 	defer func() {
@@ -131,7 +136,7 @@ func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W)
 	return post(ctx, w)
 }
 
-// collect waits for a result, and returns all results that are ready. It returns without one when again or interval fires.
+// collect waits for a result, again or interval, and returns all results that are ready.
 func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan time.Time) (all []T) {
 	select {
 	case result := <-results:
@@ -149,12 +154,12 @@ func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan tim
 	}
 }
 
-// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one of them claims at a time; others
-// may still wait for their posts.
+// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one run claims at a time; others may still
+// wait for their posts.
 type workInFlight[W any] struct {
 	mu       sync.Mutex
 	claiming bool          // a run is claiming
-	again    chan struct{} // signals that run to claim again
+	again    chan struct{} // signals the claiming run to claim again
 	work     map[int]W     // by id
 	lastID   int
 	failures int // runs in a row that ended with an error
@@ -164,7 +169,7 @@ func newWorkInFlight[W any]() *workInFlight[W] {
 	return &workInFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
 }
 
-// add adds a piece of work, and returns the id by which it is removed.
+// add adds a piece of work and returns its id.
 func (f *workInFlight[W]) add(w W) (id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +196,7 @@ func (f *workInFlight[W]) list() []W {
 	return slices.Collect(maps.Values(f.work))
 }
 
-// start makes the caller the claiming run. If there is one already, start signals it to claim again instead.
+// start makes the caller the claiming run. If another run is claiming, start signals that run to claim again instead.
 func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,8 +211,8 @@ func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
 	return f.again, true
 }
 
-// stop ends the claiming even if the run was signalled to claim again. It returns the delay after which the caller must
-// wake another run: the calls that signalled this one may have returned without an error, and then nothing else wakes one.
+// stop ends the claiming, even if the run was signalled to claim again. It returns the delay after which the caller must wake
+// another run: the calls that signalled this one may have returned without an error, so nothing else wakes a run.
 func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -240,14 +245,3 @@ func (f *workInFlight[W]) takeAgain() bool {
 		return false
 	}
 }
-
-const leaseMargin = 15 * time.Second // added to the timeout of a post
-
-// limits apply to each pipeline separately. All callers of an account together have at most a quarter of the posts, no
-// matter how many endpoints and hosts they use. All failing webhook endpoints together have at most a quarter, too.
-var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
-
-// lockedPause is the time until a result whose rows another transaction locks is settled again. No other result waits for it.
-const lockedPause = 100 * time.Millisecond
-
-func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }

@@ -26,7 +26,7 @@ const contentType = "application/cloudevents+json; charset=utf-8"
 const (
 	headerBytes  = 16 << 10 // limit for the response header; a longer one is a failure
 	excerptBytes = 4 << 10  // read from the response body for the excerpt
-	drainBytes   = 64 << 10 // read from the response body altogether: a connection can be reused only after the whole body was read
+	drainBytes   = 64 << 10 // read from the response body altogether; a connection is reused only after the whole body was read
 	excerptRunes = 200      // length of the excerpt
 
 	idleConns        = 64
@@ -35,8 +35,7 @@ const (
 
 	maxRetryAfter = 24 * time.Hour
 
-	// lookupStep hides how long a lookup without a public address took: the time could show whether an internal name
-	// exists.
+	// lookupStep hides how long a lookup without a public address took, which could show whether an internal name exists.
 	lookupStep = 250 * time.Millisecond
 )
 
@@ -52,15 +51,15 @@ type attempt struct {
 	cancelled  bool          // the context of the caller of post ended first: the endpoint did not fail
 }
 
-// poster posts to URLs that callers have registered. It is safe for concurrent use.
+// poster posts to URLs of callers. It is safe for concurrent use.
 type poster struct {
 	timeout      time.Duration
 	transport    *http.Transport
-	logNonPublic func(host string, cause error) // logs, for an operator, the error behind errNotPublic; may be nil
+	logNonPublic func(host string, cause error) // logs the cause of errNotPublic for an operator; may be nil
 }
 
-// newPoster returns a poster. The timeout limits each try, including reading the response. Connecting and the TLS
-// handshake may each take half of it.
+// newPoster returns a poster. The timeout limits each try, including reading the response. Connecting and the TLS handshake may
+// each take half of the timeout.
 func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	dialer := &net.Dialer{Timeout: timeout / 2, ControlContext: newGuard(allowed).control}
 	return &poster{timeout: timeout, transport: &http.Transport{
@@ -79,8 +78,8 @@ func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 type postRequest struct {
 	url, contentType string
 	body             []byte
-	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil: there is none
-	refusal          func(body []byte) string                // returns why a 2xx response with this body is a failure, or "" for a success; nil: every 2xx is a success
+	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil = no signature
+	refusal          func(body []byte) string                // returns why a 2xx with this body is a failure, "" = it is none; nil = every 2xx is a success
 }
 
 const errBadURL = "the URL is not valid"
@@ -112,7 +111,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 	req.Header.Set("User-Agent", "Sendonce")
 	req.Header.Set("Content-Type", out.contentType)
 	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Receivers
-	// deduplicate by webhook-id. A robot has no webhook-id: its group may get the text twice.
+	// deduplicate by webhook-id. A robot cannot, so its group may get the text twice.
 	req.Header["Idempotency-Key"] = nil
 	if out.sign != nil {
 		if err := out.sign(req.Header, a.at); err != nil {
@@ -158,7 +157,7 @@ func untilStep(ctx context.Context, begin time.Time) {
 	}
 }
 
-// ended reports whether ctx has ended. It also checks the deadline, because a connection may time out before ctx is done.
+// ended reports whether ctx has ended or its deadline has passed: a connection may time out before ctx is done.
 func ended(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
@@ -189,8 +188,8 @@ func (a *attempt) readResponse(res *http.Response, refusal func(body []byte) str
 // excerpt returns the beginning of s as one line of printable text.
 func excerpt(s string) string { return text.Cut(text.Line(s), excerptRunes) }
 
-// describeError describes, for the caller that registered the URL, why there was no response. The text contains no IP
-// addresses, and nothing that the receiver chose.
+// describeError describes, for the caller that registered the URL, why there was no response. The text contains no IP address
+// and no text of the receiver.
 func (p *poster) describeError(err error) string {
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "the certificate is not valid: " + describeCertificateError(certificate.Err)
@@ -228,8 +227,8 @@ func describeProtocolError(err error) string {
 	return withoutQuotes(cause)
 }
 
-// withoutQuotes removes what an error of Go's libraries quotes from the response, such as "x" in `bad Content-Length "x"`:
-// the receiver chose that text, and errors are logged.
+// withoutQuotes removes the receiver's text that an error of Go's libraries quotes, such as "x" in `bad Content-Length "x"`:
+// errors are logged.
 func withoutQuotes(cause string) string {
 	for _, before := range []string{`"`, "malformed MIME header"} {
 		if start, quoted, ok := strings.Cut(cause, before); ok && quoted != "" {

@@ -12,16 +12,16 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-// maxPushAge limits the age of messages that push publishes: the relay may have published an older one so long ago that the
-// stream would not deduplicate it.
+// maxPushAge limits the age of messages that push publishes. The stream might not deduplicate an older message that the relay
+// has published.
 const maxPushAge = time.Minute
 
-// pushTimeout limits how long a batch waits for a subject without a stream, because the next batch waits for this one.
+// pushTimeout limits how long a batch waits for a subject without a stream. The next batch waits for the end of this one.
 const pushTimeout = 2 * time.Second
 
-// push publishes accepted messages to their receivers before they are saved, in their order. After they are saved, the relay
-// publishes the same send again with the same MsgID, which the stream deduplicates within its window. So a message that
-// cannot be published here is only sent later. Messages to URLs wait until they are saved.
+// push publishes accepted messages to their receivers before they are saved, in their order. The relay publishes each again
+// after it is saved, with the same MsgID, by which the stream deduplicates. So a message that push cannot publish is only sent
+// later. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // of accepted

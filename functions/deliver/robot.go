@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robotKind is a kind of chat robot. Each accepts a text in a JSON of its own, and most return 200 even if they refuse it.
+// robotKind is a kind of chat robot. Each kind has its own JSON for a text, and most return 200 even if they refuse the text.
 type robotKind struct {
 	body    func(text string) map[string]any
 	refusal func(body []byte) string // as in postRequest
@@ -36,7 +36,7 @@ func feishuText(text string) map[string]any {
 	return map[string]any{"msg_type": "text", "content": map[string]string{"text": text}}
 }
 
-// notRobot is the error for a 2xx response without a code of a robot, such as a login page.
+// notRobot is the error for a 2xx response without a robot's code, such as a login page.
 const notRobot = "the response is not that of such a robot: check the URL and the format"
 
 // errcodeRefusal reads the response of DingTalk and WeCom.
@@ -50,8 +50,8 @@ func errcodeRefusal(body []byte) string {
 	return refusedWith("errcode", *response.Code)
 }
 
-// feishuRefusal reads the response of Feishu and Lark. Older installations have no code when they accept a text, but a
-// StatusCode.
+// feishuRefusal reads the response of Feishu and Lark. Older installations return a StatusCode instead of a code if they accept
+// the text.
 func feishuRefusal(body []byte) string {
 	var response struct {
 		Code   *int64 `json:"code"`
@@ -69,8 +69,8 @@ func feishuRefusal(body []byte) string {
 	return notRobot
 }
 
-// refusedWith returns the error for a code, or "" for 0. It leaves out the text of the robot, because errors are logged.
-// The try keeps that text as its response.
+// refusedWith returns the error for a code, or "" for 0. It leaves out the robot's text, because errors are logged; the try has
+// that text as its response.
 func refusedWith(name string, code int64) string {
 	if code == 0 {
 		return ""

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// signDingTalk returns the URL of a robot of DingTalk with the signature in its query. DingTalk refuses timestamps that are
-// more than an hour old.
+// signDingTalk adds the signature to the query of the URL. DingTalk refuses timestamps that are more than an hour old.
 func signDingTalk(secret string, at time.Time, to string, _ map[string]any) (string, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -24,8 +23,8 @@ func signDingTalk(secret string, at time.Time, to string, _ map[string]any) (str
 	return u.String(), nil
 }
 
-// signFeishu adds the signature to the body for a robot of Feishu, which refuses timestamps that are more than an hour old.
-// Feishu defines that the timestamp and the secret are the key, and that the signed text is empty.
+// signFeishu adds the signature to the body. Feishu refuses timestamps that are more than an hour old. Feishu defines the
+// timestamp and the secret as the key, and signs an empty text.
 func signFeishu(secret string, at time.Time, to string, body map[string]any) (string, error) {
 	timestamp := strconv.FormatInt(at.Unix(), 10)
 	body["timestamp"], body["sign"] = timestamp, hmacBase64(timestamp+"\n"+secret, "")

@@ -13,9 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// trim removes old messages from the streams of events, messages and users if a trim is due. If one stream cannot be
-// trimmed, the others are trimmed, and the next trim tries again. If a stream that refused messages has room again, the
-// relay is woken at once.
+// trim removes old messages from the streams of events, messages and users if a trim is due. If one stream cannot be trimmed,
+// the others are trimmed, and the next trim tries again. trim wakes the relay if a stream that refused messages has room again.
 func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
 		return nil
@@ -55,12 +54,12 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
-// trimChecksPerStream is how many times the stream of events is checked while as many bytes of events are recorded as fit
-// in it. It is large, so that a stream just below the threshold of a trim is not full before the next check.
+// trimChecksPerStream is how often trimEventsIfNeeded trims while a stream's size of events is recorded. It is large, so that a
+// stream just below the threshold of a trim is not full before the next trim.
 const trimChecksPerStream = 16
 
-// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimChecksPerStream of its size. The
-// regular trim alone is too rare: one caller can fill the stream within a minute.
+// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimChecksPerStream of the stream's size.
+// The regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
@@ -76,7 +75,7 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 	}
 }
 
-// checkStreamAlerts raises and clears the alerts of streams, and schedules the next check while one is open.
+// checkStreamAlerts raises and clears the alerts of streams, and schedules the next check while an alert is open.
 func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	open, err := d.alertStore.CheckStreams(ctx, d.env.Bus().StreamUsage)
 	if open {
@@ -85,7 +84,7 @@ func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	return err
 }
 
-// messageStates returns the states of those messages that are final. A message that is missing in the result is not final.
+// messageStates returns the states of the final messages among ids.
 func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {

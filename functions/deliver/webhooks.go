@@ -69,14 +69,14 @@ func (d *deliverer) wakeAt(times []time.Time) {
 	}
 }
 
-// endpointState is one state of one endpoint, whose log lines are limited.
+// endpointState is a state of an endpoint.
 type endpointState struct {
 	id      task.ID
 	healthy bool
 }
 
-// logChange logs when an endpoint begins to fail, recovers or is disabled, but not each try. `make run` shows these lines
-// in its terminal. An endpoint that fails and recovers again and again has at most one line a minute for each of the two.
+// logChange logs when an endpoint begins to fail, recovers or is disabled, but not each try. `make run` shows these lines in its
+// terminal. An endpoint that fails and recovers again and again has at most one line a minute for each of these two states.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.HostOf(c.URL))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason
