@@ -31,11 +31,11 @@ func (t *tally) add(more *tally) {
 	}
 }
 
-// batch is the tasks that were claimed together; they are sent concurrently.
+// batch has the tasks that were claimed together, and sends them concurrently.
 type batch struct {
 	*sender
 	tally
-	reportBy time.Time // failed reports are retried until then
+	reportBy time.Time // until then failed reports are retried
 	token    token
 	sends    map[task.ID]subscribe.Send
 	paused   map[subscribe.CallerTemplate]bool
@@ -46,15 +46,11 @@ type batch struct {
 	errs        []error
 }
 
-func (s *sender) newBatch(deadline time.Time) *batch {
-	return &batch{sender: s, reportBy: deadline, tally: tally{results: map[string]int{}}}
-}
-
 // hasMore reports whether another batch should be claimed.
 func (b *batch) hasMore() bool { return b.claimed == b.cfg.Concurrency && b.stopReason == nil }
 
-// send claims a batch, and sends and reports all of it, even if ctx ends meanwhile. It returns errors of
-// the database. Tasks that could not be reported stay claimed until their leases expire.
+// send claims a batch, and sends and reports all of its tasks, even if ctx ends meanwhile. It returns errors of the database.
+// Tasks that could not be reported stay claimed until their leases expire.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()
@@ -94,9 +90,8 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 	return claimed, err
 }
 
-// prepare reads what all attempts need, and stops the batch on an error. It gets the token first, which
-// may take seconds: a message that is delivered, or a template that is paused, in this time must not be
-// sent.
+// prepare reads what all attempts need, and stops the batch on an error. It gets the token first, which may take seconds: if a
+// message is delivered or its template is paused meanwhile, the message must not be sent.
 func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
@@ -123,8 +118,8 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	}
 }
 
-// attempt sends the message of one task. It does not send if the batch was stopped, the message was sent
-// or its template is paused. It returns nil if the claim is lost.
+// attempt sends the message of one task, unless the batch was stopped, the message was sent or its template is paused. It returns
+// nil if the claim is lost.
 func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	m, found := b.sends[t.ID]
 	if stopped := b.stopped(); stopped != nil {
@@ -154,8 +149,7 @@ func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	return &r
 }
 
-// call sends a message. A panic becomes an unknown result, so that one message cannot end the process
-// while others are being sent.
+// call sends a message. A panic becomes an unknown result, so that the other messages are sent and reported.
 func (b *batch) call(ctx context.Context, m message) (r result) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -180,7 +174,7 @@ func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTempla
 	}
 }
 
-// fail adds an error to those that send returns.
+// fail adds err to the errors that send returns, unless it is nil.
 func (b *batch) fail(err error) {
 	if err == nil {
 		return

@@ -14,34 +14,29 @@ type class int8
 const (
 	// sent: WeChat accepted the message. Report success.
 	sent class = iota
-	// transient: WeChat did not accept the message, and may accept it later. Report a failure that
-	// should be retried.
+	// transient: WeChat did not accept the message, and may accept it later. Report a failure that should be retried.
 	transient
 	// throttled: too many calls in this minute. Release for retryAfter.
 	throttled
-	// away: no request was written, or there was no token. No attempt is used. Release for
-	// retryAfter.
+	// away: no request was written, or there was no token. No attempt is used. Release for retryAfter.
 	away
-	// tokenRefused: WeChat refused two tokens in a row, so nothing was sent. Release for retryAfter and
-	// log a warning: most likely another program forces refreshes of the same app's token.
+	// tokenRefused: WeChat refused two tokens in a row, so nothing was sent. Release for retryAfter and log a warning: most likely
+	// another program forces refreshes of the same app's token.
 	tokenRefused
 	// dataRefused: WeChat will never accept this message. Report a final failure.
 	dataRefused
-	// noConsent: the user has not consented to a message, or to no further one. Report a final failure
-	// that does not count in the failure rate. If an earlier attempt ended unknown, that attempt may have
-	// used the consent, or there never was one. Report a final unknown.
+	// noConsent: the user has not consented to this message. Report a final failure that does not count in the failure rate. If
+	// the outcome of an earlier attempt is unknown, that attempt may have used the consent: report a final unknown.
 	noConsent
 	// quotaSpent: no more calls today. Release, and pause the queue until quotaUntil.
 	quotaSpent
-	// misconfigured: no message can be sent until an operator acts. Release, pause the queue and log an
-	// error.
+	// misconfigured: no message can be sent until an operator acts. Release, pause the queue and log an error.
 	misconfigured
-	// unknown: the request was written and no usable response came. Report unknown; the submitter's
-	// policy decides.
+	// unknown: the request was written and no usable response came. Report unknown; the submitter's policy decides.
 	unknown
 )
 
-// String is the class as logs and metrics name it.
+// String returns the name of the class in logs and metrics.
 func (c class) String() string {
 	return [...]string{"sent", "transient", "throttled", "away", "token_refused", "data_refused", "no_consent", "quota_spent",
 		"misconfigured", "unknown"}[c]
@@ -82,8 +77,8 @@ var verdicts = map[int]verdict{
 	48004: {class: misconfigured}, // the app's permission was withdrawn
 }
 
-// classify returns the verdict on an errcode. An errcode that is not known is transient: it means that
-// nothing was delivered, so a retry cannot send the message twice, and retries are limited.
+// classify returns the verdict on an errcode. An unknown errcode is transient: nothing was delivered, so a retry cannot send the
+// message twice, and retries are limited.
 func classify(errcode int) verdict {
 	if v, known := verdicts[errcode]; known {
 		return v
@@ -116,8 +111,7 @@ func refusalResult(r *refusal) result {
 	return result{classify(r.errcode), strconv.Itoa(r.errcode), r.errmsg}
 }
 
-// tokenErrorResult is the result of an attempt that got no token because of err. Nothing was sent, so
-// no attempt is used.
+// tokenErrorResult returns the result of an attempt that got no token because of err. Nothing was sent, so no attempt is used.
 func tokenErrorResult(err error) result {
 	r := result{verdict{class: away, retryAfter: awayDelay}, codeNoToken, err.Error()}
 	refused, ok := errors.AsType[*refusal](err)
@@ -142,12 +136,11 @@ type refusal struct {
 
 func (r *refusal) Error() string { return "errcode " + strconv.Itoa(r.errcode) + ": " + r.errmsg }
 
-// quotaUntil returns the end of a pause for a spent quota: clockSlack after WeChat's midnight. A call
-// before that midnight would be refused and pause the queue for another day.
+// quotaUntil returns the end of a pause for a spent quota: clockSlack after WeChat's midnight. An earlier call would be refused
+// and pause the queue for another day.
 func quotaUntil(now time.Time) time.Time { return nextMidnight(now.Add(-clockSlack)).Add(clockSlack) }
 
-// nextMidnight returns when WeChat resets its daily quotas: 0:00 in Shanghai. That is UTC+8 all year
-// since 1991, so no time zone database is needed.
+// nextMidnight returns when WeChat resets its daily quotas: 0:00 in Shanghai, which is UTC+8 all year.
 func nextMidnight(now time.Time) time.Time {
 	shanghai := time.FixedZone("Asia/Shanghai", 8*60*60)
 	y, m, d := now.In(shanghai).Date()

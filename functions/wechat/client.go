@@ -24,8 +24,7 @@ const (
 	messageRunes = 300 // of a text that WeChat or another server sent
 
 	idleConnsPerHost = 32
-	// idleTimeout is short: the outcome of a request on a kept connection that WeChat closes at the same
-	// moment is unknown.
+	// idleTimeout is short: if WeChat closes an idle connection while a request is written to it, the outcome is unknown.
 	idleTimeout = 15 * time.Second
 )
 
@@ -39,8 +38,7 @@ type message struct {
 	Lang             string          `json:"lang,omitempty"`
 }
 
-// client calls WeChat for one app. Its methods may be called by many goroutines
-// at once.
+// client calls WeChat for one app. It is safe for concurrent use.
 type client struct {
 	base          *url.URL
 	appID, secret string
@@ -50,8 +48,7 @@ type client struct {
 	cached        cachedToken
 }
 
-// newClient makes the client of an app; base is https://api.weixin.qq.com or a server that replaces it.
-// The timeout limits each call, and half of it limits connecting and the TLS handshake.
+// newClient returns a client of an app. The timeout limits each call. Connecting and the TLS handshake may each take half of it.
 func newClient(base *url.URL, appID, secret string, timeout time.Duration, shared tokens) *client {
 	only1 := new(http.Protocols)
 	only1.SetHTTP1(true) // exchange relies on the transport's behaviour with HTTP/1
@@ -66,8 +63,8 @@ func newClient(base *url.URL, appID, secret string, timeout time.Duration, share
 	}}
 }
 
-// send makes one attempt to send m with a token that the method token returned. If WeChat refuses the
-// token, which means that it did not send, send replaces the token and tries once more.
+// send makes one attempt to send m with a token of the method token. If WeChat refuses the token, which means that WeChat did not
+// send m, send replaces the token and tries once more.
 func (c *client) send(ctx context.Context, t token, m message) result {
 	r := c.post(ctx, t, m)
 	if r.class != tokenRefused {
@@ -105,9 +102,9 @@ type response struct {
 	ExpiresIn   int64  `json:"expires_in"` // seconds
 }
 
-// exchange makes one POST of a JSON body and reads the response into a. After an error, written reports
-// whether a part of the request may have been written; if not, WeChat has not received it. Errors may
-// contain the request: pass them through clean.
+// exchange makes one POST of a JSON body and reads the response into a. After an error, written reports whether a part of the
+// request may have been written; if not, WeChat has not received the request. Errors may contain the request: pass them through
+// clean.
 func (c *client) exchange(ctx context.Context, a *response, path, query string, body any) (written bool, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -118,9 +115,9 @@ func (c *client) exchange(ctx context.Context, a *response, path, query string, 
 	limited, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("timed out after %s", c.timeout))
 	defer cancel()
 
-	// RoundTrip returns an error only after its writing has ended, so WroteRequest has been called by then
-	// if a byte was written. It uses a second connection only if nothing was written to the first. The
-	// request must not have the header Idempotency-Key: with it RoundTrip would repeat the request.
+	// RoundTrip returns an error only after its writing has ended: if a byte was written, WroteRequest has been called. RoundTrip
+	// uses a second connection only if nothing was written to the first. The request must not have the header Idempotency-Key:
+	// with it, RoundTrip would repeat the request.
 	var wrote atomic.Bool
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(limited, &httptrace.ClientTrace{
 		GetConn:      func(string) { wrote.Store(false) },

@@ -41,10 +41,7 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := newFakeClient(t, w)
-			token, err := client.token(t.Context())
-			require.NoError(t, err)
+			w, client, token := newClientWithToken(t)
 			client.transport.CloseIdleConnections()
 			var dials atomic.Int32
 			client.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -79,10 +76,7 @@ func TestTransportDoesNotRepeatRequests(t *testing.T) {
 
 func TestCancelledSendIsNotAwayIfItArrived(t *testing.T) {
 	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := newFakeClient(t, w)
-	token, err := client.token(t.Context())
-	require.NoError(t, err)
+	w, client, token := newClientWithToken(t)
 	results := map[string]class{}
 	for i := range 300 {
 		m := testMessage()

@@ -33,6 +33,16 @@ func newFakeClient(t *testing.T, w *sandbox.WeChat) *client {
 	return newTestClient(t, w.URL(), time.Minute, new(memoryTokens))
 }
 
+// newClientWithToken returns a fake WeChat, and a client of it with its token.
+func newClientWithToken(t *testing.T) (*sandbox.WeChat, *client, token) {
+	t.Helper()
+	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+	c := newFakeClient(t, w)
+	token, err := c.token(t.Context())
+	require.NoError(t, err)
+	return w, c, token
+}
+
 // sendWithToken gets a token and sends a message, as the function wechat does.
 func (c *client) sendWithToken(t *testing.T, m message) result {
 	t.Helper()
@@ -200,9 +210,7 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 
 	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
-		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		token, err := newFakeClient(t, w).token(t.Context())
-		require.NoError(t, err)
+		w, _, token := newClientWithToken(t)
 		client := newFakeClient(t, w) // without a connection that it could reuse
 		require.NoError(t, w.Stop())
 		r := client.send(t.Context(), token, testMessage())
@@ -222,10 +230,7 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 
 	t.Run("cancelled context", func(t *testing.T) {
 		t.Parallel()
-		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		client := newFakeClient(t, w)
-		token, err := client.token(t.Context())
-		require.NoError(t, err)
+		w, client, token := newClientWithToken(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.Equal(t, result{wantAway, codeNotSent, "context canceled"}, client.send(ctx, token, testMessage()))
@@ -244,10 +249,7 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 
 func TestCancelledSendIsUnknown(t *testing.T) {
 	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := newFakeClient(t, w)
-	token, err := client.token(t.Context())
-	require.NoError(t, err)
+	w, client, token := newClientWithToken(t)
 	w.InjectFault(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true})
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan result, 1)

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,33 +19,19 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// postEvent calls the function. It returns an error if the process is killed before it responds.
-func postEvent(url string) error {
-	req, err := http.NewRequest(http.MethodPost, url+"/events/wechat", strings.NewReader(`{}`))
-	if err != nil {
-		return err
-	}
-	req.SetBasicAuth("admin", "secret")
-	for name, value := range map[string]string{"Content-Type": "application/json", "Ce-Specversion": "1.0", "Ce-Id": "1", "Ce-Source": "test", "Ce-Type": "tick"} {
-		req.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	return res.Body.Close()
-}
-
 // begin calls the function and does not wait for the response.
 func (c *wechatServer) begin() {
 	var call sync.WaitGroup
-	url := c.URL
-	call.Go(func() { _ = postEvent(url) }) // it may be killed
+	req := c.Request(context.Background(), "POST", "/events/wechat", `{}`, cluster.TickHeader...)
+	call.Go(func() {
+		if res, err := http.DefaultClient.Do(req); err == nil { // an error: the process was killed
+			_ = res.Body.Close()
+		}
+	})
 	c.T.Cleanup(call.Wait)
 }
 
-// beginWithoutToken is begin, and returns when the function waits for a token. The token is
-// returned after ClearFaults.
+// beginWithoutToken is begin, and returns when the function waits for a token. ClearFaults ends the wait.
 func (c *wechatServer) beginWithoutToken() {
 	c.T.Helper()
 	c.fake.InjectFault(sandbox.WeChatFault{TokenCalls: true, Delay: time.Hour})
@@ -109,8 +94,7 @@ func (k *rowLock) endWaiters() {
 	k.release()
 }
 
-// killAt clears the faults, and kills the function when one of its statements waits for the
-// locked task. The task stays locked.
+// killAt clears the faults, and kills the function when one of its statements waits for the locked task. The task stays locked.
 func (c *wechatServer) killAt(o subscribe.Submitted, statement string) *rowLock {
 	c.T.Helper()
 	row := c.lockTask(o)
@@ -135,8 +119,8 @@ func (c *wechatServer) beginAndCall(f sandbox.WeChatFault) {
 	c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 }
 
-// Each step kills the function at another point of a send. safe means that the task was not
-// marked as sending, so that another process sends it.
+// Each step kills the function at another point of a send. safe means that the task was not marked as sending, so that another
+// process sends it.
 var steps = []struct {
 	name string
 	kill func(c *wechatServer, o subscribe.Submitted)
@@ -176,6 +160,22 @@ var steps = []struct {
 	}, false},
 }
 
+// terminate sends SIGTERM to the function, clears the faults when the function is draining, and requires that it exits with 0.
+func (c *wechatServer) terminate() {
+	c.T.Helper()
+	exited := make(chan int, 1)
+	go func() {
+		code, err := c.process.Terminate(cluster.WaitLimit)
+		if err != nil {
+			code = -1
+		}
+		exited <- code
+	}()
+	require.NoError(c.T, c.process.WaitFor(c.T.Context(), `"draining"`))
+	c.fake.ClearFaults()
+	require.Zero(c.T, <-exited, c.process.Output())
+}
+
 // finish ends all leases and calls the function until no task is claimed or pending.
 func (c *wechatServer) finish() {
 	c.T.Helper()
@@ -187,8 +187,8 @@ func (c *wechatServer) finish() {
 	require.LessOrEqual(c.T, len(c.fake.Sends()), c.Count(`select count(*) from send_logs`), "there are no more calls than claims")
 }
 
-// Each step is tested with policy hold, and each other policy at one step only: the tests of
-// the store cover what each policy does when a lease expires.
+// Each step is tested with the policy hold, and each other policy at one step only: the tests of the store cover what each policy
+// does when a lease expires.
 func TestKilledFunctionFollowsPolicy(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps {
@@ -296,21 +296,4 @@ func TestEndingFunctionFinishesItsSendsAndReleasesRest(t *testing.T) {
 		c.terminate()
 		require.Equal(t, "pending, retries 0; row 0 not_sent; calls 0, delivered 0", c.outcome(claimed))
 	})
-}
-
-// terminate sends SIGTERM to the function, clears the faults once it is draining, and
-// requires that it exits with 0.
-func (c *wechatServer) terminate() {
-	c.T.Helper()
-	exited := make(chan int, 1)
-	go func() {
-		code, err := c.process.Terminate(cluster.WaitLimit)
-		if err != nil {
-			code = -1
-		}
-		exited <- code
-	}()
-	require.NoError(c.T, c.process.WaitFor(c.T.Context(), `"draining"`))
-	c.fake.ClearFaults()
-	require.Zero(c.T, <-exited, c.process.Output())
 }

@@ -11,8 +11,7 @@ import (
 
 const reportRetryDelay = 500 * time.Millisecond // between attempts to report while the database is unavailable
 
-// report returns the report of an attempt. mayHaveBeenSent means that the outcome of an earlier attempt of the
-// message is unknown.
+// report returns the report of an attempt. mayHaveBeenSent means that the outcome of an earlier attempt is unknown.
 func (r *result) report(mayHaveBeenSent bool) task.Report {
 	switch r.class {
 	case sent:
@@ -31,8 +30,8 @@ func (r *result) report(mayHaveBeenSent bool) task.Report {
 	}
 }
 
-// report writes the result of a task. While the database is unavailable it retries until reportBy, and
-// for at least reportTime.
+// report writes the result of a task. While the database is unavailable, report retries until reportBy, and for at least
+// reportTime.
 func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	if r == nil {
 		b.count("lost")
@@ -46,7 +45,11 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	}
 	report := &tasks.Report{Report: r.report(b.sends[t.ID].MayHaveBeenSent), Request: request}
 	report.TaskID, report.AppID, report.CallerID, report.ClaimID = t.ID, b.app, task.ServiceCaller, t.ClaimID
-	retries, cancel := context.WithDeadline(ctx, later(b.reportBy, time.Now().Add(reportTime)))
+	deadline := b.reportBy
+	if least := time.Now().Add(reportTime); least.After(deadline) {
+		deadline = least
+	}
+	retries, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for {
 		outs, errs := b.tasks.Report([]*tasks.Report{report})
@@ -63,14 +66,7 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// wake schedules sweep for when the task is due next, and wakes a claim if it is pending.
+// wake schedules sweep for when a reported task is due next, and wakes a claim if the task is pending.
 func (b *batch) wake(out tasks.Reported) {
 	if out.Verdict != task.Applied {
 		return

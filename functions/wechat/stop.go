@@ -11,12 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// pausedBy is the name of this function in the pauses of the queue that it starts.
-const pausedBy = "wechat"
-
-// stop ends the batch: no further attempt is started. For a spent quota or wrong settings it also pauses
-// the queue. It does so before the rest of the batch is released, so that the released tasks wait for the
-// end of the pause.
+// stop ends the batch: no further attempt is started. For a spent quota or wrong settings stop also pauses the queue, before the
+// rest of the batch is released, so that the released tasks wait for the end of the pause.
 func (b *batch) stop(ctx context.Context, r result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,7 +36,7 @@ func (b *batch) stop(ctx context.Context, r result) {
 	default:
 		return
 	}
-	if err := b.tasks.PauseQueueAs(ctx, p, pausedBy); err != nil {
+	if err := b.tasks.PauseQueueAs(ctx, p, "wechat"); err != nil {
 		b.errs = append(b.errs, err)
 	}
 	b.env.WakeSweepAt(p.Until)
@@ -56,8 +52,8 @@ func (b *batch) stopped() *result {
 	return b.stopReason
 }
 
-// strike counts an error caused by the template, or by the data or page of the caller; three in a row
-// pause the template for this caller.
+// strike counts an error caused by the template, or by the data or page of the caller. Three in a row pause the template for this
+// caller.
 func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	paused, err := b.subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
 	b.fail(err)

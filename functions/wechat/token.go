@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 )
 
-// renewBefore is how long before it expires a token is replaced. WeChat issues a new token in the last
-// five minutes of the old one, when both are valid.
+// renewBefore is how long before its expiry a token is replaced. WeChat issues a new token in the last five minutes of the old
+// one, when both are valid.
 const renewBefore = 4 * time.Minute
 
 // maxTokenLife limits expires_in; WeChat's tokens are valid for two hours.
@@ -25,10 +25,25 @@ type tokens interface {
 	// Token returns the newest token, which may have expired, or the zero token if there is none.
 	Token(ctx context.Context) (token, error)
 
-	// Refresh replaces stale and returns the newest token. It calls fetch and stores its token, unless
-	// another instance has already replaced stale. Among all instances at most one fetch runs at a time.
-	// After an error of fetch nothing has changed.
+	// Refresh calls fetch and stores its token in place of stale, unless another instance has already replaced stale. It returns
+	// the newest token. Among all instances at most one fetch runs at a time. After an error of fetch nothing has changed.
 	Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error)
+}
+
+// sharedTokens stores the token of an app in the database.
+type sharedTokens struct {
+	subscribe *subscribe.Store
+	appID     string
+}
+
+const provider = "wechat" // in the table of provider tokens
+
+func (s sharedTokens) Token(ctx context.Context) (token, error) {
+	return s.subscribe.ProviderToken(ctx, provider, s.appID)
+}
+
+func (s sharedTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
+	return s.subscribe.RefreshProviderToken(ctx, provider, s.appID, stale, fetch)
 }
 
 // cachedToken is this instance's copy of the shared token.
@@ -38,7 +53,7 @@ type cachedToken struct {
 	until time.Time // after this the shared token is read again
 }
 
-// token returns a token to send with. tokenErrorResult converts its error to the result of an attempt.
+// token returns a token for a send. tokenErrorResult converts its error to the result of an attempt.
 func (c *client) token(ctx context.Context) (token, error) {
 	c.cached.mu.Lock()
 	defer c.cached.mu.Unlock()
@@ -52,7 +67,7 @@ func (c *client) token(ctx context.Context) (token, error) {
 	return c.cached.store(t, err)
 }
 
-// replace returns a token in place of one that WeChat refused.
+// replace returns another token than the refused one.
 func (c *client) replace(ctx context.Context, refused token) (token, error) {
 	c.cached.mu.Lock()
 	defer c.cached.mu.Unlock()
@@ -70,8 +85,8 @@ func (c *cachedToken) store(t token, err error) (token, error) {
 	return t, nil
 }
 
-// fetchToken requests the stable token in normal mode, in which all requests get the same one. It never
-// forces a refresh: that would revoke the token that others are using, and is limited to 20 times a day.
+// fetchToken requests the stable token in normal mode, in which all requests get the same one. It never forces a refresh, which
+// would revoke the token that others are using and is limited to 20 times a day.
 func (c *client) fetchToken(ctx context.Context) (token, error) {
 	started := time.Now()
 	var a response

@@ -64,10 +64,7 @@ func TestSendReplacesRefusedToken(t *testing.T) {
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
-			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := newFakeClient(t, w)
-			token, err := client.token(t.Context())
-			require.NoError(t, err)
+			w, client, token := newClientWithToken(t)
 			if c.invalidate != nil {
 				c.invalidate(t, w)
 			} else {
@@ -171,10 +168,7 @@ func TestTokenErrorUsesNoAttempt(t *testing.T) {
 
 func TestFailedTokenReplacementUsesNoAttempt(t *testing.T) {
 	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := newFakeClient(t, w)
-	token, err := client.token(t.Context())
-	require.NoError(t, err)
+	w, client, token := newClientWithToken(t)
 	w.ExpireTokens()
 	w.InjectFault(sandbox.WeChatFault{TokenCalls: true, Drop: true, Times: 1})
 	r := client.send(t.Context(), token, testMessage())

@@ -1,19 +1,15 @@
-// Package wechat is the event function that sends subscribe messages, the tasks of queue wechat,
-// through WeChat:
+// Package wechat is the event function that sends subscribe messages, the tasks of queue wechat, through WeChat:
 //
 //	POST /events/wechat
 //
-// It marks a task as sending just before it sends the request. If the process dies before that, the
-// message was not sent and is sent later; if it dies after that, the message may have been sent, and
-// the task's on_unknown decides.
+// It marks a task as sending just before it sends the request. If the process dies before the mark, the message was not sent and
+// is sent later. If it dies after the mark, the message may have been sent, and the task's on_unknown decides.
 //
-// The response of WeChat decides the report (classify.go). If it is about WeChat or this app and not
-// about the message, the rest of the batch is released, which uses no attempt. A spent quota pauses
-// the queue until midnight in Shanghai, and wrong settings until an operator resumes it; after other
-// errors the tasks are claimed again later, in their order.
+// The response of WeChat decides the report (classify.go). If the response is about WeChat or this app and not about the message,
+// the rest of the batch is released, which uses no attempt. A spent quota pauses the queue until midnight in Shanghai, and wrong
+// settings pause it until an operator resumes it. After other errors the tasks are claimed again later, in their order.
 //
-// If another send of the same message was delivered meanwhile, the task fails with ALREADY_SENT, as
-// it sent nothing, and the message stays sent.
+// If another send of the same message was delivered meanwhile, the task fails with ALREADY_SENT, and the message stays sent.
 package wechat
 
 import (
@@ -33,7 +29,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is the function's settings.
+// Config has the function's settings.
 type Config struct {
 	BaseURL     url.URL       `envconfig:"WECHAT_BASE_URL" default:"https://api.weixin.qq.com" desc:"URL of the WeChat API, or of a replacement"`
 	AppID       string        `envconfig:"WECHAT_APP_ID" desc:"app id of the mini program; empty sends no subscribe messages"`
@@ -42,7 +38,7 @@ type Config struct {
 	Concurrency int           `envconfig:"WECHAT_CONCURRENCY" default:"32" desc:"subscribe messages that one call of the function sends at once, 1 to 500; up to four calls are made at once"`
 }
 
-// Validate checks what the types alone cannot.
+// Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(c.BaseURL.Scheme != "http" && c.BaseURL.Scheme != "https" || c.BaseURL.Host == "", "WECHAT_BASE_URL", "must be a URL such as https://api.weixin.qq.com")
@@ -78,12 +74,11 @@ type sender struct {
 	logDisabled func() // logs once that there is no app id
 }
 
-// lease is longer than an attempt, which makes up to three calls of WeChat: two sends and a token
-// between them.
+// lease is longer than an attempt, which makes up to three calls of WeChat: two sends and a token between them.
 func (s *sender) lease() time.Duration { return 3*s.cfg.Timeout + 45*time.Second }
 
-// send sends pending tasks, batch by batch, until no more can be claimed or a batch was stopped. If the
-// time of the call is over before that, or the process is draining, it wakes another call.
+// send sends pending tasks, batch by batch, until no more can be claimed or a batch was stopped. If the time of the call ends
+// first, or the process is draining, send wakes another call.
 func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if s.cfg.AppID == "" {
 		s.logDisabled()
@@ -97,7 +92,7 @@ func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) erro
 			s.env.WakeWeChatAt(time.Time{})
 			return nil
 		}
-		b := s.newBatch(deadline)
+		b := &batch{sender: s, reportBy: deadline, tally: tally{results: map[string]int{}}}
 		err := b.send(ctx)
 		total.add(&b.tally)
 		if err != nil || !b.hasMore() {

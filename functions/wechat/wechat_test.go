@@ -80,8 +80,8 @@ func (c *wechatServer) advance(d time.Duration) {
 	c.Exec(`update task_live set due_at = due_at - make_interval(secs => $1) where state = 0`, d.Seconds())
 }
 
-// outcome describes the outcome of a message in one line: its task, its row, and the numbers of
-// calls to WeChat and of delivered messages.
+// outcome returns the state of a message in one line: its task, its row, and the numbers of calls to WeChat and of delivered
+// messages.
 func (c *wechatServer) outcome(o subscribe.Submitted) string {
 	c.T.Helper()
 	now, err := c.db.Tasks.ByID(c.T.Context(), o.TaskID)
@@ -101,8 +101,7 @@ func (c *wechatServer) logged(level slog.Level) int {
 	return strings.Count(c.process.Output(), `"level":"`+level.String()+`"`)
 }
 
-// requireOneError waits until the process has logged an error, and requires that it is the
-// only one.
+// requireOneError waits until the process has logged an error, and requires that it is the only one.
 func (c *wechatServer) requireOneError() {
 	c.T.Helper()
 	cluster.Eventually(c.T, func() bool { return c.logged(slog.LevelError) > 0 })
@@ -110,9 +109,7 @@ func (c *wechatServer) requireOneError() {
 }
 
 func (c *wechatServer) dueIn(o subscribe.Submitted) time.Duration {
-	var seconds float64
-	require.NoError(c.T, c.Owner.QueryRow(c.T.Context(), `select extract(epoch from due_at - now())::float8 from task_live where id = $1`, o.TaskID).Scan(&seconds))
-	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	return time.Duration(c.Count(`select round(extract(epoch from due_at - now()))::int from task_live where id = $1`, o.TaskID)) * time.Second
 }
 
 // scripted returns an errcode for n calls to send a message; 0 = all.
@@ -123,13 +120,13 @@ func scripted(errcode, n int) sandbox.WeChatFault {
 // One errcode of each class; client_test.go has the class of every errcode.
 func TestErrcodesDecideTheOutcome(t *testing.T) {
 	t.Parallel()
-	hold := func(s *subscribe.Submission) { s.OnUnknown = task.Hold }
-	fail := func(s *subscribe.Submission) { s.OnUnknown = task.Fail }
+	hold := []func(*subscribe.Submission){func(s *subscribe.Submission) { s.OnUnknown = task.Hold }}
+	fail := []func(*subscribe.Submission){func(s *subscribe.Submission) { s.OnUnknown = task.Fail }}
 	lost := sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1}
 	for _, c := range []struct {
 		name   string
 		fault  sandbox.WeChatFault
-		change func(*subscribe.Submission)
+		change []func(*subscribe.Submission)
 		once   string        // the outcome of one call of the function
 		waits  time.Duration // until the retry
 		then   string        // the outcome after it, without the fault
@@ -157,11 +154,7 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 			if c.name != "sent" {
 				s.fake.InjectFault(c.fault)
 			}
-			o := s.submit(1, func(sub *subscribe.Submission) {
-				if c.change != nil {
-					c.change(sub)
-				}
-			})
+			o := s.submit(1, c.change...)
 			s.run()
 			require.Equal(t, c.once, s.outcome(o))
 			if c.waits != 0 {

@@ -173,10 +173,13 @@ func (s *Client) Do(method, path, body string, header ...string) Reply {
 	return r
 }
 
+// TickHeader has the names and values of the header of a tick.
+var TickHeader = []string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick"}
+
 // Tick calls an event function directly, as a platform's timer would.
 func (s *Client) Tick(function string) Reply {
 	s.T.Helper()
-	return s.Do("POST", "/events/"+function, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
+	return s.Do("POST", "/events/"+function, `{}`, TickHeader...)
 }
 
 // NewCaller creates a caller with one role and its queues (none = all), and returns its client.

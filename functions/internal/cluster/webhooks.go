@@ -61,7 +61,7 @@ func MakeDue(c *Cluster) {
 	c.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
 }
 
-// Metrics reads /metrics of a process.
+// Metrics reads /metrics of a process without a password.
 func Metrics(t *testing.T, base string) string {
 	t.Helper()
 	res, err := http.Get(base + "/metrics")
@@ -69,6 +69,7 @@ func Metrics(t *testing.T, base string) string {
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
+	require.Equal(t, 200, res.StatusCode, string(text))
 	return string(text)
 }
 
