@@ -10,9 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedMessage returns a message that is in the stream of accepted messages and not saved yet,
-// even if TWO_PHASE_ENABLED is now false. The error is server_busy while NATS is unavailable,
-// because the message may exist.
+// acceptedMessage returns a message that is in the stream of accepted messages and not saved yet, even if TWO_PHASE_ENABLED is
+// now false. While NATS is unavailable the error is server_busy, because the message may exist.
 func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	if h.env.Bus() == nil {
 		return api.MessageResponse{}, messageNotFound()
@@ -37,8 +36,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 	}, nil
 }
 
-// lookUpAccepted returns the message with this id in the stream of accepted messages, or nil if
-// there is none.
+// lookUpAccepted returns the message with this id in the stream of accepted messages, or nil if there is none.
 func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Submission, error) {
 	found, err := h.env.Bus().LookUp(ctx, id.String())
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/messages"
@@ -11,9 +13,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// confirm records that a receiver has the message. It may be repeated. For a caller that is not a
-// receiver the error is not_found: no row is locked, and the call takes as long as for an unknown
-// id, so that its time does not reveal that the message exists.
+// maxToken limits the characters of a token; issued tokens are shorter.
+const maxToken = 100
+
+// receivedRequest adds validation to api.ReceivedRequest.
+type receivedRequest api.ReceivedRequest
+
+func (r *receivedRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.User("consumer", r.Consumer)
+	bad.AtMost("token", r.Token, maxToken)
+	return bad
+}
+
+// confirm records that a receiver has the message. It may be repeated. For a caller that is not a receiver the error is
+// not_found. Such a call locks no row and takes as long as for an unknown id, so it does not reveal that the message exists.
 func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
 	id, err := c.ID(resourceName)
 	if err != nil {
@@ -47,11 +61,10 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	return nil, nil
 }
 
-// notFoundOrBusy returns the error for a message that is not in the database. With
-// TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may call before its message is saved. The error is
-// then server_busy, and its text ends with retry, which says what to do. The error is not_found if
-// visible returns false for the accepted message, or if another message is saved under its id: then
-// the accepted message will be rejected, and a retry cannot succeed.
+// notFoundOrBusy returns the error for a message that is not in the database. With TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may
+// call before its message is saved: then the error is server_busy, and its text ends with retry, which says what to do. The error
+// is not_found if visible returns false for the accepted message. It is also not_found if another message is saved under the same
+// id, because the accepted message will be rejected.
 func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string, visible func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return messageNotFound()

@@ -50,8 +50,7 @@ func (r *conversationRequest) Validate() []task.Field {
 	return bad
 }
 
-// conversation returns a page of the messages between two users. Only they, admins and viewers
-// may read it.
+// conversation returns a page of the messages between two users. Only these two, admins and viewers may read it.
 func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversationRequest) (any, error) {
 	pair, _ := membersOf(req.Between)
 	if _, ok := pair.other(c.Caller.Name); !ok && !c.ReadsAll() {
@@ -66,10 +65,7 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 		return nil, err
 	}
 	page := pageOf(c, found.Messages, found.More)
-	read := map[string]api.ReadCursor{}
-	for i, name := range pair {
-		read[name] = readCursor(found.Read[i])
-	}
+	read := map[string]api.ReadCursor{pair[0]: readCursor(found.Read[0]), pair[1]: readCursor(found.Read[1])}
 	return api.ConversationResponse{Items: page.Items, NextAfter: page.NextAfter, Read: read}, nil
 }
 
@@ -95,8 +91,7 @@ func (r *peersRequest) Validate() []task.Field {
 	return bad
 }
 
-// peers returns a page of the users who wrote to a user. Only that user, admins and viewers may
-// read it.
+// peers returns a page of the users who wrote to a user. Only that user, admins and viewers may read it.
 func (h *handlers) peers(ctx context.Context, c *fn.Call, req peersRequest) (any, error) {
 	user := req.User
 	if user == "" || !c.ReadsAll() {
@@ -134,8 +129,7 @@ func (r *readRequest) Validate() []task.Field {
 	return bad
 }
 
-// markRead moves the read cursor of a member forward; a repeat or an earlier message changes
-// nothing.
+// markRead moves the read cursor of a member forward. A repeat or an earlier message changes nothing.
 func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, error) {
 	reader, err := c.ActFor(req.Reader)
 	if err != nil {

@@ -1,13 +1,12 @@
-// Package messages is the reliable message service. A caller submits a message, which is sent
-// until its receiver confirms it, and reads its state:
+// Package messages is the reliable message service. A caller submits a message, which is sent until its receiver confirms it, and
+// reads its state:
 //
 //	POST /api/v1/messages
 //	GET  /api/v1/messages/{id}
 //	GET  /api/v1/messages/by-key/{client_msg_id}
 //	POST /api/v1/messages/{id}/received
 //
-// It lists the messages between two users with each user's read position, lists who wrote to a
-// user, and stores read positions:
+// It lists the messages between two users with each user's read cursor, lists who wrote to a user, and moves read cursors:
 //
 //	GET  /api/v1/messages?between=ann,bob
 //	GET  /api/v1/messages/peers
@@ -20,11 +19,10 @@
 //	POST /api/v1/messages/{id}/redrive, /api/v1/messages/redrive
 //	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
 //
-// A 200 means that the message is committed to the database and will be sent until its receiver has
-// confirmed it or it was sent max_sends times. A 202 (ack accepted) means that the message is stored
-// in a stream and will be committed later. Until then a failure can lose it; the field durability of
-// the response says which failures it survives. A receiver gets the message's id as the id of the
-// CloudEvent, not as part of the data.
+// A 200 means that the message is committed to the database and will be sent until its receiver has confirmed it or it was sent
+// max_sends times. A 202 (ack accepted) means that the message is stored in a stream and will be committed later. Until then a
+// failure can lose the message; the field durability of the response says which failures it survives. A receiver gets the
+// message's id as the id of the CloudEvent, not as part of the data.
 package messages
 
 import (
@@ -33,6 +31,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/message"
@@ -45,7 +44,7 @@ import (
 // Function serves the routes of reliable messages.
 var Function = fn.HTTP("messages", New)
 
-// New returns the routes. It runs once per cold start and makes no network calls.
+// New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	h := &handlers{messages: env.Messages, env: env, intake: intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
@@ -111,6 +110,15 @@ func (h *handlers) message(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 	return h.ownMessage(ctx, c, id)
 }
 
+// byKeyRequest adds validation to api.MessageByKeyRequest.
+type byKeyRequest api.MessageByKeyRequest
+
+func (r *byKeyRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.User("from", r.From)
+	return bad
+}
+
 func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, error) {
 	key := c.PathValue("client_msg_id")
 	if !task.ValidKey(key) {
@@ -123,8 +131,8 @@ func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any
 	return h.ownMessage(ctx, c, message.ID(c.Caller.ID, from, key))
 }
 
-// ownMessage returns a message of the caller. The error is not_found for another caller's
-// message, unless the caller is an admin or a viewer.
+// ownMessage returns a message of the caller. The error is not_found for another caller's message, unless the caller is an admin
+// or a viewer.
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
 }
@@ -134,8 +142,7 @@ func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, 
 	m, err := h.messages.ByID(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !visible(m):
-		// The same path for a hidden message as for a missing one: otherwise the response time would
-		// reveal that the message exists.
+		// A hidden message takes as long as a missing one: otherwise the response time would reveal that the message exists.
 		return h.acceptedMessage(ctx, c, id)
 	case err != nil:
 		return api.MessageResponse{}, err
@@ -151,8 +158,7 @@ func pageOf(c *fn.Call, found []messages.Detail, more bool) api.Page[api.Message
 
 func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
-// shownTo returns the address of a message for the caller. A viewer sees only the host of a URL of
-// another caller.
+// shownTo returns the address of a message for the caller. A viewer sees only the host of another caller's URL.
 func shownTo(c *fn.Call, to message.Address, owner int64) string {
 	if to.Kind == message.URL && owner != c.Caller.ID {
 		return c.ShownURL(to.Name)

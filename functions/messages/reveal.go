@@ -23,8 +23,7 @@ func (r *revealRequest) Validate() []task.Field {
 	return bad
 }
 
-// reveal returns the data of messages for the console, which hides data by default. Each reveal is
-// recorded before the response.
+// reveal returns the data of messages for the console, which hides data by default. Each reveal is recorded before the response.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (any, error) {
 	if err := c.Reserve(ctx, len(req.IDs)*message.MaxData); err != nil {
 		return nil, err
@@ -32,8 +31,10 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (a
 	revealed := api.MessageRevealResponse{Items: []api.RevealedMessage{}}
 	var ids []task.ID
 	for _, text := range req.IDs {
-		id, _ := task.ParseID(text) // valid
-		m, err := h.readableMessage(ctx, c, id, func(m messages.Detail) bool { return isMember(c.Caller.Name, m) })
+		id, _ := task.ParseID(text)                                            // valid
+		m, err := h.readableMessage(ctx, c, id, func(m messages.Detail) bool { // also for both users of a conversation
+			return m.Kind == message.User && (m.From == c.Caller.Name || m.Destination == c.Caller.Name)
+		})
 		if task.CodeOf(err) == task.CodeNotFound {
 			continue
 		}
@@ -44,9 +45,4 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (a
 		revealed.Items = append(revealed.Items, api.RevealedMessage{ServerMsgID: m.ServerMsgID, Data: m.Data})
 	}
 	return revealed, h.messages.RecordReveal(ctx, ids, c.Operator(req.Reason))
-}
-
-// isMember reports whether a message is part of a conversation of a user.
-func isMember(user string, m messages.Detail) bool {
-	return m.Kind == message.User && (m.From == user || m.Destination == user)
 }
