@@ -19,8 +19,7 @@ const (
 	maxFailures     = 200
 )
 
-// visibleTo returns the caller to whose messages a list is limited, or nil for an admin or a
-// viewer, who sees all.
+// visibleTo returns the caller whose messages a list has, or nil (all) for an admin or a viewer.
 func visibleTo(c *fn.Call) *int64 {
 	if c.ReadsAll() {
 		return nil
@@ -40,9 +39,8 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// sent reports whether a message was sent by this caller or another one, so that no caller sends it a
-// second time. A caller with a list of business types gets an error for another caller's message,
-// as it does from send.
+// sent reports whether this or another caller has sent a message, so that no caller sends it a second time. A caller with a list
+// of business types gets an error for another caller's message, as it does from send.
 func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if err := checkQueue(c, task.WeChatQueue); err != nil {
 		return nil, err
@@ -196,8 +194,7 @@ func parseSendCursor(text string) (cursor subscribe.SendCursor, ok bool) {
 	return cursor, ok
 }
 
-// detail returns a message with a page of its sends, newest first, each with the state of its
-// task.
+// detail returns a message with a page of its sends, newest first, each with the state of its task.
 func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (any, error) {
 	l, err := h.ownMessage(ctx, c)
 	if err != nil {
@@ -227,7 +224,6 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 	return detail, nil
 }
 
-// logResponse converts a row of subscribe_message_logs to a response.
 func logResponse(l subscribe.Log) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
 		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,

@@ -22,8 +22,7 @@ func (r *recordRequest) Validate() []task.Field {
 	return bad
 }
 
-// record commits a message that the caller sends itself: its task is claimed by the caller in
-// the same transaction.
+// record commits a message that the caller sends itself, and claims its task for the caller in the same transaction.
 func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
 	s := (*sendRequest)(&req.SubscribeRequest).submission(c, h.maxRetries, h.env.Config.OutgoingNetworks)
 	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, decode.SecondsOr(req.LeaseSeconds, h.lease)
@@ -72,8 +71,8 @@ func (r *statusRequest) outcome() task.Outcome {
 	}
 }
 
-// status reports the outcome of a recorded message, or extends its lease. Its fields have the
-// names of the original subscribe message service.
+// status reports the outcome of a recorded message, or extends its lease. Its fields have the names of the original subscribe
+// message service.
 func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (any, error) {
 	l, err := h.ownMessage(ctx, c)
 	if err != nil {
@@ -109,9 +108,8 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	}, nil
 }
 
-// taskOfClaim returns the recorded task of a message with this claim_id. It may be an earlier task than the
-// newest one: a late success of it still counts. If no task has the claim_id, taskOfClaim returns the newest
-// task, or an error if that one was not recorded.
+// taskOfClaim returns the recorded task of a message with this claim_id, which may not be the newest task: a late success of an
+// earlier one still counts. If no task has the claim_id, taskOfClaim returns the newest task, or an error if that was not recorded.
 func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
 	newest, err := h.tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {

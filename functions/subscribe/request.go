@@ -23,14 +23,13 @@ const (
 	maxReason   = 500
 )
 
-// noMetadata is the metadata of the tasks of subscribe messages.
-var noMetadata = []byte(`{}`)
+var noMetadata = []byte(`{}`) // of the tasks of subscribe messages
 
 // sendRequest adds validation to api.SubscribeRequest.
 type sendRequest api.SubscribeRequest
 
-// Validate names every field whose value is not acceptable. It does not compare send_at with the
-// current time (checkNow does), since a repeated request must be accepted at any later time.
+// Validate names every field whose value is not acceptable. It leaves out what checkNow checks, because a repeated request must
+// be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
@@ -65,8 +64,8 @@ func oneOf(bad *decode.Rules, field, value string, accepted ...string) {
 	bad.When(value != "" && !slices.Contains(accepted, value), field, "must be one of "+strings.Join(accepted, ", "))
 }
 
-// checkNow makes the checks whose result changes with time: send_at is not too far in the future,
-// and the outgoing networks allow the callback_url.
+// checkNow makes the checks whose result changes with time: send_at is not too far in the future, and the outgoing networks allow
+// the callback_url.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -74,8 +73,7 @@ func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Err
 	return task.Invalid(bad)
 }
 
-// submission converts a valid request. The default policy is Hold, since the user must not get a
-// message twice.
+// submission converts a valid request. The default policy is Hold, because the user must not get a message twice.
 func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Networks) *subscribe.Submission {
 	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,

@@ -1,5 +1,5 @@
-// Package subscribe is the function that services call to send a WeChat subscribe message,
-// at most one for each business event and user:
+// Package subscribe is the function that services call to send a WeChat subscribe message, at most one for each business event
+// and user:
 //
 //	POST /api/v1/subscribe/send
 //	GET  /api/v1/subscribe/sent
@@ -12,17 +12,15 @@
 //	POST /api/v1/subscribe/record
 //	POST /api/v1/subscribe/{id}/status
 //
-// The unique index uk_business_template_receiver decides whether a request is a repeat. A
-// repeat is skipped if the message is sent or being sent. If the message failed, it is sent
-// again under the same id.
+// The unique index uk_business_template_receiver decides whether a request is a repeat. A repeat is skipped if the message is
+// sent or being sent. If the message failed, it is sent again under the same id.
 //
-// All callers share the keys of that index. The response to a request for another caller's message
-// depends on the caller that makes the request:
-//   - A caller with a list of business types may use only these. Its request is refused in every
-//     state of the message.
-//   - A caller without a list may use all types. Its request is skipped, without comparing the
-//     data, if the message is sent or being sent, and refused if the message failed.
-//   - An admin is answered as if the message were its own: a failed message is sent again.
+// All callers share the keys of that index. The response to a request for another caller's message depends on the caller that
+// makes the request:
+//   - A caller with a list of business types may use only these. Its request is refused in every state of the message.
+//   - A caller without a list may use all types. Its request is skipped, without comparing the data, if the message is sent or
+//     being sent, and refused if the message failed.
+//   - An admin gets the same response as for its own message: a failed message is sent again.
 package subscribe
 
 import (
@@ -40,7 +38,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is the function's settings.
+// Config has the function's settings.
 type Config struct {
 	MaxRetries   int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not set max_retries, 0 to 10; 3 = at most four claims"`
 	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not set lease_seconds, 1 to 60 minutes; when it has expired the task is a zombie"`
@@ -83,10 +81,6 @@ const (
 
 	readTimeout = 15 * time.Second // the statement timeout of the database role for reads
 )
-
-// skippedMessage is the log message for a repeat that is skipped, from the original
-// subscribe message service.
-const skippedMessage = "消息已发送过，跳过重复发送"
 
 // handlers has the handlers of all routes.
 type handlers struct {
@@ -138,8 +132,8 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 	}
 	c.Header().Set("Location", location(out.ID))
 	c.Log("subscribe_id", out.ID, "again", out.Again, "skipped", out.Skipped)
-	if out.Skipped {
-		h.env.Log.Info(skippedMessage, "subscribe_id", out.ID, "request_id", c.RequestID)
+	if out.Skipped { // the text is that of the original subscribe message service
+		h.env.Log.Info("消息已发送过，跳过重复发送", "subscribe_id", out.ID, "request_id", c.RequestID)
 	}
 	return out, nil
 }
@@ -156,9 +150,8 @@ func checkBusinessType(c *fn.Call, name string) error {
 
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
-// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or
-// expires. It is also called for a skipped repeat: the process of the first request may have died before
-// its wake-up.
+// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or expires. It is also
+// called for a skipped repeat: the process of the first request may have died before its wake-up.
 func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:
@@ -178,8 +171,8 @@ func response(out subscribe.Submitted) api.SubscribeResponse {
 	}
 }
 
-// ownMessage returns the message of the path. The error is not_found for another caller's
-// message, unless the caller is an admin or a viewer.
+// ownMessage returns the message of the path. The error is not_found for another caller's message, unless the caller is an admin
+// or a viewer.
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, error) {
 	id, err := fn.RowID[int64](c, resourceName)
 	if err != nil {
