@@ -52,7 +52,7 @@ func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ st
 }
 
 func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Resend(ctx, id, callerScope(c), c.Operator(""))
+	d, err := h.webhooks.Resend(ctx, id, changeScope(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (r *resendFailedRequest) Validate() []task.Field {
 }
 
 func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFailedRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID), callerScope(c))
+	callerID, err := listScope(c, (*int64)(req.CallerID), changeScope(c))
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +100,7 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 // disabledEvent is the type of the only events that contain a URL: the URL of the disabled endpoint.
 const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 
-// shownDelivery returns a function that converts a delivery for a caller that may be a viewer, who sees only the host of
-// URLs.
+// shownDelivery returns a function that converts a delivery. A viewer sees only the host of URLs.
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
 		d.URL = c.ShownURL(d.URL)
@@ -130,15 +129,12 @@ func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	}
 }
 
-// robotText returns the text that is sent to a robot. It is "" for other endpoints, for events that are not sent to robots,
-// and if d has no payload.
+// robotText returns the text that is sent to a robot, or "" for other endpoints, for events that are not sent to robots, and if d
+// has no payload.
 func robotText(d webhooks.Delivery) string {
-	if d.Format == "" || d.Format == webhooks.FormatCloudEvents {
+	if !isRobot(d.Format) {
 		return ""
 	}
-	text, err := robot.Text(d.Payload)
-	if err != nil {
-		return ""
-	}
+	text, _ := robot.Text(d.Payload) // "" after an error
 	return text
 }

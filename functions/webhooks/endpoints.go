@@ -37,13 +37,16 @@ func (r *endpointRequest) Validate() []task.Field {
 		bad.When(slices.Contains(r.Events[:i], event), field, "repeats an earlier event")
 	}
 	bad.When(r.Format != "" && !slices.Contains(webhooks.Formats, r.Format), "format", "must be one of "+strings.Join(webhooks.Formats, ", "))
-	if r.Format != "" && r.Format != webhooks.FormatCloudEvents {
+	if isRobot(r.Format) {
 		other := slices.ContainsFunc(r.Events, func(event string) bool { return event != store.KindWebhookDisabled && !isAlertEvent(event) })
 		bad.When(other || len(r.Events) == 0, "events", "must be one or more of webhook.disabled, alert.raised and alert.cleared for the format "+r.Format+", and no others")
 	}
 	r.checkSecret(&bad)
 	return bad
 }
+
+// isRobot reports whether endpoints of a format are chat robots. An endpoint without a format receives CloudEvents.
+func isRobot(format string) bool { return format != "" && format != webhooks.FormatCloudEvents }
 
 // checkSecret checks the secret of a robot, which its owner copies from the robot's settings.
 func (r *endpointRequest) checkSecret(bad *decode.Rules) {
@@ -80,7 +83,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 		return nil, task.Invalid(bad)
 	}
 	newSecret := "" // the secret that the response shows
-	if req.Format == "" || req.Format == webhooks.FormatCloudEvents {
+	if !isRobot(req.Format) {
 		newSecret = api.NewWebhookSecret()
 	}
 	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
@@ -113,9 +116,9 @@ func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ st
 	return shownEndpoint(c)(e), err
 }
 
-// deleteEndpoint also wakes the function sweep, which fails the pending deliveries that DeleteEndpoint leaves.
+// deleteEndpoint also wakes sweep, which fails the pending deliveries that DeleteEndpoint leaves.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	if err := h.webhooks.DeleteEndpoint(ctx, id, callerScope(c), c.Operator("")); err != nil {
+	if err := h.webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.Operator("")); err != nil {
 		return nil, err
 	}
 	h.env.WakeSweepAt(time.Now())
@@ -123,9 +126,9 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 	return nil, nil
 }
 
-// enableEndpoint also wakes the function deliver, because pending deliveries to the endpoint are due again.
+// enableEndpoint also wakes deliver, because pending deliveries to the endpoint are due again.
 func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.EnableEndpoint(ctx, id, callerScope(c), c.Operator(""))
+	e, err := h.webhooks.EnableEndpoint(ctx, id, changeScope(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -134,13 +137,13 @@ func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 }
 
 func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.DisableEndpoint(ctx, id, callerScope(c), c.Operator(""))
+	e, err := h.webhooks.DisableEndpoint(ctx, id, changeScope(c), c.Operator(""))
 	return endpointResponse(e), err
 }
 
 func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	secret := api.NewWebhookSecret()
-	e, err := h.webhooks.RotateEndpoint(ctx, id, callerScope(c), secret, c.Operator(""))
+	e, err := h.webhooks.RotateEndpoint(ctx, id, changeScope(c), secret, c.Operator(""))
 	return endpointResponseWithSecret(e, secret), err
 }
 
@@ -162,7 +165,7 @@ func (h *handlers) testEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ s
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.webhooks.SendTest(ctx, id, callerScope(c), webhooks.RecordedEvent{ID: event.ID, Type: event.Type, Subject: subject, Payload: string(payload)}, c.Operator(""))
+	d, err := h.webhooks.SendTest(ctx, id, changeScope(c), webhooks.RecordedEvent{ID: event.ID, Type: event.Type, Subject: subject, Payload: string(payload)}, c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +206,7 @@ func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	}
 }
 
-// endpointResponseWithSecret is the response with a new or rotated secret. No other response contains the secret of an endpoint.
+// endpointResponseWithSecret returns the only responses that contain the secret of an endpoint.
 func endpointResponseWithSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
 	response := endpointResponse(e)
 	response.Secret = secret

@@ -12,7 +12,7 @@ import (
 func TestReencryptMovesSecretsToNewKey(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
-	s := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
+	s := cluster.ServeOn(t, url)
 	_, secret := cluster.RegisterEndpoint(s, `{"url":"https://shop.example/hook"}`)
 	cluster.RegisterEndpoint(s, `{"url":"https://robot.example/","events":["webhook.disabled"],"format":"wecom"}`)
 	cluster.RegisterEndpoint(s, `{"url":"https://robot.example/","events":["webhook.disabled"],"format":"feishu","secret":"of-the-robot"}`)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// The URL of an endpoint or robot may be a secret: viewers see only its host, in lists, alone and in the audit log.
+// The URL of an endpoint or robot may be a secret.
 func TestViewersSeeOnlyTheHostOfURLs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -1,5 +1,5 @@
-// Package webhooks is the function with which a caller registers webhook endpoints for the events of its tasks, and reads
-// their deliveries:
+// Package webhooks is the function with which a caller registers webhook endpoints for the events of its tasks, and reads their
+// deliveries:
 //
 //	POST   /api/v1/webhooks/endpoints
 //	GET    /api/v1/webhooks/endpoints
@@ -15,9 +15,9 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers read them; for
-// other callers the error is not_found. The secret of an endpoint is returned only when it is created or rotated, and the
-// secret of a robot never. The caller can read its signing secret at any time.
+// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers read them; for other
+// callers the error is not_found. The secret of an endpoint is returned only when it is created or rotated, the secret of a robot
+// never, and the caller's signing secret at any time.
 package webhooks
 
 import (
@@ -59,10 +59,10 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id in the path to a handler. what is the kind of resource, for error messages.
-func withID(what string, handle func(context.Context, *fn.Call, task.ID, struct{}) (any, error)) func(context.Context, *fn.Call, struct{}) (any, error) {
+// withID passes the id in the path to a handler. resource is the name of the resource in error texts.
+func withID(resource string, handle func(context.Context, *fn.Call, task.ID, struct{}) (any, error)) func(context.Context, *fn.Call, struct{}) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req struct{}) (any, error) {
-		id, err := c.ID(what)
+		id, err := c.ID(resource)
 		if err != nil {
 			return nil, err
 		}
@@ -76,8 +76,7 @@ type handlers struct {
 	env      *fn.Env
 }
 
-// readScope returns the id of the caller whose endpoints and deliveries may be read: the caller itself, or nil (all) for an
-// admin or a viewer.
+// readScope returns the caller whose endpoints and deliveries may be read: itself, or nil (all) for an admin or a viewer.
 func readScope(c *fn.Call) *int64 {
 	if c.ReadsAll() {
 		return nil
@@ -85,17 +84,15 @@ func readScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// callerScope returns the id of the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all) for
-// an admin.
-func callerScope(c *fn.Call) *int64 {
+// changeScope returns the caller whose endpoints and deliveries may be changed: itself, or nil (all) for an admin.
+func changeScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
 	}
 	return &c.Caller.ID
 }
 
-// listScope narrows a scope to the caller_id of the request, if it has one. That may be another caller only if the scope
-// is all callers.
+// listScope narrows a scope to the caller_id of the request, if it has one. It refuses another caller, unless the scope is all.
 func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:

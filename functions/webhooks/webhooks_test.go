@@ -18,18 +18,10 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// auditedActions returns the audit entries of a subject, oldest first.
-func auditedActions(s *cluster.Client, subject string) (actions []string) {
-	rows, err := s.Owner.Query(s.T.Context(), `select action from operator_actions where subject = $1 order by id`, subject)
-	require.NoError(s.T, err)
-	defer rows.Close()
-	for rows.Next() {
-		var action string
-		require.NoError(s.T, rows.Scan(&action))
-		actions = append(actions, action)
-	}
-	require.NoError(s.T, rows.Err())
-	return actions
+// auditedActions returns the actions of the audit entries of a subject, oldest first.
+func auditedActions(s *cluster.Client, subject string) []string {
+	s.T.Helper()
+	return strings.Fields(s.QueryText(`select coalesce(string_agg(action, ' ' order by id), '') from operator_actions where subject = $1`, subject))
 }
 
 // requireNoSecretsInAuditLog requires that the audit log has no secrets.
@@ -339,16 +331,9 @@ func TestEndpointsArePaged(t *testing.T) {
 	for range 5 {
 		cluster.RegisterEndpoint(s, shopURL)
 	}
-	seen := map[any]bool{}
-	for path, last := cluster.EndpointsPath+"?limit=2", false; !last; {
-		page := s.Get(path)
-		for _, item := range page.Data("items").([]any) {
-			seen[item.(map[string]any)["id"]] = true
-		}
-		last = page.Data("next_after") == nil
-		path = fmt.Sprintf("%s?limit=2&after=%v", cluster.EndpointsPath, page.Data("next_after"))
-	}
-	require.Len(t, seen, 5, "the signing secret is not listed as an endpoint")
+	all := s.Get(cluster.EndpointsPath).Values("id")
+	require.Len(t, all, 5, "the signing secret is not listed as an endpoint")
+	require.Equal(t, all, s.Pages(cluster.EndpointsPath+"?", "id"))
 }
 
 func TestDeliveriesAreFilteredAndOneShowsAttemptsAndPayload(t *testing.T) {
@@ -360,22 +345,15 @@ func TestDeliveriesAreFilteredAndOneShowsAttemptsAndPayload(t *testing.T) {
 	first, second := cluster.InsertDelivery(s, path.Base(at), tasks[0]), cluster.InsertDelivery(s, path.Base(at), tasks[1])
 	third := cluster.InsertDelivery(s, path.Base(other), tasks[1])
 	cluster.InsertAttempts(s, first)
-	list := func(query string) (ids []string) {
-		page := s.Get(cluster.DeliveriesPath + query).RequireOK()
-		for _, item := range page.Data("items").([]any) {
-			ids = append(ids, item.(map[string]any)["id"].(string))
-			require.Nil(t, item.(map[string]any)["payload"])
-		}
-		return ids
+	for query, want := range map[string][]any{
+		"": {third, second, first}, "?state=delivered": {first}, "?state=pending": {third, second}, "?state=failed": nil, // newest first
+		"?task_id=" + strings.ToUpper(tasks[1]): {third, second}, "?endpoint_id=" + path.Base(other) + "&task_id=" + tasks[1]: {third}, "?after=" + second: {first},
+	} {
+		page := s.Get(cluster.DeliveriesPath + query)
+		require.Equal(t, want, page.Values("id"), query)
+		require.NotContains(t, page.Text, `"payload"`)
 	}
-	require.Equal(t, []string{third, second, first}, list(""), "newest first")
-	require.Equal(t, []string{first}, list("?state=delivered"))
-	require.Equal(t, []string{third, second}, list("?state=pending"))
-	require.Empty(t, list("?state=failed"))
-	require.Equal(t, []string{third, second}, list("?task_id="+strings.ToUpper(tasks[1])))
-	require.Equal(t, []string{third}, list("?endpoint_id="+path.Base(other)+"&task_id="+tasks[1]))
-	require.Equal(t, second, s.Get(cluster.DeliveriesPath+"?limit=1&after="+third).Data("next_after"))
-	require.Equal(t, []string{first}, list("?after="+second))
+	require.Equal(t, []any{third, second, first}, s.Pages(cluster.DeliveriesPath+"?", "id"))
 
 	got := s.Get(cluster.DeliveriesPath + "/" + first)
 	require.Equal(t, tasks[0]+"-7", got.Data("event_id"))
@@ -414,18 +392,18 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from webhook_deliveries where next_at <= now()`), "due at once")
 	require.Equal(t, 200, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status, "a pending delivery can be resent too")
 
-	refused := func() {
+	requireRefused := func() {
 		t.Helper()
 		got := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
 		require.Equal(t, 409, got.Status, got.Text)
 		require.Equal(t, "conflict", got.Body["error"])
 	}
 	s.Post(at+"/disable", "").RequireOK()
-	refused()
+	requireRefused()
 	s.Post(at+"/enable", "").RequireOK()
 	s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").RequireOK()
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
-	refused()
+	requireRefused()
 	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, auditedActions(s, "delivery/"+id))
 	requireNoSecretsInAuditLog(s)
 
