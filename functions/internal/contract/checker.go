@@ -19,9 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Checker is an http.RoundTripper that fails the test when a call breaks the contract: by a
-// status, an error code, a header, a field or a type that openapi.yaml does not have, or
-// by a request that openapi.yaml refuses and the service accepts.
+// Checker is an http.RoundTripper that fails the test if a call breaks the contract: by a status, an error code, a header, a
+// field or a type that openapi.yaml does not have, or by a request that openapi.yaml refuses and the service accepts.
 type Checker struct {
 	t        testing.TB
 	Contract *Contract
@@ -131,8 +130,8 @@ func (c *Contract) requestProblems(operation NodeAt, r *http.Request, sent []byt
 	return problems
 }
 
-// headerProblems checks the headers that the contract lists for a response, and reports headers of
-// Sendonce that it does not list.
+// headerProblems checks the headers that the contract lists for a response, and reports headers of Sendonce that the contract
+// does not list.
 func (c *Contract) headerProblems(response NodeAt, header http.Header) (problems []string) {
 	listed, _ := response.Node["headers"].(Object)
 	for _, name := range slices.Sorted(maps.Keys(listed)) {

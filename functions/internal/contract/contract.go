@@ -1,5 +1,4 @@
-// Package contract checks calls, examples and types against openapi.yaml, for the
-// tests of the functions.
+// Package contract checks calls, examples and types against openapi.yaml, for the tests of the functions.
 package contract
 
 import (
@@ -79,8 +78,7 @@ var read = sync.OnceValues(func() (*Contract, error) {
 	return c, c.compiler.AddResource("openapi.json", c.Doc)
 })
 
-// closeObjects makes every schema that is used refuse unknown fields. openapi.yaml allows them in
-// responses, so that clients accept new fields.
+// closeObjects makes every referenced schema refuse unknown fields. openapi.yaml allows them, so that clients accept new fields.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case Object:
@@ -174,8 +172,8 @@ func (c *Contract) CheckJSON(schemaAt string, text []byte) error {
 	return c.Check(schemaAt, value)
 }
 
-// find returns the operation that r calls. If there is none, response is the response of
-// x-other-responses to unknown paths or methods.
+// find returns the operation that r calls. If there is none, it returns the response of x-other-responses to unknown paths or
+// methods.
 func (c *Contract) find(r *http.Request) (pattern string, operation, response NodeAt) {
 	name := "NoSuchPath"
 	if path.Clean(r.URL.Path) == r.URL.Path {

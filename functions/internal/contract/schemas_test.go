@@ -72,14 +72,14 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-func checkExamples(t *testing.T, c *Contract, body NodeAt, what string) {
+func checkExamples(t *testing.T, c *Contract, body NodeAt, where string) {
 	t.Helper()
 	for kind := range body.Node["content"].(Object) {
 		content, _ := c.Child(body, "content", kind)
 		examples, _ := content.Node["examples"].(Object)
-		require.NotEmpty(t, examples, "%s has no example", what)
+		require.NotEmpty(t, examples, "%s has no example", where)
 		for name, example := range examples {
-			require.NoError(t, c.Check(content.Pointer+"/schema", example.(Object)["value"]), "%s: example %s", what, name)
+			require.NoError(t, c.Check(content.Pointer+"/schema", example.(Object)["value"]), "%s: example %s", where, name)
 		}
 	}
 }
@@ -111,8 +111,8 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 			continue
 		}
 		want := byName(fields)
-		// In the schema these lists are optional: a change without a list keeps it. The type has no
-		// omitempty, so that the Go client can send an empty list.
+		// In the schema these lists are optional: a change without a list keeps it. The type has no omitempty, so that the Go client
+		// can send an empty list.
 		if name == "CallerChange" {
 			for _, list := range []string{"queues", "business_types", "receives"} {
 				want[list] = property{kind: want[list].kind}
@@ -135,8 +135,8 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	}
 }
 
-// property has what must be the same in a field of an API type and in its schema. kind is a JSON type, "time",
-// "any", or for a list "[]" and the kind of its items.
+// property has the facts that a field of an API type and its schema must share. kind is a JSON type, "time", "any", or for a list
+// "[]" and the kind of its items.
 type property struct {
 	kind               string
 	required, nullable bool
@@ -194,8 +194,8 @@ func byName(fields []field) map[string]property {
 	return properties
 }
 
-// apiStructs returns the fields of every exported struct of package api with json tags, by name. It
-// parses the source, so that no new type is missed.
+// apiStructs returns the fields of every exported struct of package api with json tags, by name. It parses the source, so that no
+// new type is missed.
 func apiStructs(t *testing.T) map[string][]field {
 	t.Helper()
 	files, err := filepath.Glob("../../../shared/api/*.go")
