@@ -53,8 +53,7 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
-	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
+	s, _ := cluster.StartServer(t, url)
 	sent, failed := finishTask(s, "first", 2), finishTask(s, "second", 3)
 	live := s.Post("/api/v1/sms/send", submission("third", "hi"))
 	before := s.Get("/api/v1/admin/statistics").Text
@@ -106,8 +105,7 @@ func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
-	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
+	s, process := cluster.StartServer(t, url)
 	const first = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
 	sent := s.Post("/api/v1/messages", first).RequireOK()
 	path := "/api/v1/messages/" + sent.Data("server_msg_id").(string)

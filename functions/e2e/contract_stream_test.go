@@ -25,7 +25,7 @@ func (s checkedClient) streams() {
 	chat := checkedClient{server, s.checker}
 	ann := chat.as(chat.NewCaller("ann", "submitter"))
 	ann.post(200, cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:ann","data":{"text":"你好"}}`)
-	chat.post(204, "/events/relay", "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
+	chat.post(204, "/events/relay", "{}", cluster.TickHeader...)
 	ack := cloudevents.NewEvent()
 	ack.SetID("1")
 	ack.SetSource("/sendonce")
@@ -59,9 +59,7 @@ var websocketHeaders = map[string]string{
 // upgrade opens a WebSocket, reads its first frame and closes it.
 func (s checkedClient) upgrade(path string) {
 	s.T.Helper()
-	req, err := http.NewRequestWithContext(s.T.Context(), http.MethodGet, s.URL+path, nil)
-	require.NoError(s.T, err)
-	req.SetBasicAuth(s.User, s.Password)
+	req := s.Request(s.T.Context(), "GET", path, "")
 	for name, value := range websocketHeaders {
 		req.Header.Set(name, value)
 	}

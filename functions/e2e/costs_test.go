@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,8 +26,7 @@ const (
 
 var update = flag.Bool("update", false, "rewrite "+costsFile)
 
-// cost is what one task, message or call costs: counts, which are the same on every
-// machine.
+// cost is what one task, message or call costs: counts, which are the same on every machine.
 type cost struct{ statements, wal, blocks, allocations float64 }
 
 // work is what a row of the table measures.
@@ -53,8 +50,8 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// costPasses limits how often all is measured, until nothing exceeds its limit: on a busy machine, background work may
-// add to each round of one pass.
+// costPasses limits how often the work is measured until no cost exceeds its limit: on a busy machine, background work may add to
+// each round of one pass.
 const costPasses = 3
 
 // A hot call may cost at most a tenth more than in costs.txt. With many finished tasks it may read only a few more
@@ -109,8 +106,8 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 // round takes twenty times as long, and so does what is allocated beside it.
 const idleAllocations = 1500
 
-// measure returns the lowest cost of several rounds. The first round also prepares
-// statements, opens connections and fills caches, and background work may add to any round.
+// measure returns the lowest cost of several rounds. The first round also prepares statements, opens connections and fills caches,
+// and background work may add to any round.
 func (w work) measure(c *cluster.Cluster) (lowest cost) {
 	for round := range 3 {
 		if w.prepare != nil {
@@ -137,8 +134,8 @@ func (m cost) lower(other cost) cost {
 	return cost{min(m.statements, other.statements), min(m.wal, other.wal), min(m.blocks, other.blocks), min(m.allocations, other.allocations)}
 }
 
-// exceeds reports whether a cost is more than a tenth above a limit. It allows for
-// background work in each round, such as four statements with 400 allocations.
+// exceeds reports whether a cost is more than a tenth above a limit. It allows for background work in each round, such as four
+// statements with 400 allocations.
 func (m cost) exceeds(limit cost, units int) bool {
 	return m.statements > 1.1*limit.statements+4/float64(units) || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 ||
 		m.allocations > 1.1*limit.allocations+2+400/float64(units)
@@ -205,21 +202,15 @@ func hotWork(c *cluster.Cluster) []work {
 	}
 }
 
-var heapAllocations = regexp.MustCompile(`(?m)^sendonce_go_heap_allocations_total (\S+)$`)
-
-// costOf returns the costs so far: in the database those of all roles but the owner, and the
-// allocations of the process.
+// costOf returns the costs so far: in the database those of all roles but the owner, and the allocations of the process.
 func costOf(c *cluster.Cluster) (sum cost) {
 	require.NoError(c.T, c.Admin.Owner.QueryRow(c.T.Context(), `
 select coalesce(sum(calls), 0), coalesce(sum(wal_bytes), 0), coalesce(sum(shared_blks_hit + shared_blks_read), 0)
 from pg_stat_statements
 where dbid = (select oid from pg_database where datname = current_database()) and userid <> current_user::regrole`).
 		Scan(&sum.statements, &sum.wal, &sum.blocks))
-	found := heapAllocations.FindStringSubmatch(cluster.Metrics(c.T, c.Admin.URL))
-	require.NotNil(c.T, found)
-	var err error
-	sum.allocations, err = strconv.ParseFloat(found[1], 64)
-	require.NoError(c.T, err)
+	sum.allocations = sampleOf(c.T, cluster.Metrics(c.T, c.Admin.URL), "go_heap_allocations_total")
+	require.Positive(c.T, sum.allocations)
 	return sum
 }
 

@@ -14,7 +14,7 @@ import (
 func TestColdStartLogsInOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	operator := cluster.ServeHandler(t, cluster.Handler(t, url)).NewCaller("operator", "admin")
+	operator := cluster.ServeOn(t, url).NewCaller("operator", "admin")
 	const anID = "018f0000-0000-7000-8000-000000000000"
 	ids := strings.NewReplacer(
 		"/webhooks/endpoints/{id}", "/webhooks/endpoints/"+anID, "/webhooks/deliveries/{id}", "/webhooks/deliveries/"+anID,

@@ -18,8 +18,7 @@ func serveAllowing(t *testing.T, databaseURL, list string) *cluster.Client {
 	t.Helper()
 	var networks config.Networks
 	require.NoError(t, networks.Decode(list))
-	_, h := cluster.NewEnv(t, databaseURL, func(c *settings.Config) { c.OutgoingNetworks = networks })
-	return cluster.ServeHandler(t, h).Connect(databaseURL)
+	return cluster.ServeOn(t, databaseURL, func(c *settings.Config) { c.OutgoingNetworks = networks })
 }
 
 // A URL that will never be called is refused when it is submitted, not when it is called.

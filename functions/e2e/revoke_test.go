@@ -22,20 +22,16 @@ const changeLimit = time.Second
 type processes struct {
 	*cluster.Cluster
 	admin     *cluster.Client
-	addresses map[string]string // by function
 	bus       *bus.Bus
 	published int // events
 }
 
 func startProcesses(t *testing.T) *processes {
-	o := cluster.New(t)
-	s := &processes{Cluster: o, addresses: map[string]string{}}
-	for _, f := range []string{"admin", "stream", "claim", "submit"} {
-		s.addresses[f] = o.Start(f)
-	}
-	s.admin = o.At(s.addresses["admin"])
+	s := &processes{Cluster: cluster.New(t)}
+	s.StartFunctions("admin", "stream", "claim", "submit")
+	s.admin = s.At(s.Address("admin"))
 	var err error
-	s.bus, err = bus.Open(bus.Config{URL: o.NATS.URL(), Replicas: 1}, sandbox.Log(t))
+	s.bus, err = bus.Open(bus.Config{URL: s.NATS.URL(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(s.bus.Close)
 	require.NoError(t, s.bus.Ensure(t.Context()))
@@ -47,7 +43,7 @@ func (s *processes) caller(name, role string) (as func(function string) *cluster
 	s.T.Helper()
 	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role)).RequireOK()
 	return func(function string) *cluster.Client {
-		return &cluster.Client{T: s.T, URL: s.addresses[function], User: name, Password: created.Data("token").(string), Owner: s.Admin.Owner}
+		return &cluster.Client{T: s.T, URL: s.Address(function), User: name, Password: created.Data("token").(string), Owner: s.Admin.Owner}
 	}, created.Data("id").(string)
 }
 

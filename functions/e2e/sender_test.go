@@ -177,8 +177,8 @@ func (h *senderRun) serveProvider(_ http.ResponseWriter, r *http.Request) {
 
 func (h *senderRun) submit(policy string) string {
 	h.t.Helper()
-	sent := h.service.Post("/api/v1/sms/send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q,"on_unknown":%q}`, h.queue, policy)).RequireOK()
-	return sent.Data("task_id").(string)
+	sent := h.service.Post("/api/v1/sms/send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q,"on_unknown":%q}`, h.queue, policy))
+	return sent.RequireOK().Data("task_id").(string)
 }
 
 func (h *senderRun) start(concurrency string) {
@@ -256,16 +256,9 @@ func (h *senderRun) requirePromises(tasks map[string]string) {
 	}
 }
 
-func startService(t *testing.T) *cluster.Client {
-	t.Helper()
-	url := sandbox.NewDatabase(t)
-	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
-	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
-}
-
 func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	t.Parallel()
-	service := startService(t)
+	service, _ := cluster.StartServer(t, sandbox.NewDatabase(t))
 	for _, c := range []struct {
 		at        killPoint
 		journaled bool              // the next start reports the attempt; else the end of its lease settles it
@@ -344,7 +337,8 @@ func (h *senderRun) kill() {
 // The sender is killed while several sends are in progress, at any point of each.
 func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	t.Parallel()
-	h := startSenderRun(t, startService(t), "")
+	service, _ := cluster.StartServer(t, sandbox.NewDatabase(t))
+	h := startSenderRun(t, service, "")
 	tasks := map[string]string{}
 	for n := range 150 {
 		policy := []string{"resend", "hold", "fail"}[n%3]

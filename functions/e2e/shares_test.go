@@ -21,18 +21,14 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	for _, limit := range []string{"lock_timeout", "statement_timeout"} { // longer than a slow machine needs for the test
 		owner.Exec(fmt.Sprintf(`do $$ begin execute format('alter role sendonce_hot in database %%I set %s = %%L', current_database(), '1min'); end $$`, limit))
 	}
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.MaxConns = 4 })
-	admin := cluster.ServeHandler(t, h).Connect(url)
+	admin := cluster.ServeOn(t, url, func(c *settings.Config) { c.MaxConns = 4 })
 	greedy, honest := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender")
 	admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).RequireOK()
 	id := greedy.Get("/api/v1/sms/tasks/pending?app_id=app").List()[0]["task_id"]
 	extend := func(s *cluster.Client, id any) int {
 		return s.Post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).Status
 	}
-	tx, err := owner.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `select from task_live for update`)
-	require.NoError(t, err)
+	owner.Exec(`begin; select from task_live for update`)
 
 	statuses := make(chan int, 8)
 	for range cap(statuses) {
@@ -41,14 +37,14 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	waiting := func() int {
 		return admin.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
 	}
-	cluster.Eventually(t, func() bool { return waiting() == 2 })
+	cluster.Eventually(t, func() bool { return waiting() == 2 }, "half of the connections")
 	for range 5 {
 		status := make(chan int, 1)
 		go func() { status <- extend(honest, task.NewID()) }()
 		require.Equal(t, 404, inTime(t, 5*time.Second, status, "another caller's call"))
 		require.Equal(t, 2, waiting())
 	}
-	require.NoError(t, tx.Commit(t.Context()))
+	owner.Exec(`commit`)
 	for range cap(statuses) {
 		require.Equal(t, 200, <-statuses)
 	}

@@ -39,8 +39,7 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS does not change it: nats: API error: code=500 err_code=10047")
 }
 
-// An event that no function can decode is a dead letter. If the stream of dead letters is full, it is
-// stored in Postgres.
+// An event that no function can decode becomes a dead letter, in Postgres if the stream of dead letters is full.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
@@ -72,15 +71,13 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
-// If the clock of NATS is ahead, a wake-up is published before its rows are due, and its schedule
-// is then removed.
+// If the clock of NATS is ahead, a wake-up is published, and its schedule is removed, before its rows are due.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	_, h := cluster.NewEnv(t, o.DatabaseURL, func(c *settings.Config) {
+	s := cluster.ServeOn(t, o.DatabaseURL, func(c *settings.Config) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1}
 	})
-	s := cluster.ServeHandler(t, h).Connect(o.DatabaseURL)
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
 	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)

@@ -3,11 +3,9 @@ package e2e
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,36 +57,37 @@ func startProbed(t *testing.T, change ...func(*probedTrigger)) *probedTrigger {
 	return p
 }
 
-// health runs the command health beside the trigger and returns its exit code and output.
-func (p *probedTrigger) health() (int, string) {
+// run starts a command with the settings and the port of the trigger.
+func (p *probedTrigger) run(command string) *sandbox.Process {
 	p.T.Helper()
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
 	require.NoError(p.T, err)
-	check := cluster.StartProcess(p.T, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "health")
+	return cluster.StartProcess(p.T, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), command)
+}
+
+// health runs the command health beside the trigger, and returns its exit code and output.
+func (p *probedTrigger) health() (int, string) {
+	p.T.Helper()
+	check := p.run("health")
 	return check.ExitCode(), check.Output()
 }
 
-// scrape reads /metrics without a password.
-func (p *probedTrigger) scrape() string {
-	p.T.Helper()
-	res, err := http.Get(p.URL + "/metrics")
-	require.NoError(p.T, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(p.T, err)
-	require.Equal(p.T, 200, res.StatusCode)
-	return string(text)
-}
-
-// metric returns one sample of a scrape; -1 if there is none.
+// metric returns one sample of the trigger's metrics; -1 if there is none.
 func (p *probedTrigger) metric(name string) float64 {
 	p.T.Helper()
-	found := regexp.MustCompile(`(?m)^sendonce_` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(p.scrape())
-	if found == nil {
+	return sampleOf(p.T, cluster.Metrics(p.T, p.URL), name)
+}
+
+// sampleOf returns the sample sendonce_<name> of a text of metrics; -1 if there is none.
+func sampleOf(t *testing.T, metrics, name string) float64 {
+	t.Helper()
+	_, rest, found := strings.Cut("\n"+metrics, "\nsendonce_"+name+" ")
+	if !found {
 		return -1
 	}
-	value, err := strconv.ParseFloat(found[1], 64)
-	require.NoError(p.T, err)
+	text, _, _ := strings.Cut(rest, "\n")
+	value, err := strconv.ParseFloat(text, 64)
+	require.NoError(t, err)
 	return value
 }
 
@@ -134,7 +133,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.Zero(t, p.metric(`stream_used_ratio{stream="USERS"}`))
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
 	require.Equal(t, 404, p.Post("/events/sweep", `{}`).Status, "the trigger is no function")
-	require.NotContains(t, p.scrape(), "secret")
+	require.NotContains(t, cluster.Metrics(t, p.URL), "secret")
 
 	require.NoError(t, p.nats.Stop())
 	var away cluster.Reply
@@ -152,9 +151,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.InDelta(t, -1, p.metric(`stream_used_ratio{stream="USERS"}`), 0)
 	require.InDelta(t, 1, p.metric("trigger_delivered_total"+labels("sweep")), 0)
 
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))
-	require.NoError(t, err)
-	second := cluster.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "trigger")
+	second := p.run("trigger")
 	cluster.WaitExit(t, second)
 	require.Equal(t, 1, second.ExitCode())
 	require.Contains(t, second.Output(), "address already in use")
@@ -234,5 +231,5 @@ func TestPromtoolAcceptsMetricsOfTrigger(t *testing.T) {
 	p := startProbed(t)
 	p.waitReadiness(200)
 	p.waitMetric("trigger_delivered_total"+labels("sweep"), 1)
-	sandbox.RequirePromtoolAccepts(t, p.scrape())
+	sandbox.RequirePromtoolAccepts(t, cluster.Metrics(t, p.URL))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,8 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TestTasksInSeparateProcesses starts each function that a task needs as a process of its
-// own. The safety tick is an hour away, so only wake-ups and schedules can promote tasks.
+// Each function is a process of its own. The safety tick is an hour away, so only wake-ups and schedules can promote tasks.
 func TestTasksInSeparateProcesses(t *testing.T) {
 	t.Parallel()
 	d := cluster.New(t, "SENDONCE_SAFETY_TICK=1h", "RETRY_BACKOFF=slow=3s,3s")
@@ -119,9 +117,7 @@ func snapshotTables(s *cluster.Client) map[string]string {
 
 func TestForgedEventsAreRefused(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url, "NATS_URL="+cluster.NewNATS(t).URL()))
-	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t), "NATS_URL="+cluster.NewNATS(t).URL())
 	shop := cluster.NewReceiver(t, nil)
 	at, _ := cluster.RegisterEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))
 	// Without a trigger, all of these wait for a call of a function.
@@ -146,14 +142,10 @@ func TestForgedEventsAreRefused(t *testing.T) {
 	for _, f := range functions {
 		for _, who := range forgers {
 			for _, kind := range []string{"sendonce.tick." + f + ".v1", "sendonce.task.succeeded.v1"} {
-				req, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/events/"+f, strings.NewReader(`{}`))
-				require.NoError(t, err)
-				for name, value := range map[string]string{"Content-Type": "application/json", "Ce-Specversion": "1.0", "Ce-Id": "1", "Ce-Source": "/sendonce",
-					"Ce-Type": kind, "Ce-Subject": fmt.Sprint(id)} {
-					req.Header.Set(name, value)
-				}
-				if who.name+who.password != "" {
-					req.SetBasicAuth(who.name, who.password)
+				as := &cluster.Client{T: t, URL: s.URL, User: who.name, Password: who.password}
+				req := as.Request(t.Context(), "POST", "/events/"+f, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/sendonce", "Ce-Type", kind, "Ce-Subject", fmt.Sprint(id))
+				if who.name+who.password == "" {
+					req.Header.Del("Authorization")
 				}
 				res, err := http.DefaultClient.Do(req)
 				require.NoError(t, err)
