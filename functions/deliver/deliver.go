@@ -170,7 +170,8 @@ func kindOf(eventType string) string {
 // isSubscribable reports whether endpoints can subscribe to events of a type.
 func isSubscribable(eventType string) bool {
 	kind := kindOf(eventType)
-	return strings.HasPrefix(eventType, "sendonce.") && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
+	return strings.HasPrefix(eventType, "sendonce.") &&
+		(strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
 // record stores a delivery of each event for each endpoint that subscribes to it. refused has the reason for each event that can

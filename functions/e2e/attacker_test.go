@@ -30,9 +30,8 @@ const (
 // attacking is what the attacker's process prints when it begins.
 const attacking = "attacking"
 
-// attacker makes the calls of an attack in a process of its own, which has the lowest priority
-// in make attack: it must not take processor time from the function, because a real attacker
-// uses another machine.
+// attacker makes the calls of an attack in a process of its own. In make attack the process has the lowest priority, so that it
+// takes no processor time from the function: a real attacker uses another machine.
 type attacker struct {
 	url, as   string
 	body      string
@@ -93,8 +92,18 @@ func attackMain(name string) error {
 	}
 }
 
-// call makes a call and counts its response. A call without a response counts as status 0: the
-// server may close the connection when it refuses a body.
+// request returns a request of the attacker without a body.
+func (o *attacker) request(ctx context.Context, method, path string) *http.Request {
+	req, err := http.NewRequestWithContext(ctx, method, o.url+path, http.NoBody)
+	if err != nil {
+		panic(err) // the URL or the path of an attack is invalid
+	}
+	req.SetBasicAuth(o.as, "secret")
+	return req
+}
+
+// call makes a call and counts its response. A call without a response counts as status 0: the server may close the connection
+// when it refuses a body.
 func (o *attacker) call(c call) error {
 	status, err := c.do(o.client, o.url, o.as)
 	if err != nil {
@@ -118,11 +127,7 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
-		req, err := http.NewRequestWithContext(context.Background(), "POST", o.url+path, http.NoBody)
-		if err != nil {
-			return err
-		}
-		req.SetBasicAuth(o.as, "secret")
+		req := o.request(context.Background(), "POST", path)
 		head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 			path, req.Header.Get("Authorization"), size)
 		status := make(chan int, 1)
@@ -170,11 +175,7 @@ func unread(path string) func(o *attacker, worker int) error {
 			return err
 		}
 		defer conn.Close()
-		req, err := http.NewRequestWithContext(context.Background(), "GET", o.url+path, http.NoBody)
-		if err != nil {
-			return err
-		}
-		req.SetBasicAuth(o.as, "secret")
+		req := o.request(context.Background(), "GET", path)
 		if err := req.Write(conn); err != nil {
 			return err
 		}
@@ -185,8 +186,7 @@ func unread(path string) func(o *attacker, worker int) error {
 	}
 }
 
-// pipelined returns an attack without credentials: it sends many requests in one write, and reads only the
-// first response.
+// pipelined returns an attack without credentials: it sends many requests in one write, and reads only the first response.
 func pipelined(path string, requests int) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
 		conn, err := o.dialSmall()
@@ -209,12 +209,7 @@ func pipelined(path string, requests int) func(o *attacker, worker int) error {
 func replay(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "GET", o.url+"/api/v1/stream/mallory?after=0", http.NoBody)
-	if err != nil {
-		return err
-	}
-	req.SetBasicAuth(o.as, "secret")
-	res, err := o.client.Do(req)
+	res, err := o.client.Do(o.request(ctx, "GET", "/api/v1/stream/mallory?after=0"))
 	if err != nil {
 		o.responses[0].Add(1)
 		return nil
@@ -245,10 +240,8 @@ func largeFrames(o *attacker, _ int) error {
 
 // socket opens a WebSocket of the attacker.
 func (o *attacker) socket(ctx context.Context) (*websocket.Conn, error) {
-	header := http.Header{}
-	r := http.Request{Header: header}
-	r.SetBasicAuth(o.as, "secret")
-	conn, _, err := websocket.Dial(ctx, o.url+"/api/v1/stream/mallory", &websocket.DialOptions{HTTPHeader: header})
+	req := o.request(ctx, "GET", "/api/v1/stream/mallory")
+	conn, _, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{HTTPHeader: req.Header})
 	if err != nil {
 		o.responses[0].Add(1)
 		return nil, err
@@ -294,11 +287,7 @@ func pings(o *attacker, _ int) error {
 	defer conn.Close()
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)
-	req, err := http.NewRequestWithContext(ctx, "GET", o.url+"/api/v1/stream/mallory", http.NoBody)
-	if err != nil {
-		return err
-	}
-	req.SetBasicAuth(o.as, "secret")
+	req := o.request(ctx, "GET", "/api/v1/stream/mallory")
 	for name, value := range websocketHeaders {
 		req.Header.Set(name, value)
 	}

@@ -33,6 +33,21 @@ const (
 	unknownTask = `{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":2}`
 )
 
+// repeats returns an attack that repeats the same call.
+func repeats(c call) func(o *attacker, worker int) error {
+	return sends(func(*attacker, int) call { return c })
+}
+
+// postsBody returns an attack that posts the attack's body.
+func postsBody(path string) func(o *attacker, worker int) error {
+	return sends(func(o *attacker, _ int) call { return posting(path, o.body) })
+}
+
+// ticks returns an attack that sends ticks to an event function.
+func ticks(function string) func(o *attacker, worker int) error {
+	return repeats(call{method: "POST", path: "/events/" + function, header: tick(function)})
+}
+
 func batchOf(item string, n int) string {
 	return `{"items":[` + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + `]}`
 }
@@ -47,7 +62,7 @@ func attacks() []attack {
 				return batchOf(fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"callback_url":%q,"metadata":{"m":%q},"source":"s"}`,
 					strings.Repeat("你", 200), "https://example.com/"+strings.Repeat("c", 1980), strings.Repeat("m", 4096-8)), 1000)
 			},
-			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+			round: postsBody(batchPath)},
 		{name: "half-sent bodies", function: "submit", neighbour: submitting, round: halfSent(batchPath, 8<<20)},
 		{name: "batch of bad fields", function: "submit", status: 200, neighbour: submitting,
 			body: func() string {
@@ -57,10 +72,10 @@ func attacks() []attack {
 				}
 				return batchOf("{"+item.String()[1:]+"}", 1000)
 			},
-			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+			round: postsBody(batchPath)},
 		{name: "batch of many items", function: "submit", status: 400, neighbour: submitting,
 			body:  func() string { return batchOf("1", 4<<20-100) },
-			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+			round: postsBody(batchPath)},
 		{name: "batch of unused parameters", function: "submit", status: 200, neighbour: submitting,
 			prepare: func(o *target) {
 				o.db.Exec(`insert into sms_templates (template_name, template_content) values ('t', 'hi')`)
@@ -73,12 +88,12 @@ func attacks() []attack {
 				text, _ := json.Marshal(map[string]any{"phone_number": "13800138000", "template_name": "t", "params": params})
 				return batchOf(string(text), 1000)
 			},
-			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+			round: postsBody(batchPath)},
 		{name: "deep JSON", function: "submit", status: 400, neighbour: submitting,
 			body: func() string {
 				return `{"items":[` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + strings.Repeat(`,{"a":{"a":{"a":{"a":{}}}}}`, 250_000) + `]}`
 			},
-			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+			round: postsBody(batchPath)},
 		{name: "one large item", function: "submit", status: 200, neighbour: submitting,
 			body: func() string {
 				var params strings.Builder
@@ -87,7 +102,7 @@ func attacks() []attack {
 				}
 				return batchOf(`{"phone_number":"13800138000","params":{`+params.String()[1:]+`}}`, 1)
 			},
-			round: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+			round: postsBody(batchPath)},
 		{name: "huge queries and headers", function: "submit", status: 400, neighbour: submitting,
 			round: sends(func(*attacker, int) call {
 				c := getting("/api/v1/sms/by-key/k?" + strings.Repeat("a=b&", 2900))
@@ -101,14 +116,14 @@ func attacks() []attack {
 				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(
 					`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q},`, strings.Repeat("é", 4000)), 1000), ",") + `]}`
 			},
-			round: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report/batch", o.body) })},
+			round: postsBody("/api/v1/sms/report/batch")},
 		{name: "large reports", function: "report", status: 404, neighbour: reporting,
 			body: func() string {
 				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
 			},
-			round: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report", o.body) })},
+			round: postsBody("/api/v1/sms/report")},
 		{name: "pages of a conversation", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
-			round: sends(func(*attacker, int) call { return getting("/api/v1/messages?between=mallory,bob&limit=200") })},
+			round: repeats(getting("/api/v1/messages?between=mallory,bob&limit=200"))},
 		{name: "unread pages", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
 			round: unread("/api/v1/messages?between=mallory,bob&limit=200")},
 		{name: "large messages", function: "messages", status: 200, neighbour: messaging(),
@@ -133,7 +148,7 @@ func attacks() []attack {
 					from (select jsonb_agg(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 1, 'error', repeat(md5(i::text), 15), 'response', repeat(md5(i::text), 128))) tries
 					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
 			},
-			round: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
+			round: repeats(getting("/api/v1/webhooks/deliveries?limit=200"))},
 		{name: "lists of dead letters", function: "admin", status: 200, role: "admin", neighbour: expecting(200, getting("/api/v1/admin/alerts")),
 			prepare: func(o *target) {
 				o.db.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
@@ -148,7 +163,7 @@ func attacks() []attack {
 					select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', repeat('😀', 200) from generate_series(1, $1)`, 500*attackWidth)
 				o.db.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
-			round: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
+			round: repeats(getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000"))},
 		{name: "batches of events", function: "save", status: 204, role: "trigger", neighbour: expecting(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
 			body: func() string {
 				event := fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}}`, strings.Repeat("d", 64<<10))
@@ -158,13 +173,11 @@ func attacks() []attack {
 				return call{method: "POST", path: "/events/save", body: o.body, kind: "application/cloudevents-batch+json"}
 			})},
 		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueMessages,
-			round: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+			round: ticks("relay")},
 		{name: "relay of large events", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueEvents,
-			round: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+			round: ticks("relay")},
 		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueURLMessages,
-			round: sends(func(*attacker, int) call {
-				return call{method: "POST", path: "/events/deliver", header: tick("deliver")}
-			})},
+			round: ticks("deliver")},
 		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).subscribeMessages,
 			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
 			round: sends(func(o *attacker, _ int) call {

@@ -19,19 +19,18 @@ import (
 
 func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
-	one := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=submit"))))
-	one.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
-	require.Equal(t, 404, one.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
+	url := sandbox.NewDatabase(t)
+	submit, _ := cluster.StartServer(t, url, "FUNCTION_TARGET=submit")
+	submit.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
+	require.Equal(t, 404, submit.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
 
 	// A claim without limit and lease_seconds returns ten tasks, with the lease of PROCESSING_TIMEOUT_MINUTES.
-	one.Connect(url)
 	for range 11 {
-		one.Do("POST", "/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`, "User-Agent", strings.Repeat("号", 600))
+		submit.Do("POST", "/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`, "User-Agent", strings.Repeat("号", 600))
 	}
-	require.Equal(t, 500, one.Count(`select max(length(user_agent)) from receive_logs`), "truncated, never refused")
-	claims := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=claim", "PROCESSING_TIMEOUT_MINUTES=7"))))
-	claimed := claims.Get("/api/v1/sms/tasks/pending?app_id=a").List()
+	require.Equal(t, 500, submit.Count(`select max(length(user_agent)) from receive_logs`), "truncated, never refused")
+	claim, _ := cluster.StartServer(t, url, "FUNCTION_TARGET=claim", "PROCESSING_TIMEOUT_MINUTES=7")
+	claimed := claim.Get("/api/v1/sms/tasks/pending?app_id=a").List()
 	require.Len(t, claimed, 10)
 	lease, err := time.Parse(time.RFC3339, claimed[0]["lease_until"].(string))
 	require.NoError(t, err)

@@ -143,7 +143,8 @@ func TestForgedEventsAreRefused(t *testing.T) {
 		for _, who := range forgers {
 			for _, kind := range []string{"sendonce.tick." + f + ".v1", "sendonce.task.succeeded.v1"} {
 				as := &cluster.Client{T: t, URL: s.URL, User: who.name, Password: who.password}
-				req := as.Request(t.Context(), "POST", "/events/"+f, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/sendonce", "Ce-Type", kind, "Ce-Subject", fmt.Sprint(id))
+				req := as.Request(t.Context(), "POST", "/events/"+f, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/sendonce",
+					"Ce-Type", kind, "Ce-Subject", fmt.Sprint(id))
 				if who.name+who.password == "" {
 					req.Header.Del("Authorization")
 				}

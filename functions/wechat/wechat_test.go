@@ -35,7 +35,7 @@ const tea = `{"thing1":{"value":"Tea"}}`
 func startWeChat(t *testing.T, o sandbox.WeChatOptions, env ...string) *wechatServer {
 	t.Helper()
 	fake, url := sandbox.NewWeChat(t, o), sandbox.NewDatabase(t)
-	c := &wechatServer{Client: (&cluster.Client{T: t, User: "admin", Password: "secret"}).Connect(url), fake: fake, bin: cluster.Binary(t)}
+	c := &wechatServer{Client: cluster.NewClient(t, "").Connect(url), fake: fake, bin: cluster.Binary(t)}
 	c.env = append(cluster.Settings(url, "FUNCTION_TARGET=wechat", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret, "WECHAT_TIMEOUT=2s", "RETRY_BACKOFF=wechat=0"), env...)
 	c.db = storetest.OpenAt(t, url)

@@ -30,7 +30,7 @@ func Settings(databaseURL string, more ...string) []string {
 	}, more)
 }
 
-// StartServer starts all functions as one process on a database, without NATS.
+// StartServer starts all functions, or FUNCTION_TARGET, as one process on a database, without NATS.
 func StartServer(t *testing.T, databaseURL string, env ...string) (*Client, *sandbox.Process) {
 	t.Helper()
 	p := StartProcess(t, Binary(t), Settings(databaseURL, env...))
