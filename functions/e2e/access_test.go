@@ -97,9 +97,8 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	require.Zero(t, admin.Count(`select count(*) from tasks`)+admin.Count(`select count(*) from messages`), "nothing was done")
 }
 
-// TestCallerOfOneQueueCannotReachOthers calls each operation of the contract, with its examples
-// and with ids of an owner, as a caller with all roles that is limited to another queue. It
-// requires that no data of the owner is shown or changed.
+// The hostile caller has all roles and is limited to another queue. It calls each operation of the contract with its examples and
+// with ids of the owner's data, and none of this data may be shown or changed.
 func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
@@ -169,8 +168,7 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	require.Equal(t, 200, owner.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "the owner can still report")
 }
 
-// unknownQuery returns a query that every route refuses after the check of the roles, so that
-// nothing is done.
+// unknownQuery returns a query that every route refuses after the check of the roles, so that nothing is done.
 func unknownQuery(method string) string {
 	if method == "GET" || method == "DELETE" {
 		return "?unknown_parameter=1"

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// age makes a finished task 100 days old. It returns the new id of the task, as an id begins with the time.
+// age makes a finished task 100 days old, and returns its new id: an id begins with the time.
 func age(s *cluster.Client, id string) string {
 	old := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))

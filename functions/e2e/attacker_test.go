@@ -39,7 +39,7 @@ type attacker struct {
 	responses *[600]atomic.Int64 // by status
 }
 
-// attackMain runs the attack of this name and prints the number of its responses by status.
+// attackMain runs an attack and prints the number of its responses by status.
 func attackMain(name string) error {
 	all := attacks()
 	find := func(name string) attack {

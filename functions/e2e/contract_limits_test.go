@@ -18,9 +18,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 )
 
-// The limits and enums of openapi.yaml must be those of the code. For each limit, the test calls
-// with an allowed value and with one beyond the limit: the second must get an error for the field
-// that the first does not get. Other errors of the calls do not matter.
+// The limits and enums of openapi.yaml must be those of the code. For each limit, the test calls with an allowed value and with a
+// value beyond the limit, which must get an error for the field that the allowed value does not get. Other errors do not matter.
 func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	t.Parallel()
 	s, c := cluster.Serve(t), contract.Read(t)

@@ -102,8 +102,8 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// idleAllocations is how many allocations an idle process with all functions makes in a second. On a busy machine a
-// round takes twenty times as long, and so does what is allocated beside it.
+// idleAllocations is how many allocations an idle process with all functions makes in a second. measure subtracts them, because
+// on a busy machine a round takes twenty times as long.
 const idleAllocations = 1500
 
 // measure returns the lowest cost of several rounds. The first round also prepares statements, opens connections and fills caches,

@@ -13,27 +13,26 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// startOnPair starts a cluster on the database of a pair. env has the settings with which its functions connect.
+// startOnPair starts a cluster on the database of a pair. env has the settings of the connections.
 func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
 	t.Helper()
 	url, bin := pair.URL("postgres"), cluster.Binary(t)
 	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
 	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
-	// Else a message that cannot be accepted would be saved before earlier ones that were accepted.
+	// With TWO_PHASE_FAIL_OPEN a message that cannot be accepted would be saved before earlier accepted ones.
 	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer returns settings with which functions connect to the primary of a pair
-// through PgBouncer, which uses a service that always leads to the primary.
+// throughPgBouncer returns settings with which functions reach the primary of a pair, even a new one, through PgBouncer.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach calls each function once, and requires that the first call succeeds. It does not call
-// the relay: the load does, and a second call at the same time would overtake it.
+// callEach requires that one call of each function succeeds. It does not call the relay: the load does, and a second call at the
+// same time could overtake messages.
 func callEach(c *cluster.Cluster) {
 	c.T.Helper()
 	for function, path := range map[string]string{

@@ -28,8 +28,8 @@ func secondsFrom(t *testing.T, name string, otherwise time.Duration) time.Durati
 	return time.Duration(seconds) * time.Second
 }
 
-// The default safety tick is 15 minutes, so only the trigger's check after the outage can cause
-// the sends of the messages that were saved during it.
+// The safety tick is 15 minutes. So only the trigger's check after the outage can cause the sends of the messages that were saved
+// during the outage.
 func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)

@@ -19,8 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// These tests use the two-phase acknowledgement: a message is acknowledged as accepted when NATS has stored it, and as
-// saved when Postgres has stored it, too.
+// With two-phase acknowledgements a message is accepted when NATS has stored it, and saved when Postgres has stored it, too.
 
 func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
@@ -136,8 +135,7 @@ func restartWith(w *cluster.Cluster, setting string) {
 	require.NoError(w.T, err)
 }
 
-// No acknowledged message may be lost if a trigger with batches in progress, and the process that
-// accepts and saves, are killed.
+// The trigger is killed with batches in progress, and then the process that accepts and saves.
 func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)

@@ -17,8 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed has all functions without their database. A call that needs the database gets 503, so
-// the code before that is tested.
+// fuzzed has all functions without their database. A call that needs the database gets 503, so the code before that is tested.
 type fuzzed struct {
 	handler  http.Handler
 	patterns []string // "POST /api/v1/sms/send", sorted
@@ -47,8 +46,7 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	return z
 }
 
-// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an
-// error must be an envelope.
+// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an error must be an envelope.
 func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")

@@ -39,8 +39,8 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled reports whether no wake-up is due before until, pending, or in progress. It checks in
-// the order of the states of a wake-up, so none is missed.
+// isSettled reports whether no wake-up is due before until, pending, or in progress. It checks the states in the order in which a
+// wake-up passes them, so none is missed.
 func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
 	require.NoError(c.T, err)
@@ -59,8 +59,8 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 
-// waitIdle waits until all work is done, and requires that nothing happens after that. It returns
-// the number of earlier calls of each event function.
+// waitIdle waits until all work is done, and requires that nothing happens after that. It returns the number of earlier calls of
+// each event function.
 func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	c.T.Helper()
 	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")

@@ -29,7 +29,7 @@ func calling(c *cluster.Cluster, function string) func() *api.Client {
 	}
 }
 
-// submitCall submits tasks. Each is repeated with its key until it gets a response.
+// submitCall submits tasks. It repeats each with its key until it gets a response.
 func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 	key := api.NewKey()
 	return func(ctx context.Context) error {
@@ -67,8 +67,7 @@ func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 	}
 }
 
-// messageCall submits the messages of a sender in order. Each is repeated until it is
-// acknowledged.
+// messageCall submits the messages of a sender in order. It repeats each until it is acknowledged.
 func messageCall(client func() *api.Client, l *load.Ledger, sender, to, ack string, change ...func(*api.MessageRequest)) load.Call {
 	n := 1
 	return func(ctx context.Context) error {
@@ -103,8 +102,7 @@ func wait(t *testing.T, g *load.Generator, n int, kinds ...string) {
 	require.NoError(t, g.WaitSucceeded(ctx, n, kinds...))
 }
 
-// requireRefusals requires that every failed call was refused with 503 and Retry-After. It
-// returns their number.
+// requireRefusals requires that every failed call was refused with 503 and Retry-After, and returns the number of failed calls.
 func requireRefusals(t *testing.T, g *load.Generator) (refused int) {
 	t.Helper()
 	for kind, o := range g.Outcomes() {
@@ -129,8 +127,7 @@ func recordReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStrea
 	}
 }
 
-// acceptLoad has senders that submit messages to bob, which are accepted before they are saved,
-// and a ledger of the responses.
+// acceptLoad has senders that submit messages to bob with ack accepted, and a ledger of the responses.
 type acceptLoad struct {
 	*load.Generator
 	*load.Ledger
@@ -146,17 +143,16 @@ func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
 	return l
 }
 
-// waitAcknowledged waits until n more messages were acknowledged as "accepted", "saved", or
-// "best-effort" (saved instead of accepted).
+// waitAcknowledged waits until n more messages were acknowledged as "accepted", "saved", or "best-effort" (saved instead of
+// accepted).
 func (l *acceptLoad) waitAcknowledged(n int, ack string) {
 	l.w.T.Helper()
 	want := l.Acknowledged(ack) + n
 	cluster.Eventually(l.w.T, func() bool { return l.Acknowledged(ack) >= want }, ack)
 }
 
-// finish ends the load, and requires that the acknowledged messages, and no others, are saved and
-// in bob's inbox once. It returns how many accepted messages are there behind a later one of their
-// sender.
+// finish ends the load, and requires that exactly the acknowledged messages are saved and once in bob's inbox. It returns how many
+// accepted messages are behind a later one of their sender in the inbox.
 func (l *acceptLoad) finish() (overtaken int) {
 	t, w := l.w.T, l.w
 	t.Helper()
@@ -192,7 +188,7 @@ func (l *acceptLoad) finish() (overtaken int) {
 	return overtaken
 }
 
-// twoPhaseAt starts all functions and a trigger. They accept messages in the NATS of a URL.
+// twoPhaseAt starts all functions with TWO_PHASE_ENABLED, and a trigger, on the NATS server at a URL.
 func twoPhaseAt(t *testing.T, url string, env ...string) *cluster.Cluster {
 	t.Helper()
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
@@ -256,8 +252,7 @@ func (l *callLoad) progress(n int) {
 	cluster.Eventually(l.c.T, func() bool { _, received, _ := l.Messages(); return received > before }, "messages are received")
 }
 
-// finish ends the load and compares the responses with the database, with what the
-// receiver of messages got and with the outcomes that shop got.
+// finish ends the load, and compares the responses with the database, the received messages and the outcomes that shop got.
 func (l *callLoad) finish(shop *cluster.Receiver) {
 	t, db := l.c.T, l.c.Admin
 	t.Helper()

@@ -255,7 +255,7 @@ func (o *target) dueURLMessages() {
 	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each caller may have a quarter of the posts
 }
 
-// streams makes the streams, as the trigger does: without them no stream can be opened.
+// streams makes the streams, as the trigger does.
 func (o *target) streams() {
 	require.NoError(o.t, cluster.EnsureStreams(o.t, o.nats.URL()))
 }
@@ -280,8 +280,8 @@ func (o *target) inbox() {
 	}
 }
 
-// subscribeMessages inserts the largest subscribe messages, which wait to be sent through a slow
-// WeChat with the longest responses that are read.
+// subscribeMessages inserts the largest subscribe messages, which wait to be sent through a slow WeChat with the longest responses
+// that are read.
 func (o *target) subscribeMessages() {
 	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 8000) + `"}`})
 	o.db.Exec(`

@@ -30,8 +30,8 @@ var (
 // attackTime is the minimum duration of a whole attack.
 const attackTime = 5 * time.Second
 
-// shortAttacks are the attacks of `make test`: those that used the most memory. Half-sent
-// bodies and unread responses are not among them: shared/fn tests that they use bounded memory.
+// shortAttacks are the attacks of `make test`, those that used the most memory. Half-sent bodies and unread responses are left
+// out: shared/fn tests that they use bounded memory.
 var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
 // maxResident limits the resident memory of a function, in bytes: containers have 256 MB.
@@ -59,12 +59,11 @@ type attack struct {
 	memoryOnly bool // the time of the neighbour is not limited
 }
 
-// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. Only attacks on
-// routes for admins are made by admins, because admins have their own limits of concurrency and memory.
+// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. Only attacks on routes for admins are made
+// by admins, because admins have their own limits of concurrency and memory.
 var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "admin": "{admin}", "trigger": "{trigger}"}
 
-// nameOf returns the name of the caller that who uses in attacks with a role. who is mallory, the
-// attacker, or ann, its neighbour.
+// nameOf returns the name of a caller in attacks with a role. who is mallory, the attacker, or ann, its neighbour.
 func nameOf(who, role string) string {
 	return strings.TrimSuffix(who+"-"+role, "-")
 }
@@ -149,7 +148,7 @@ func start(t *testing.T, a attack) *target {
 	return o
 }
 
-// do makes the call as somebody and reads its response.
+// do makes the call as a caller and reads the response.
 func (c call) do(client *http.Client, url, as string) (status int, err error) {
 	req, err := http.NewRequestWithContext(context.Background(), c.method, url+c.path, strings.NewReader(c.body))
 	if err != nil {

@@ -20,7 +20,7 @@ func TestPromtoolAcceptsMetricsOfAllFunctions(t *testing.T) {
 	sandbox.RequirePromtoolAccepts(t, cluster.Metrics(t, c.Admin.URL))
 }
 
-// Some metrics are read from NATS. The server of a Cluster fails the test if a user lacks a permission.
+// The NATS server of a Cluster fails the test if a user lacks a permission.
 func TestEachFunctionMayReadItsMetricsFromNATS(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t, "TWO_PHASE_ENABLED=true")

@@ -16,8 +16,7 @@ import (
 // claimByGET is the only GET route that changes data.
 const claimByGET = "GET /api/v1/sms/tasks/pending"
 
-// A browser sends the credentials that it has stored with every request, whichever
-// page makes it.
+// A browser sends its stored credentials with every request, also with those of other pages.
 func TestCrossOriginPagesCannotChangeAnything(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -51,8 +51,7 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	require.Equal(t, fn.Release+"+"+string(commit[1])+"\n", string(got))
 }
 
-// Two processes are killed alternately while clients submit. A submission without a response is
-// repeated with its key.
+// Two processes are killed alternately while clients submit. A submission without a response is repeated with its key.
 func TestKilledProcessesLoseNoAcceptedTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

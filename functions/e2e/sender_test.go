@@ -26,8 +26,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// killPoint is a moment at which a sender is killed. The test recognises it by what the service
-// and the provider receive, because the sender has no hooks.
+// killPoint is a moment at which a sender is killed. The test recognises the moment by the calls to the service and the provider,
+// because the sender has no hooks.
 type killPoint string
 
 const (
@@ -86,8 +86,8 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	return h
 }
 
-// reach reports whether a call may continue. If it is at the chosen kill point, reach blocks it until
-// the sender is dead, and returns false.
+// reach reports whether a call may continue. At the chosen kill point, it blocks the call until the sender is dead, and returns
+// false.
 func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
 	caught := h.trap == m

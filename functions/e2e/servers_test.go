@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The differences of the two servers are those in docs/platform.md.
+// docs/platform.md lists the differences of the two servers.
 func TestDocumentedDifferencesOfTheServers(t *testing.T) {
 	t.Parallel()
 	const none = "postgres://nobody@127.0.0.1:1/none"

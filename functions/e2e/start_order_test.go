@@ -10,9 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Only the trigger makes the streams, and the functions of a new system may run before it. What
-// they accept with 2xx is published when the trigger runs. A call that needs a stream is refused
-// with 503.
+// Only the trigger makes the streams, and the functions of a new system may run before the trigger. Everything that they accept
+// with 2xx is published when the trigger runs. They refuse a call that needs a stream with 503.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

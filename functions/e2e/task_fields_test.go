@@ -19,8 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// requestField is a field of a request and where its value must appear again. If it does not appear
-// in some view, a comment has the reason.
+// requestField is a field of a request. A comment has the reason if a view does not show its value.
 type requestField struct {
 	value any               // to send; nil = not sent, or set by the test
 	in    []string          // the views that show it
@@ -43,8 +42,8 @@ var (
 	notShown     []string
 )
 
-// submittedFields are the fields of a submission. An event has no phone number and no content, only
-// what the submitter needs to recognise the task. The timeline shows who called and when, not the fields.
+// submittedFields are the fields of a submission. An event has only the fields by which the submitter recognises the task. The
+// timeline shows who called and when, not the fields.
 var submittedFields = map[string]requestField{
 	"phone_number":    {value: "13800138077", in: inTaskViews},
 	"content":         {value: "name=Ann", in: notShown}, // parameters of the template
@@ -65,8 +64,8 @@ var submittedFields = map[string]requestField{
 	"metadata":        {value: map[string]any{"order": "77"}, in: append([]string{inEvent}, inTaskViews...)},
 }
 
-// reportedFields are the fields of a report of success. should_retry, outcome and retry_after_seconds
-// only decide what happens to the task, and are not shown.
+// reportedFields are the fields of a report of success. should_retry, outcome and retry_after_seconds only decide the next state
+// of the task, and are not shown.
 var reportedFields = map[string]requestField{
 	"task_id":             {in: []string{inGet, inArchive, inAdmin, inEvent}}, // all entries of a timeline are of one task
 	"app_id":              {value: "app", in: inAdminViews},
@@ -145,8 +144,7 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 	}
 }
 
-// requestBody returns the body of a request R with the values of fields and ids. It fails if a field
-// of R is missing in fields.
+// requestBody returns the body of a request R with the values of fields and ids. It fails if fields lacks a field of R.
 func requestBody[R any](t *testing.T, fields map[string]requestField, ids map[string]any) string {
 	t.Helper()
 	var known []string
