@@ -6,12 +6,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func (s *site) alerts(p *page) error {
-	found, err := get[api.Page[api.AlertResponse]](p, "/api/v1/admin/alerts", p.query("after"))
-	if err != nil {
-		return err
-	}
-	return p.show("alerts", p.T("Alerts"), found)
+func (p *page) alerts() error {
+	return showGet[api.Page[api.AlertResponse]](p, "/api/v1/admin/alerts", p.query("after"), "alerts", p.T("Alerts"))
 }
 
 // alertValue formats the value of an alert: a number of tasks, or a fraction as a percentage.

@@ -3,7 +3,6 @@ package console_test
 import (
 	"fmt"
 	"html"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -17,7 +16,7 @@ const deadLetterSQL = `insert into dead_letters (function, event_id, event_type,
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/alerts").has(t, "There are no alerts.")
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value) values
 		(gen_random_uuid(), 'backlog', 'otp', 12345, 1000, now(), 10), (gen_random_uuid(), 'failure_rate', 'promo', 0.256, 0.2, null, null), (gen_random_uuid(), 'stream_full', 'USERS', 0.9, 0.8, null, null)`)
@@ -25,8 +24,7 @@ func TestAlerts(t *testing.T) {
 	got.has(t, "12,345", "25.6 %", "90.0 %", `href="/console/tasks?queue=promo"`, "state cleared")
 	require.Less(t, strings.Index(got.text, "promo"), strings.Index(got.text, "otp"), "open ones first")
 
-	ops := s.NewCaller("ops", "admin", "otp")
-	got = logIn(t, s, ops.User, ops.Password).get("/console/alerts")
+	got = logIn(t, s.NewCaller("ops", "admin", "otp")).get("/console/alerts")
 	got.has(t, "12,345")
 	require.NotContains(t, got.text, "promo")
 }
@@ -34,7 +32,7 @@ func TestAlerts(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/dead-letters").has(t, "There are no dead letters.")
 	s.Exec(deadLetterSQL, "e-1", `{"text":"</pre><script>alert(1)</script>","n":[1]}`, hostile)
 	s.Exec(deadLetterSQL, "e-2", `not {json <b>`, "r")
@@ -48,9 +46,7 @@ func TestDeadLetters(t *testing.T) {
 	for i := range 12 {
 		s.Exec(deadLetterSQL, fmt.Sprintf("more-%02d", i), `{}`, "r")
 	}
-	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(b.get("/console/dead-letters").text)
-	require.NotNil(t, next)
-	got = b.get(html.UnescapeString(next[1]))
+	got = b.get(html.UnescapeString(between(t, b.get("/console/dead-letters").text, `rel="next" href="`, `"`)))
 	got.has(t, "more-01", "e-1<", "e-2<")
 	require.NotContains(t, got.text, "more-02")
 	require.NotContains(t, got.text, `rel="next"`)
@@ -61,8 +57,7 @@ func TestDeadLetters(t *testing.T) {
 	require.Equal(t, 400, got.status)
 	got.has(t, `<details open>`, `<span class="wrong">`)
 
-	viewer := s.NewCaller("viewer", "viewer")
-	v := logIn(t, s, viewer.User, viewer.Password)
+	v := logIn(t, s.NewCaller("viewer", "viewer"))
 	require.NotContains(t, v.get("/console/dead-letters").text, "/dismiss")
 	require.Equal(t, 403, v.submit("/console/dead-letters/"+id+"/dismiss", "reason", "r").status)
 
@@ -75,7 +70,7 @@ func TestDeadLetters(t *testing.T) {
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/audit").has(t, "No audit entry matches.")
 	s.Post("/api/v1/admin/template", `{"template_name":"old name","template_content":"a {b}"}`)
 	s.Do("PUT", "/api/v1/admin/template/1", `{"template_name":"<script>alert(1)</script>"}`)
@@ -96,8 +91,7 @@ func TestAudit(t *testing.T) {
 	b.get("/console/tasks/"+id).has(t, `href="/console/audit?subject=`+id+`"`)
 	b.get("/console/audit?subject="+strings.Repeat("x", 101)).has(t, `<span class="wrong">`)
 
-	shop := s.NewCaller("shop", "submitter")
-	v := logIn(t, s, shop.User, shop.Password)
+	v := logIn(t, s.NewCaller("shop", "submitter"))
 	require.Equal(t, 403, v.get("/console/audit").status)
 	require.NotContains(t, v.get("/console/tasks").text, "/console/audit")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// apiMessages has the Chinese translations of the errors that the API returns to forms, filters and buttons. %s is the next
-// value, %[2]s the second one. TestEveryMessageOfTheAPIHasATranslation finds missing translations.
+// apiMessages has the Chinese translations of the errors that the API returns to forms, filters and buttons. In a translation %s
+// is the next value of the message, and %[2]s the second. TestEveryMessageOfTheAPIHasATranslation finds missing translations.
 var apiMessages = map[string]string{
 	"the request has invalid fields: %s %s": "%s %s",
 	"the request has invalid fields":        "请求中有无效字段",
@@ -73,7 +73,6 @@ var apiMessages = map[string]string{
 	"has more than %s characters; it %s":           "超过 %s 个字符；%s",
 	"is for subscribe messages: %s":                "是订阅消息的队列，短信不能使用",
 	"must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are left out": "必须是 3 到 19 位数字，或 + 加 7 到 15 位数字；空格、短横线、点和括号会被忽略",
-	"must be a phone number":          "必须是手机号",
 	"must not contain %s here; it %s": "此处不能有 %s；%s",
 	"no such queue: a name %s":        "没有这个队列：队列名%s",
 
@@ -261,7 +260,7 @@ type messagePattern struct {
 	chinese string
 }
 
-// messagePatterns are the messages with values, longest fixed text first.
+// messagePatterns has the messages with values, the longest fixed text first.
 var messagePatterns = sync.OnceValue(func() []messagePattern {
 	var texts []string
 	for text := range apiMessages {
@@ -280,11 +279,10 @@ var messagePatterns = sync.OnceValue(func() []messagePattern {
 	return patterns
 })
 
-// translatedValues are the values in messages that must be translated too.
+// translatedValues has the values in messages that are translated too.
 var translatedValues = slices.Concat(taskStates, messageStates, formats)
 
-// ofAPI returns a message of the API in the language of a page. Messages of the console itself are translated already and
-// are returned unchanged.
+// ofAPI translates a message of the API. It returns other texts unchanged, such as messages that the console has translated.
 func ofAPI(language, message string) string {
 	if language != "zh" {
 		return message
@@ -302,7 +300,7 @@ func ofAPI(language, message string) string {
 
 var valueInMessage = regexp.MustCompile(`%(?:\[(\d)\])?s`)
 
-// fillIn replaces the values of a translated message. A value may be a message itself.
+// fillIn puts the values into a translated message. A value may be a message itself.
 func fillIn(text string, values []string) string {
 	next := 0
 	return valueInMessage.ReplaceAllStringFunc(text, func(verb string) string {
@@ -319,10 +317,10 @@ func fillIn(text string, values []string) string {
 	})
 }
 
-// refusalOf returns the refusal in err, in the language of the page, or nil if err is not a refusal.
+// refusalOf returns the refusal of the API in err, in the language of the page, or nil if err is not a refusal.
 func (p *page) refusalOf(err error) *api.Error {
-	var refused *api.Error
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok {
 		return nil
 	}
 	shown := *refused

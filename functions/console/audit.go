@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-func (s *site) audit(p *page) error {
+func (p *page) audit() error {
 	found, err := get[api.Page[api.ActionResponse]](p, "/api/v1/admin/actions", p.query("subject", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
@@ -20,22 +20,22 @@ func (s *site) audit(p *page) error {
 	return p.show("audit", p.T("Audit log"), found)
 }
 
-// maxAuditValue is the most characters of a value that the audit log shows.
+// maxAuditValue is the number of characters of a value that the audit log shows.
 const maxAuditValue = 500
 
-// difference is a field that a change changed. A value is "" if it is empty or the row did not exist.
+// difference is a field that a change changed. A value is also "" if the row did not exist.
 type difference struct {
 	Field, Before, After string
 }
 
-// differences compares the row before and after a change. Phone numbers are masked and contents hidden, as in lists.
+// differences compares a row before and after a change. It masks phone numbers and hides contents, as lists do.
 func differences(language string, before, after json.RawMessage) []difference {
-	was, is := fieldsOf(before), fieldsOf(after)
-	all := maps.Clone(was)
-	maps.Copy(all, is)
+	oldFields, newFields := fieldsOf(before), fieldsOf(after)
+	all := maps.Clone(oldFields)
+	maps.Copy(all, newFields)
 	var changed []difference
 	for _, field := range slices.Sorted(maps.Keys(all)) {
-		d := difference{field, was[field], is[field]}
+		d := difference{field, oldFields[field], newFields[field]}
 		if d.Before == d.After {
 			continue
 		}
@@ -44,7 +44,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 			d.Before, d.After = task.MaskPhone(d.Before), task.MaskPhone(d.After)
 		case "content":
 			d.Before, d.After = hiddenValue(language, d.Before), hiddenValue(language, d.After)
-		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // the other fields have numbers that are none, such as quotas
+		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // other fields have other numbers, such as quotas
 			maskTexts(&d.Before, &d.After)
 		}
 		changed = append(changed, d)
@@ -52,7 +52,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 	return changed
 }
 
-// hiddenValue is hidden for a value of an audit entry, where "" means no value.
+// hiddenValue is hidden, but "" for an empty value.
 func hiddenValue(language, value string) string {
 	if value == "" {
 		return ""
@@ -60,12 +60,12 @@ func hiddenValue(language, value string) string {
 	return hidden(language, value)
 }
 
-// fieldsOf returns the fields of a JSON object as readable text.
+// fieldsOf returns the fields of a JSON object as text; none if object is not a JSON object.
 func fieldsOf(object json.RawMessage) map[string]string {
 	var values map[string]json.RawMessage
 	shown := map[string]string{}
 	if json.Unmarshal(object, &values) != nil {
-		return shown // without a row
+		return shown
 	}
 	for field, raw := range values {
 		var value string
@@ -81,13 +81,14 @@ func fieldsOf(object json.RawMessage) map[string]string {
 	return shown
 }
 
-// subjectPages are the pages of the subjects of audit entries.
+// subjectPages has the address of the page of each kind of subject, without the id.
 var subjectPages = map[string]string{
 	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
 	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/", "bulk": "/console/bulk/",
 }
 
-// subjectPage returns the page of the subject of an audit entry, or "". Tasks and messages are named by their id alone.
+// subjectPage returns the page of the subject of an audit entry, or "". A subject is kind/id, or only an id: then the action
+// begins with the kind.
 func subjectPage(action, subject string) string {
 	kind, id, ok := strings.Cut(subject, "/")
 	if !ok {

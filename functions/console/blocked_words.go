@@ -8,22 +8,16 @@ import (
 
 const blockedWordsPath = "/api/v1/admin/blocked-words"
 
-func (s *site) blockedWords(p *page) error {
-	found, err := get[api.Page[api.BlockedWordResponse]](p, blockedWordsPath, p.query("after"))
-	if err != nil {
-		return err
-	}
-	return p.show("blocked_words", p.T("Blocked words"), found)
+func (p *page) blockedWords() error {
+	return showGet[api.Page[api.BlockedWordResponse]](p, blockedWordsPath, p.query("after"), "blocked_words", p.T("Blocked words"))
 }
 
-func (s *site) addBlockedWord(p *page) error {
-	if _, err := post[api.BlockedWordResponse](p, blockedWordsPath, api.BlockedWordRequest{Word: p.PostFormValue("word")}); err != nil {
-		return p.showRefused(err, "/console/blocked-words", s.blockedWords)
-	}
-	return p.done("/console/blocked-words", "word_blocked")
+func (p *page) addBlockedWord() error {
+	err := p.API(http.MethodPost, blockedWordsPath, api.BlockedWordRequest{Word: p.PostFormValue("word")}, nil)
+	return p.finish(err, "/console/blocked-words", (*page).blockedWords, "word_blocked")
 }
 
-func (s *site) removeBlockedWord(p *page) error {
+func (p *page) removeBlockedWord() error {
 	err := p.API(http.MethodDelete, blockedWordsPath+"/"+p.id(), nil, nil)
-	return p.finish(err, "/console/blocked-words", s.blockedWords, "word_allowed")
+	return p.finish(err, "/console/blocked-words", (*page).blockedWords, "word_allowed")
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// tab is a page in a real browser: headless Chromium. With SCREENSHOTS=directory, shot saves screenshots there.
+// tab is a page in headless Chromium.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -38,16 +38,15 @@ type tab struct {
 	problems []string // errors of scripts and of the content security policy
 }
 
-// chromium is the one browser of the package: starting one takes seconds of processor time.
+// chromium is the browser of all tests, because its start takes seconds of processor time.
 var chromium struct {
 	start sync.Once
 	ctx   context.Context
 	end   func()
 }
 
-// chromiumProgram returns the path of the browser, "" if there is none. The headless shell draws no window and needs a third
-// of the processor time of chromium. Its path is that of the program: its command in PATH is a script, and killing
-// the script would leave the program running.
+// chromiumProgram returns the path of the browser, or "" if there is none. The headless shell draws no window and needs a third
+// of the processor time. The command for it in PATH is a script: killing the script would leave the program running.
 func chromiumProgram() string {
 	for _, name := range []string{"/usr/lib/chromium/chromium-headless-shell", "chromium"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -84,14 +83,14 @@ func endChromium() {
 	}
 }
 
-// window is a window of the browser with its own cookies. Tests reuse windows, since a new one would start a process.
+// window is a window of the browser with its own cookies. Tests reuse windows, because each new one starts a process.
 type window struct {
 	ctx     context.Context
 	close   func()
 	profile cdp.BrowserContextID
 }
 
-// windows has the windows that no test is using; nil stands for a window that is not open yet. A test uses one at a time.
+// windows has the windows that no test uses. nil stands for a window that is not open yet.
 var windows = func() chan *window {
 	free := make(chan *window, 2)
 	for range cap(free) {
@@ -107,7 +106,7 @@ func openTab(t *testing.T, s *cluster.Client) *tab {
 	return openTabAlways(t, s)
 }
 
-// openTabAlways opens an empty page without cookies, and skips the test where there is no browser.
+// openTabAlways opens an empty page without cookies. It skips the test if there is no browser.
 func openTabAlways(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
 	program := chromiumProgram()
@@ -138,7 +137,7 @@ func openTabAlways(t *testing.T, s *cluster.Client) *tab {
 	return b
 }
 
-// newWindow opens a window. chromedp.WithNewBrowserContext would open a tab, which needs a window that is already open.
+// newWindow opens a window. chromedp.WithNewBrowserContext would open a tab, which needs an open window.
 func newWindow(t *testing.T) *window {
 	t.Helper()
 	profile, err := target.CreateBrowserContext().Do(browserExecutor())
@@ -146,12 +145,12 @@ func newWindow(t *testing.T) *window {
 	id, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(browserExecutor())
 	require.NoError(t, err)
 	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithTargetID(id))
-	require.NoError(t, chromedp.Run(ctx, log.Enable(), emulation.SetFocusEmulationEnabled(true))) // the others may take the focus
+	require.NoError(t, chromedp.Run(ctx, log.Enable(), emulation.SetFocusEmulationEnabled(true))) // another window may have the focus
 	return &window{ctx, cancel, profile}
 }
 
-// reset clears the window for the next test. After a failed test, whose window may still load a page, it closes the window
-// and returns nil.
+// reset clears the window for the next test. After a failed test it closes the window, which may still load a page, and returns
+// nil.
 func (w *window) reset(t *testing.T) *window {
 	if w == nil {
 		return nil
@@ -169,7 +168,7 @@ func (w *window) reset(t *testing.T) *window {
 	return nil
 }
 
-// browserExecutor returns a context in which commands go to the browser, not to a page.
+// browserExecutor returns the context of commands to the browser itself, not to a page.
 func browserExecutor() context.Context {
 	return cdp.WithExecutor(chromium.ctx, chromedp.FromContext(chromium.ctx).Browser)
 }
@@ -204,12 +203,12 @@ func (b *tab) logIn(s *cluster.Client) {
 	b.t.Helper()
 	at, err := url.Parse(b.url)
 	require.NoError(b.t, err)
-	for _, cookie := range logIn(b.t, s, s.User, s.Password).http.Jar.Cookies(at) {
+	for _, cookie := range logIn(b.t, s).http.Jar.Cookies(at) {
 		b.run(network.SetCookie(cookie.Name, cookie.Value).WithURL(b.url))
 	}
 }
 
-// logInByForm logs in as a visitor would.
+// logInByForm logs in with the login form.
 func (b *tab) logInByForm(s *cluster.Client) {
 	b.t.Helper()
 	b.open("/console/login")
@@ -244,7 +243,7 @@ func (b *tab) desktop() {
 	b.run(emulation.ClearDeviceMetricsOverride())
 }
 
-// shot saves a screenshot of the whole page if SCREENSHOTS is a directory.
+// shot saves a screenshot of the whole page in the directory SCREENSHOTS, if that is set.
 func (b *tab) shot(name string) {
 	b.t.Helper()
 	directory := os.Getenv("SCREENSHOTS")
@@ -256,7 +255,7 @@ func (b *tab) shot(name string) {
 	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name+".png"), png, 0o600))
 }
 
-// fill opens a form and replaces the values of its fields, which are passed as name, value, name, value.
+// fill opens a form and replaces the values of fields, given as name, value, name, value.
 func (b *tab) fill(form string, fields ...string) {
 	b.t.Helper()
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -269,7 +268,7 @@ func (b *tab) fill(form string, fields ...string) {
 	}
 }
 
-// fits fails when the page is wider than the window.
+// fits fails if the page is wider than the window.
 func (b *tab) fits() {
 	b.t.Helper()
 	var width int
@@ -277,7 +276,7 @@ func (b *tab) fits() {
 	require.LessOrEqual(b.t, width, b.width, "the page fits the window")
 }
 
-// fitsEverywhere opens a page, and fails when it is wider than a window or a phone.
+// fitsEverywhere opens a page, and fails if it is wider than the window of a desktop or of a phone.
 func (b *tab) fitsEverywhere(path, name string) {
 	b.t.Helper()
 	b.open(path)
@@ -326,16 +325,16 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	b.fits()
 	b.shot("tasks-phone")
 	b.checkProblems()
-	require.True(t, strings.Contains(b.text(), "任务"))
+	require.Contains(t, b.text(), "任务")
 }
 
 func TestOperatorCancelsAllTasksOfAFilter(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for range 7 {
-		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"promo"}`)
+		s.SubmitTo("promo")
 	}
-	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	s.SubmitTo("default")
 	b := openTab(t, s)
 	b.logIn(s)
 	b.open("/console/tasks?queue=promo&state=pending")

@@ -12,12 +12,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkActions are the actions that are possible for tasks of each state.
+// bulkActions has the possible actions by the state of the tasks.
 var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
 
-// BulkAddress returns the address of the form that changes all tasks of a list, or "".
+// BulkAddress returns the address of the form that changes all tasks of the list on this page; "" if they cannot be changed.
 func (p *page) BulkAddress() string {
 	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
 		return ""
@@ -27,17 +27,17 @@ func (p *page) BulkAddress() string {
 
 type bulkForm struct {
 	api.BulkPreviewResponse
-	Query string // the action and the filter, with the end that was counted to
-	List  string // where the tasks are listed
+	Query string // the action and the filter; its parameter to is the time until which tasks were counted
+	List  string // address of the list of the tasks
 }
 
 type bulkPage struct {
 	Choices []string  // actions; empty = tasks of this state cannot be changed
-	Chosen  *bulkForm // of the chosen action; nil = choose first
+	Chosen  *bulkForm // nil = no action is chosen yet
 }
 
-// newBulk shows how many tasks match the filter of the address, and the form that changes them all.
-func (s *site) newBulk(p *page) error {
+// newBulk shows how many tasks match the filter in the address, and the form that changes them all.
+func (p *page) newBulk() error {
 	shown := bulkPage{Choices: bulkActions[p.Param("state")]}
 	action := p.Param("action")
 	if action == "" && len(shown.Choices) == 1 {
@@ -54,7 +54,7 @@ func (s *site) newBulk(p *page) error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// Times such as "2h" become instants here and only here, so that the same tasks are counted and changed.
+	// filter replaces times such as "2h" by instants. The form has the instants, so that it changes the tasks that were counted.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
@@ -73,7 +73,7 @@ func (p *page) previewBulk(action string) (form bulkForm, err error) {
 	return form, err
 }
 
-// bulkFilter converts the parameters of a list of tasks to a filter of the API.
+// bulkFilter converts the parameters of a list of tasks to a filter of a bulk change.
 func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 	f = api.BulkFilter{State: query.Get("state"), Reason: query.Get("reason"), PhoneNumber: query.Get("phone_number"), Source: query.Get("source"), Queue: query.Get("queue")}
 	if text := query.Get("caller_id"); text != "" {
@@ -94,21 +94,21 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 	return f, nil
 }
 
-// startBulk starts a bulk change if the entered count is the expected one.
-func (s *site) startBulk(p *page) error {
+// startBulk starts a bulk change if the visitor has typed the number of tasks.
+func (p *page) startBulk() error {
 	query, err := url.ParseQuery(p.PostFormValue("query"))
 	if err != nil {
 		err = p.badField("count", p.T("The form is malformed."))
-		return p.showRefused(err, "/console/bulk/new", s.newBulk)
+		return p.showRefused(err, "/console/bulk/new", (*page).newBulk)
 	}
-	started, err := p.startBulk(query)
+	started, err := p.startConfirmed(query)
 	if err != nil {
-		return p.showRefused(err, "/console/bulk/new?"+query.Encode(), s.newBulk)
+		return p.showRefused(err, "/console/bulk/new?"+query.Encode(), (*page).newBulk)
 	}
 	return p.done("/console/bulk/"+started.ID, "bulk_started")
 }
 
-func (p *page) startBulk(query url.Values) (started api.BulkResponse, err error) {
+func (p *page) startConfirmed(query url.Values) (started api.BulkResponse, err error) {
 	expected := p.PostFormValue("expected")
 	if typed := strings.NewReplacer(",", "", " ", "").Replace(p.PostFormValue("count")); typed != expected {
 		return started, p.badField("count", p.T("must be the number of tasks, %s", expected))
@@ -124,21 +124,16 @@ func (p *page) startBulk(query url.Values) (started api.BulkResponse, err error)
 	return post[api.BulkResponse](p, "/api/v1/admin/bulk", api.BulkRequest{Action: query.Get("action"), Filter: filter, Expected: count, Reason: p.PostFormValue("reason")})
 }
 
-func (s *site) bulks(p *page) error {
-	found, err := get[api.Page[api.BulkResponse]](p, "/api/v1/admin/bulk", p.query("after", "limit"))
-	if err != nil {
-		return err
-	}
-	return p.show("bulks", p.T("Bulk changes"), found)
+func (p *page) bulks() error {
+	return showGet[api.Page[api.BulkResponse]](p, "/api/v1/admin/bulk", p.query("after", "limit"), "bulks", p.T("Bulk changes"))
 }
 
-// shownFilter is the data of the template "bulk_filter".
 type shownFilter struct {
 	api.BulkFilter
 	Caller callerLink
 }
 
-// ShowFilter names the caller of a filter.
+// ShowFilter returns the data of the template bulk_filter.
 func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
 	shown := shownFilter{BulkFilter: f}
 	if f.CallerID != nil {
@@ -149,8 +144,8 @@ func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
 
 type bulkProgress struct{ api.BulkResponse }
 
-// TasksPath returns the address of a list of the filter's tasks in any state, since the change gives them another state. It
-// is "" if the address would contain a phone number.
+// TasksPath returns the address of the list of the filter's tasks in any state: the bulk change has changed their state. It
+// returns "" if the address would contain a phone number.
 func (b bulkProgress) TasksPath() string {
 	f := b.Filter
 	if f.PhoneNumber != "" || task.MaskNumbers(f.Source) != f.Source {
@@ -168,7 +163,7 @@ func (b bulkProgress) TasksPath() string {
 	return "/console/tasks?" + query.Encode()
 }
 
-func (s *site) bulk(p *page) error {
+func (p *page) bulk() error {
 	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+p.id(), nil)
 	if err != nil {
 		return err
@@ -181,7 +176,7 @@ func (s *site) bulk(p *page) error {
 	return p.show("bulk", p.T("Bulk change"), bulkProgress{found})
 }
 
-func (s *site) stopBulk(p *page) error {
+func (p *page) stopBulk() error {
 	path := "/bulk/" + p.id()
 	if err := p.API(http.MethodPost, "/api/v1/admin"+path+"/stop", nil, nil); err != nil {
 		return err

@@ -10,36 +10,36 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maxNames is the largest number of callers in one API call for names.
+// maxNames is the number of callers whose names one call of the API returns.
 const maxNames = 200
 
 // callerLink is the name of a caller, and the path of its page if the visitor may see one.
 type callerLink struct{ Name, Path string }
 
-// nameCallers reads the names of callers for LinkCaller.
+// nameCallers reads the names of callers, for LinkCaller.
 func (p *page) nameCallers(ids ...api.ID) error {
 	if !p.May(fn.Viewer) {
-		return nil // the visitor sees no other callers
+		return nil // other visitors see no callers
 	}
 	p.callerNames = map[api.ID]string{}
 	slices.Sort(ids)
-	for some := range slices.Chunk(slices.Compact(ids), maxNames) {
-		var list []string
-		for _, id := range some {
-			list = append(list, id.String())
+	for chunk := range slices.Chunk(slices.Compact(ids), maxNames) {
+		var texts []string
+		for _, id := range chunk {
+			texts = append(texts, id.String())
 		}
-		found, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"ids": {strings.Join(list, ",")}})
+		named, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"ids": {strings.Join(texts, ",")}})
 		if err != nil {
 			return err
 		}
-		for _, caller := range found.Callers {
+		for _, caller := range named.Callers {
 			p.callerNames[caller.ID] = caller.Name
 		}
 	}
 	return nil
 }
 
-// LinkCaller returns the data of the template "caller". A caller whose name the visitor may not read is shown by its id.
+// LinkCaller returns the name and page of a caller: the id instead of a name that the visitor may not read.
 func (p *page) LinkCaller(id api.ID) callerLink {
 	name := p.callerNames[id]
 	switch {
@@ -53,7 +53,7 @@ func (p *page) LinkCaller(id api.ID) callerLink {
 	return callerLink{Name: id.String()}
 }
 
-// callerPath is the page of a caller; the built-in admin has none.
+// callerPath returns the page of a caller, or "" for the built-in admin and for visitors who see no callers.
 func (p *page) callerPath(id api.ID) string {
 	if id == 0 || !p.May(fn.Viewer) {
 		return ""
@@ -61,10 +61,10 @@ func (p *page) callerPath(id api.ID) string {
 	return "/console/callers/" + id.String()
 }
 
-// FiltersByCaller reports whether lists have rows of other callers than the visitor.
+// FiltersByCaller reports whether lists have rows of several callers.
 func (p *page) FiltersByCaller() bool { return p.May(fn.Viewer) }
 
-// CallerFilter is the value of the field "caller" of a filter: the name, even if the address has only the id.
+// CallerFilter returns the value of the field caller of a filter: the name, also if the address has only caller_id.
 func (p *page) CallerFilter() string {
 	var id api.ID
 	if text := p.Param("caller_id"); p.Param("caller") == "" && id.UnmarshalJSON([]byte(text)) == nil && text != "" {
@@ -73,8 +73,8 @@ func (p *page) CallerFilter() string {
 	return p.Param("caller")
 }
 
-// filter returns the parameters of a list for the API. It replaces a span such as 2h by the time that long ago, and the name
-// of a caller by its id.
+// filter returns parameters of the address for the API. It replaces a time such as 2h by the instant that long ago, and the
+// name of a caller by its id.
 func (p *page) filter(names ...string) (url.Values, error) {
 	query := p.query(names...)
 	pastTimes(query, "from", "to")
@@ -92,7 +92,7 @@ func (p *page) filter(names ...string) (url.Values, error) {
 	return query, nil
 }
 
-// filtered reads a list of the API with the filter in the address. If the filter is refused, the page shows the refusal.
+// filtered reads a list of the API with the filter in the address. If the API refuses the filter, the page shows the refusal.
 func filtered[T any](p *page, path string, names ...string) (found T, err error) {
 	query, err := p.filter(names...)
 	if err == nil {
@@ -104,15 +104,15 @@ func filtered[T any](p *page, path string, names ...string) (found T, err error)
 	return found, err
 }
 
-// callerNamed returns the id of a caller. It also accepts an id, for callers whose name the visitor may not read.
+// callerNamed returns the id of the caller with this name. It also accepts an id instead of a name that the visitor may not read.
 func (p *page) callerNamed(name string) (id api.ID, err error) {
 	if task.ValidUser(name) {
-		found, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"name": {name}})
+		named, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"name": {name}})
 		if err != nil {
 			return 0, err
 		}
-		if len(found.Callers) > 0 {
-			return found.Callers[0].ID, nil
+		if len(named.Callers) > 0 {
+			return named.Callers[0].ID, nil
 		}
 	}
 	if id.UnmarshalJSON([]byte(name)) != nil {

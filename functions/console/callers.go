@@ -12,7 +12,7 @@ import (
 
 const callersPath = "/api/v1/admin/callers"
 
-// roles are the roles of a caller, and what each allows.
+// roles has the roles of callers, with what each allows.
 var roles = []struct {
 	Role fn.Role
 	Text string
@@ -25,26 +25,21 @@ var roles = []struct {
 	{fn.Admin, "sees and changes everything; with queues, only what belongs to them"},
 }
 
-func (s *site) callers(p *page) error {
-	found, err := get[api.Page[api.CallerResponse]](p, callersPath, p.query("after"))
-	if err != nil {
-		return err
-	}
-	return p.show("callers", p.T("Callers"), found)
+func (p *page) callers() error {
+	return showGet[api.Page[api.CallerResponse]](p, callersPath, p.query("after"), "callers", p.T("Callers"))
 }
 
 type callerPage struct {
 	api.CallerResponse
-	Action string // where the form is sent
+	Action string // of the form
 }
 
-// AllRoles are the boxes of the form.
+// AllRoles returns the checkboxes of the form.
 func (callerPage) AllRoles() any { return roles }
 
-// HasRole reports whether the box of a role is checked.
 func (c callerPage) HasRole(role fn.Role) bool { return slices.Contains(c.Roles, string(role)) }
 
-// Limit formats a limit for the form; "" means the limit of the settings.
+// Limit formats a limit for the form: "" if the limit of the settings applies.
 func (c callerPage) Limit(n *int64) string {
 	if n == nil || *n == 0 {
 		return ""
@@ -52,14 +47,14 @@ func (c callerPage) Limit(n *int64) string {
 	return strconv.FormatInt(*n, 10)
 }
 
-// Priorities are the values of best_priority.
+// Priorities returns the values of best_priority.
 func (callerPage) Priorities() []string { return []string{"0", "1", "2", "3", "4", "5"} }
 
-func (s *site) newCaller(p *page) error {
+func (p *page) newCaller() error {
 	return p.show("caller", p.T("New caller"), callerPage{Action: "/console/callers/new"})
 }
 
-func (s *site) caller(p *page) error {
+func (p *page) caller() error {
 	id := p.id()
 	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
 	if err != nil {
@@ -73,7 +68,7 @@ func (s *site) caller(p *page) error {
 	return p.show("caller", p.T("Caller"), callerPage{found, "/console/callers/" + id})
 }
 
-// typedLines returns the lines of a field that are not empty.
+// typedLines returns the lines of a field, without empty ones.
 func (p *page) typedLines(name string) []string {
 	lines := []string{}
 	for line := range strings.Lines(p.PostFormValue(name)) {
@@ -84,7 +79,7 @@ func (p *page) typedLines(name string) []string {
 	return lines
 }
 
-// typedNumber reads a whole number from a field; an empty one is 0.
+// typedNumber reads a whole number from a field. An empty field is 0.
 func (p *page) typedNumber(name string) (*int64, error) {
 	text := strings.TrimSpace(p.PostFormValue(name))
 	if text == "" {
@@ -97,7 +92,7 @@ func (p *page) typedNumber(name string) (*int64, error) {
 	return &n, nil
 }
 
-// typedGrants reads what a caller may do from the form.
+// typedGrants reads from the form what a caller may do.
 func (p *page) typedGrants() (api.CallerChange, error) {
 	grants := api.CallerChange{
 		Roles: p.PostForm["roles"], Queues: p.typedLines("queues"), BusinessTypes: p.typedLines("business_types"), Receives: p.typedLines("receives"),
@@ -114,7 +109,7 @@ func (p *page) typedGrants() (api.CallerChange, error) {
 	return grants, nil
 }
 
-func (s *site) addCaller(p *page) error {
+func (p *page) addCaller() error {
 	grants, err := p.typedGrants()
 	var added api.CallerResponse
 	if err == nil {
@@ -124,46 +119,46 @@ func (s *site) addCaller(p *page) error {
 		})
 	}
 	if err != nil {
-		return p.showRefused(err, "/console/callers/new", s.newCaller)
+		return p.showRefused(err, "/console/callers/new", (*page).newCaller)
 	}
 	return p.showToken(added)
 }
 
-// showToken shows a new token in the response itself. The token is in no URL and cannot be shown again.
+// showToken shows a new token in the response to the form, so that no URL has it. It cannot be shown again.
 func (p *page) showToken(caller api.CallerResponse) error {
 	return p.show("caller_token", p.T("New token"), caller)
 }
 
-func (s *site) changeCaller(p *page) error {
+func (p *page) changeCaller() error {
 	id := p.id()
 	grants, err := p.typedGrants()
-	if err == nil && len(grants.Roles) == 0 { // the API would not change the roles
+	if err == nil && len(grants.Roles) == 0 { // the API would leave the roles as they are
 		err = p.badField("roles", p.T("choose at least one role"))
 	}
 	if err == nil {
 		err = p.API(http.MethodPut, callersPath+"/"+id, grants, nil)
 	}
-	return p.finish(err, "/console/callers/"+id, s.caller, "saved")
+	return p.finish(err, "/console/callers/"+id, (*page).caller, "saved")
 }
 
-func (s *site) rotateCaller(p *page) error {
+func (p *page) rotateCaller() error {
 	id := p.id()
 	rotated, err := post[api.CallerResponse](p, callersPath+"/"+id+"/rotate", nil)
 	if err != nil {
-		return p.showRefused(err, "/console/callers/"+id, s.caller)
+		return p.showRefused(err, "/console/callers/"+id, (*page).caller)
 	}
 	return p.showToken(rotated)
 }
 
-// revokeCaller revokes a caller. The visitor must type its name to confirm.
-func (s *site) revokeCaller(p *page) error {
+// revokeCaller revokes a caller if the visitor has typed its name.
+func (p *page) revokeCaller() error {
 	id := p.id()
-	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
-	if err == nil && p.PostFormValue("confirm") != found.Name {
-		err = p.badField("confirm", p.T("must be the name of the caller: %s", found.Name))
+	caller, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
+	if err == nil && p.PostFormValue("confirm") != caller.Name {
+		err = p.badField("confirm", p.T("must be the name of the caller: %s", caller.Name))
 	}
 	if err == nil {
 		err = p.API(http.MethodPost, callersPath+"/"+id+"/revoke", nil, nil)
 	}
-	return p.finish(err, "/console/callers/"+id, s.caller, "caller_revoked")
+	return p.finish(err, "/console/callers/"+id, (*page).caller, "caller_revoked")
 }

@@ -1,8 +1,6 @@
 package console_test
 
 import (
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -11,25 +9,25 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// tokenOf returns the token that a page shows, and checks that it is shown once.
+// tokenOf returns the token that a page shows.
 func tokenOf(t *testing.T, got shown) string {
 	t.Helper()
 	got.has(t, "This is the new token.")
 	require.Equal(t, "no-store", got.header.Get("Cache-Control"))
-	found := regexp.MustCompile(`data-copy="([A-Za-z0-9_-]{43})"`).FindStringSubmatch(got.text)
-	require.NotNil(t, found, got.text)
-	return found[1]
+	token := between(t, got.text, `data-copy="`, `"`)
+	require.Regexp(t, `^[A-Za-z0-9_-]{43}$`, token)
+	return token
 }
 
 func TestCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/callers").has(t, "There are no callers besides the built-in admin.")
 	b.get("/console/callers/new").has(t, `value="viewer"`, `value="trigger"`)
 
-	got := b.submit("/console/callers/new", "name", "shop", "roles", "submitter", "roles", "viewer", "queues", "otp\r\n\r\n promo ", "business_types", hostile, "receives", "msg.orders.>", "max_waiting_tasks", "500", "best_priority", "3")
-	token := tokenOf(t, got)
+	token := tokenOf(t, b.submit("/console/callers/new", "name", "shop", "roles", "submitter", "roles", "viewer", "queues", "otp\r\n\r\n promo ",
+		"business_types", hostile, "receives", "msg.orders.>", "max_waiting_tasks", "500", "best_priority", "3"))
 	id := s.QueryText(`select id::text from callers where name = 'shop'`)
 	page := "/console/callers/" + id
 	require.NotContains(t, b.get(page).text, token)
@@ -64,11 +62,11 @@ func TestCallers(t *testing.T) {
 	})
 	t.Run("see their own new token once, and must log in again", func(t *testing.T) {
 		boss := s.NewCaller("boss", "admin")
-		v := logIn(t, s, boss.User, boss.Password)
+		v := logIn(t, boss)
 		own := "/console/callers/" + s.QueryText(`select id::text from callers where name = 'boss'`)
-		fresh := tokenOf(t, v.submit(own+"/rotate"))
+		boss.Password = tokenOf(t, v.submit(own+"/rotate"))
 		require.Contains(t, v.get(own).path, "/console/login")
-		logIn(t, s, "boss", fresh).get(own).has(t, "boss")
+		logIn(t, boss).get(own).has(t, "boss")
 	})
 	t.Run("are revoked by their name", func(t *testing.T) {
 		got := b.submit(page+"/revoke", "form", "revoke", "confirm", "shop2")
@@ -80,19 +78,16 @@ func TestCallers(t *testing.T) {
 		require.NotContains(t, got.text, "Replace the token")
 	})
 	t.Run("are read by a viewer", func(t *testing.T) {
-		viewer := s.NewCaller("viewer", "viewer")
-		v := logIn(t, s, viewer.User, viewer.Password)
+		v := logIn(t, s.NewCaller("viewer", "viewer"))
 		require.NotContains(t, v.get("/console/callers").text, "/console/callers/new")
 		require.NotContains(t, v.get(page).text, `action="/console/callers`)
 		require.Equal(t, 403, v.submit(page+"/rotate").status)
 		require.Equal(t, 403, v.submit("/console/callers/new", "name", "x", "roles", "sender").status)
 	})
 	t.Run("are limited to its own for a limited admin", func(t *testing.T) {
-		ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["otp"]`)
-		v := logIn(t, s, ops.User, ops.Password)
-		got := v.submit("/console/callers/new", "name", "ops.phone", "roles", "sender", "queues", "otp", "best_priority", "0")
-		tokenOf(t, got)
-		got = v.get("/console/callers")
+		v := logIn(t, s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["otp"]`))
+		tokenOf(t, v.submit("/console/callers/new", "name", "ops.phone", "roles", "sender", "queues", "otp", "best_priority", "0"))
+		got := v.get("/console/callers")
 		got.has(t, "ops.phone")
 		require.NotContains(t, got.text, "shop")
 		require.Equal(t, 404, v.get(page).status)
@@ -131,23 +126,20 @@ func TestOperatorAddsACaller(t *testing.T) {
 	b.open("/console/callers")
 	b.fits()
 	b.checkProblems()
-	require.True(t, strings.Contains(b.text(), "调用方"))
+	require.Contains(t, b.text(), "调用方")
 }
 
-// Pages show callers by their names, and lists are filtered by them.
 func TestCallersAreShownByName(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter") // id 1
-	shopTask := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
-	adminTask := s.Post("/api/v1/sms/send", `{"phone_number":"13800138001","content":"hi"}`).Data("task_id").(string)
+	shopTask, adminTask := shop.SubmitTo("default"), s.SubmitTo("default")
 	shop.Post("/api/v1/webhooks/endpoints", `{"url":"https://shop.example.com/a"}`)
-	viewer := s.NewCaller("viewer", "viewer")
-	b := logIn(t, s, viewer.User, viewer.Password)
+	b := logIn(t, s.NewCaller("viewer", "viewer"))
 	b.get("/console/tasks/"+shopTask).has(t, `<a href="/console/callers/1">shop</a>`)
 	b.get("/console/tasks/"+adminTask).has(t, "<dd>"+s.User+" ·")
 	b.get("/console/webhooks").has(t, `<a href="/console/callers/1">shop</a>`)
-	logIn(t, shop, shop.User, shop.Password).get("/console/tasks/"+shopTask).has(t, "<dd>shop</dd>")
+	logIn(t, shop).get("/console/tasks/"+shopTask).has(t, "<dd>shop</dd>")
 
 	for _, query := range []string{"caller=shop", "caller_id=1"} {
 		got := b.get("/console/tasks?" + query)
@@ -160,7 +152,7 @@ func TestCallersAreShownByName(t *testing.T) {
 		got := b.get("/console/" + list + "?caller=%3Cb%3E")
 		require.Equal(t, 400, got.status)
 		got.has(t, "there is no caller of this name", `value="&lt;b&gt;"`)
-		require.NotContains(t, logIn(t, shop, shop.User, shop.Password).get("/console/"+list).text, `name="caller"`, "a submitter sees only its own")
+		require.NotContains(t, logIn(t, shop).get("/console/"+list).text, `name="caller"`, "a submitter sees only its own")
 	}
-	logIn(t, s, s.User, s.Password).get("/console/bulk/new?state=pending&caller=shop").has(t, `caller_id=1`, `<a href="/console/callers/1">shop</a>`, "1 tasks match")
+	logIn(t, s).get("/console/bulk/new?state=pending&caller=shop").has(t, `caller_id=1`, `<a href="/console/callers/1">shop</a>`, "1 tasks match")
 }

@@ -1,7 +1,7 @@
 package console
 
-// chinese has the translation of every text of the pages, sorted by the English one. TestEveryTextHasATranslation finds
-// missing and unused ones.
+// chinese has the translations of the texts of all pages, sorted by the English text. TestEveryTextHasATranslation finds missing
+// and unused translations.
 var chinese = map[string]string{
 	"%d characters":  "%d 个字符",
 	"%d d":           "%d 天",

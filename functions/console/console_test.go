@@ -23,14 +23,14 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// browser is a visitor: it keeps cookies and follows redirects.
+// browser is the browser of a visitor: it keeps cookies and follows redirects.
 type browser struct {
 	t    *testing.T
 	url  string
 	http *http.Client
 }
 
-// newBrowser returns a visitor who has not logged in.
+// newBrowser returns the browser of a visitor who has not logged in.
 func newBrowser(t *testing.T, s *cluster.Client) *browser {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -38,17 +38,17 @@ func newBrowser(t *testing.T, s *cluster.Client) *browser {
 	return &browser{t, s.URL, &http.Client{Jar: jar}}
 }
 
-// logIn returns a visitor who has logged in.
-func logIn(t *testing.T, s *cluster.Client, name, password string) *browser {
+// logIn returns the browser of a caller who has logged in.
+func logIn(t *testing.T, c *cluster.Client) *browser {
 	t.Helper()
-	b := newBrowser(t, s)
-	shown := b.submit("/console/login", "name", name, "password", password)
+	b := newBrowser(t, c)
+	shown := b.submit("/console/login", "name", c.User, "password", c.Password)
 	require.Equal(t, 200, shown.status, shown.text)
 	require.NotContains(t, shown.path, "login")
 	return b
 }
 
-// shown is a page that the visitor received.
+// shown is a page as the browser received it.
 type shown struct {
 	status int
 	path   string // after redirects
@@ -71,7 +71,7 @@ func (b *browser) submit(path string, fields ...string) shown {
 	return b.do(http.MethodPost, path, form.Encode())
 }
 
-// do makes one request; form is encoded, and empty for a GET.
+// do makes a request. form is URL-encoded; a GET has none.
 func (b *browser) do(method, path, form string) shown {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, strings.NewReader(form))
@@ -87,6 +87,12 @@ func (b *browser) do(method, path, form string) shown {
 	return shown{res.StatusCode, res.Request.URL.RequestURI(), string(text), res.Header}
 }
 
+// hostile is a text that a caller might write into any field.
+const hostile = `"><script>alert(1)</script>'{{.}}` + "\u202e\u200b"
+
+// hostileShown is hostile as a page must show it.
+const hostileShown = `&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&#39;{{.}}` + "\u202e\u200b"
+
 // has fails unless the page has all the texts, in any order.
 func (s shown) has(t *testing.T, texts ...string) {
 	t.Helper()
@@ -96,6 +102,16 @@ func (s shown) has(t *testing.T, texts ...string) {
 			require.Failf(t, "the page lacks a text", "%s\nin %d %s:\n%s", text, s.status, s.path, main)
 		}
 	}
+}
+
+// between returns the part of text between before and after.
+func between(t *testing.T, text, before, after string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(text, before)
+	require.True(t, found, before)
+	value, _, found := strings.Cut(rest, after)
+	require.True(t, found, after)
+	return value
 }
 
 func TestVisitorsWithoutSessionSeeOnlyTheLogin(t *testing.T) {
@@ -125,18 +141,16 @@ func TestVisitorsWithoutSessionSeeOnlyTheLogin(t *testing.T) {
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	ann := s.Post("/api/v1/admin/callers", `{"name":"ann","roles":["submitter"]}`)
-	token := ann.Data("token").(string)
-
+	ann, bob, eve := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("eve", "submitter") // ids 1, 2, 3
 	t.Run("leads to the requested page", func(t *testing.T) {
 		b := newBrowser(t, s)
 		require.Equal(t, "/console/login?next=%2Fconsole%2Ftasks%3Fstate%3Dfailed", b.get("/console/tasks?state=failed").path)
-		got := b.submit("/console/login", "name", "ann", "password", token, "next", "/console/tasks?state=failed")
+		got := b.submit("/console/login", "name", "ann", "password", ann.Password, "next", "/console/tasks?state=failed")
 		require.Equal(t, "/console/tasks?state=failed", got.path)
 	})
 	t.Run("leads to no other site", func(t *testing.T) {
 		for _, next := range []string{"https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/api/v1/sms/tasks/pending?app_id=a", "/console/../api"} {
-			got := newBrowser(t, s).submit("/console/login", "name", "ann", "password", token, "next", next)
+			got := newBrowser(t, s).submit("/console/login", "name", "ann", "password", ann.Password, "next", next)
 			require.True(t, strings.HasPrefix(got.path, "/console"), "%s led to %s", next, got.path)
 			require.NotContains(t, got.path, "evil")
 		}
@@ -148,32 +162,30 @@ func TestLogin(t *testing.T) {
 		require.NotContains(t, got.text, "wrong\"")
 	})
 	t.Run("ends with log out", func(t *testing.T) {
-		b := logIn(t, s, "ann", token)
+		b := logIn(t, ann)
 		require.Equal(t, "/console/login", b.submit("/console/logout").path)
 		require.Equal(t, "/console/login", b.get("/console").path)
 	})
 	t.Run("ends when the caller is revoked", func(t *testing.T) {
-		bob := s.Post("/api/v1/admin/callers", `{"name":"bob","roles":["submitter"]}`)
-		b := logIn(t, s, "bob", bob.Data("token").(string))
+		b := logIn(t, bob)
 		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
-		s.Post("/api/v1/admin/callers/"+bob.Data("id").(string)+"/revoke", "")
+		s.Post("/api/v1/admin/callers/2/revoke", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
 	t.Run("ends when the token is replaced", func(t *testing.T) {
-		eve := s.Post("/api/v1/admin/callers", `{"name":"eve","roles":["submitter"]}`)
-		b := logIn(t, s, "eve", eve.Data("token").(string))
-		s.Post("/api/v1/admin/callers/"+eve.Data("id").(string)+"/rotate", "")
+		b := logIn(t, eve)
+		s.Post("/api/v1/admin/callers/3/rotate", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
 	t.Run("ignores the cookie of another server on this machine", func(t *testing.T) {
-		b := logIn(t, s, "ann", token)
+		b := logIn(t, ann)
 		at, err := url.Parse(s.URL + "/console")
 		require.NoError(t, err)
 		b.http.Jar.SetCookies(at, []*http.Cookie{{Name: "sendonce", Value: "other", Path: "/console"}})
 		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
 	})
 	t.Run("refuses a changed cookie", func(t *testing.T) {
-		b := logIn(t, s, "ann", token)
+		b := logIn(t, ann)
 		at, err := url.Parse(s.URL)
 		require.NoError(t, err)
 		cookie := b.http.Jar.Cookies(at)[0]
@@ -186,11 +198,10 @@ func TestLogin(t *testing.T) {
 	})
 }
 
-// Pages of other origins cannot use the session of a visitor.
 func TestOtherOriginsCannotSubmitForms(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	for _, header := range [][2]string{{"Origin", "https://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/console/logout", nil)
 		require.NoError(t, err)
@@ -232,8 +243,8 @@ func TestSearchLeadsToWhatItFinds(t *testing.T) {
 	id := sent.Data("task_id").(string)
 	claimed := s.Get("/api/v1/sms/tasks/pending?app_id=phone-1").List()
 	require.Len(t, claimed, 1)
-	s.Post("/api/v1/admin/callers", `{"name":"shop","roles":["submitter"]}`)
-	b := logIn(t, s, s.User, s.Password)
+	s.NewCaller("shop", "submitter") // id 1
+	b := logIn(t, s)
 	task := "/console/tasks/" + id
 	for text, path := range map[string]string{
 		id:                              task,
@@ -249,9 +260,9 @@ func TestSearchLeadsToWhatItFinds(t *testing.T) {
 	b.get("/console/search?q=%3Cscript%3Ealert(1)%3C%2Fscript%3E").has(t, "&lt;script&gt;")
 	b.get("/console/search?q="+strings.Repeat("a", 301)).has(t, "1 to 300 characters")
 
-	for _, find := range []string{id, "order-4711"} { // which belong to another caller
-		other := s.NewCaller("other-"+find[:3], "submitter")
-		logIn(t, s, other.User, other.Password).get("/console/search?q="+find).has(t, "Nothing was found.")
+	other := logIn(t, s.NewCaller("other", "submitter"))
+	for _, text := range []string{id, "order-4711"} {
+		other.get("/console/search?q="+text).has(t, "Nothing was found.")
 	}
 }
 
@@ -259,10 +270,10 @@ func TestOverviewCountsAndLinks(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for range 3 {
-		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"promo"}`)
+		s.SubmitTo("promo")
 	}
 	s.Post("/api/v1/admin/queues/promo/pause", `{"reason":"<b>down</b>"}`)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console").has(t, `<a href="/console/tasks?queue=promo&amp;state=pending">3</a>`, "&lt;b&gt;down&lt;/b&gt;", `<svg class="plot"`)
 	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"later","queue":"promo","send_at":"`+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"}`)
 	b.get("/console/queues").has(t, `state=pending">3</a>`, `state=scheduled">1</a>`)
@@ -270,15 +281,12 @@ func TestOverviewCountsAndLinks(t *testing.T) {
 	require.Equal(t, "/console", b.get("/console/").path)
 	require.Equal(t, "/docs", newBrowser(t, s).get("/docs/").path)
 
-	viewer := s.Post("/api/v1/admin/callers", `{"name":"watcher","roles":["viewer"]}`)
-	watcher := logIn(t, s, "watcher", viewer.Data("token").(string))
-	watcher.get("/console").has(t, "promo")
-	one := s.QueryText(`select id::text from tasks limit 1`)
-	require.NotContains(t, watcher.get("/console/tasks/"+one).text, "Cancel the task")
-	require.Equal(t, 403, watcher.submit("/console/tasks/"+one+"/cancel", "reason", "x").status)
-
-	limited := s.Post("/api/v1/admin/callers", `{"name":"other","roles":["viewer"],"queues":["default"]}`)
-	require.NotContains(t, logIn(t, s, "other", limited.Data("token").(string)).get("/console").text, "promo")
+	viewer := logIn(t, s.NewCaller("viewer", "viewer"))
+	viewer.get("/console").has(t, "promo")
+	id := s.QueryText(`select id::text from tasks limit 1`)
+	require.NotContains(t, viewer.get("/console/tasks/"+id).text, "Cancel the task")
+	require.Equal(t, 403, viewer.submit("/console/tasks/"+id+"/cancel", "reason", "x").status)
+	require.NotContains(t, logIn(t, s.NewCaller("limited", "viewer", "default")).get("/console").text, "promo")
 }
 
 func TestHeldTasksAreDecided(t *testing.T) {
@@ -292,7 +300,7 @@ func TestHeldTasksAreDecided(t *testing.T) {
 	for _, id := range ids {
 		s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","outcome":"unknown"}`)
 	}
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/held").has(t, ids[0], ids[1], ids[2])
 	for i, outcome := range []string{"succeeded", "resend", "failed"} {
 		got := b.submit("/console/tasks/"+ids[i]+"/resolve", "outcome", outcome, "reason", "asked the customer", "back", "/console/held")
@@ -310,15 +318,15 @@ func TestHeldTasksAreDecided(t *testing.T) {
 func TestTasksAreFilteredByTimeSpans(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
-	b := logIn(t, s, s.User, s.Password)
+	s.SubmitTo("default")
+	b := logIn(t, s)
 	const row, none = "138****8000", "No task matches."
 	for query, want := range map[string]string{"from=2h": row, "to=2h": none, "from=2h&to=1h": none, "from=2020-01-31T08:00%2B08:00": row} {
 		got := b.get("/console/tasks?state=pending&" + query)
 		require.Equal(t, 200, got.status, query)
 		got.has(t, want)
 		if want == row {
-			require.Contains(t, b.get("/console/tasks?format=csv&"+query).text, row)
+			b.get("/console/tasks?format=csv&"+query).has(t, row)
 		}
 	}
 	got := b.get("/console/bulk/new?state=pending&from=2h")
@@ -330,7 +338,7 @@ func TestBulkChangeShowsItsFilter(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	task := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello","queue":"promo","source":"shop & <b>"}`).Data("task_id").(string)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	form := b.get("/console/bulk/new?" + url.Values{"state": {"pending"}, "queue": {"promo"}, "source": {"shop & <b>"}, "from": {"2h"}}.Encode())
 	query := html.UnescapeString(between(t, form.text, `name="query" value="`, `"`))
 	started := b.submit("/console/bulk", "query", query, "expected", "1", "count", "1", "reason", "withdrawn")
@@ -351,18 +359,16 @@ func TestBulkChangeShowsWhyItStopped(t *testing.T) {
 	id := operator.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`).Data("id").(string)
 	require.Equal(t, 200, s.Do("PUT", "/api/v1/admin/callers/1", `{"roles":["viewer"]}`).Status)
 	require.Equal(t, 204, s.Tick("sweep").Status)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/bulk/"+id).has(t, `class="state stopped"`, "its operator is not an admin any more")
 }
 
-// The pages of a bulk change do not show a phone number that the tasks' own pages hide.
 func TestBulkChangeHidesThePhoneNumberOfItsFilter(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	started := s.Post("/api/v1/admin/bulk", `{"action":"cancel","filter":{"state":"pending","phone_number":"13800138000"},"expected":0,"reason":"x"}`)
 	require.Equal(t, 200, started.Status, started.Text)
-	viewer := s.NewCaller("viewer", "viewer")
-	b := logIn(t, viewer, viewer.User, viewer.Password)
+	b := logIn(t, s.NewCaller("viewer", "viewer"))
 	for _, path := range []string{"/bulk", "/bulk/" + started.Data("id").(string), "/audit"} {
 		got := b.get("/console" + path)
 		require.Equal(t, 200, got.status, path)
@@ -376,7 +382,7 @@ func TestExportHasAllTasksAndNoFormulas(t *testing.T) {
 	for range 205 { // more than one page of the API
 		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"SECRETMARK","source":"=cmd()"}`)
 	}
-	got := logIn(t, s, s.User, s.Password).get("/console/tasks?format=csv")
+	got := logIn(t, s).get("/console/tasks?format=csv")
 	require.Equal(t, "text/csv; charset=utf-8", got.header.Get("Content-Type"))
 	require.Len(t, strings.Split(strings.TrimSpace(got.text), "\n"), 206)
 	require.Contains(t, got.text, ",'=cmd(),")
@@ -400,7 +406,7 @@ func TestSubmittersReadOnlyTheirOwnTasks(t *testing.T) {
 	require.Equal(t, 200, shop.Post("/api/v1/admin/tasks/"+own+"/reveal", "").Status)
 	require.Equal(t, 403, shop.Post("/api/v1/admin/tasks/"+own+"/cancel", "").Status, "a submitter must use /api/v1/sms/task/{id}/cancel")
 
-	b := logIn(t, s, "shop", shop.Password)
+	b := logIn(t, shop)
 	page := b.get("/console")
 	require.Equal(t, "/console/tasks", page.path)
 	page.has(t, own)
@@ -415,17 +421,17 @@ func TestSubmittersReadOnlyTheirOwnTasks(t *testing.T) {
 func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
+	id := s.SubmitTo("default")
 	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
 	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1","sending":true}`).Status)
 	require.Equal(t, 200, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"phone-1"}`).Status)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	got := b.get("/console/tasks/" + id)
 	got.has(t, "<b>received</b>", "<b>claimed</b>", "<b>extended</b>", `<span class="verdict">sending</span>`, "<small>+", "in 9 min")
-	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is a time")
+	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is shown as a time")
 }
 
-// The timeline shows the decision and the operator who made it. Submitters see only that it was an operator.
+// The timeline shows who made a decision. A submitter sees only that it was an operator.
 func TestTimelineShowsWhoDecided(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -433,7 +439,7 @@ func TestTimelineShowsWhoDecided(t *testing.T) {
 	id := shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","on_unknown":"hold"}`).Data("task_id").(string)
 	s.Get("/api/v1/sms/tasks/pending?app_id=phone-1")
 	s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","outcome":"unknown"}`)
-	admin, submitter := logIn(t, s, s.User, s.Password), logIn(t, s, shop.User, shop.Password)
+	admin, submitter := logIn(t, s), logIn(t, shop)
 	admin.submit("/console/tasks/"+id+"/resolve", "outcome", "resend", "reason", "asked <b>")
 	got := admin.get("/console/tasks/" + id)
 	got.has(t, `<span class="verdict">resolved</span>`, `→ <span class="state pending">pending</span>`, "by <b>"+s.User+"</b>", "asked &lt;b&gt;")
@@ -448,7 +454,7 @@ func TestTimelineShowsWhoDecided(t *testing.T) {
 	admin.get("/console/tasks").has(t, `<td class="text">cancelled</td>`)
 }
 
-// One address floods the login with wrong passwords and with forms that never end. Visitors from other addresses can log in.
+// One address floods the login with wrong passwords and with forms that do not end. Visitors from other addresses can log in.
 func TestFloodOfOneAddressLeavesTheLoginToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -9,10 +9,10 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// deadLettersPerPage keeps a page small: an event has up to 64 KiB.
+// deadLettersPerPage is small because an event has up to 64 KiB.
 const deadLettersPerPage = "10"
 
-func (s *site) deadLetters(p *page) error {
+func (p *page) deadLetters() error {
 	query := p.query("after")
 	query.Set("limit", deadLettersPerPage)
 	found, err := get[api.Page[api.DeadLetterResponse]](p, "/api/v1/admin/dead-letters", query)
@@ -21,11 +21,11 @@ func (s *site) deadLetters(p *page) error {
 	}
 	shown := api.Page[deadLetter]{NextAfter: found.NextAfter}
 	var callers []api.ID
-	for _, d := range found.Items {
-		one := readDeadLetter(d)
-		shown.Items = append(shown.Items, one)
-		if one.CallerID != nil {
-			callers = append(callers, *one.CallerID)
+	for _, item := range found.Items {
+		letter := readDeadLetter(item)
+		shown.Items = append(shown.Items, letter)
+		if letter.CallerID != nil {
+			callers = append(callers, *letter.CallerID)
 		}
 	}
 	if err := p.nameCallers(callers...); err != nil {
@@ -37,12 +37,12 @@ func (s *site) deadLetters(p *page) error {
 // deadLetter is a dead letter with the fields that could be read from its event.
 type deadLetter struct {
 	api.DeadLetterResponse
-	Subject  string  // the id of a task, message or endpoint; "" if there is none
-	CallerID *api.ID // of the caller that it belongs to
-	Sender   string  // of the message; "" if the event is not a message
+	Subject  string  // the id of a task, message or endpoint; "" if the event has none
+	CallerID *api.ID // of the owner; nil if the event has none
+	Sender   string  // of a message; "" for other events
 }
 
-// readDeadLetter reads an event of any kind: it may be a CloudEvent, the data of one, or no JSON at all.
+// readDeadLetter reads the fields of an event, which is a CloudEvent, the data of a CloudEvent, or not JSON.
 func readDeadLetter(d api.DeadLetterResponse) deadLetter {
 	type fields struct {
 		Subject     string  `json:"subject"`
@@ -57,7 +57,7 @@ func readDeadLetter(d api.DeadLetterResponse) deadLetter {
 		Data json.RawMessage `json:"data"`
 	}
 	var data fields
-	_ = json.Unmarshal([]byte(d.Event), &event) // errors leave event and data empty
+	_ = json.Unmarshal([]byte(d.Event), &event) // an error leaves fields empty
 	_ = json.Unmarshal(event.Data, &data)
 	return deadLetter{
 		DeadLetterResponse: d,
@@ -67,13 +67,13 @@ func readDeadLetter(d api.DeadLetterResponse) deadLetter {
 	}
 }
 
-func (s *site) dismissDeadLetter(p *page) error {
+func (p *page) dismissDeadLetter() error {
 	path := "/api/v1/admin/dead-letters/" + p.id() + "/dismiss"
 	err := p.API(http.MethodPost, path, api.DismissRequest{Reason: p.PostFormValue("reason")}, nil)
-	return p.finish(err, "/console/dead-letters", s.deadLetters, "dismissed")
+	return p.finish(err, "/console/dead-letters", (*page).deadLetters, "dismissed")
 }
 
-// pretty indents text that is JSON.
+// pretty indents a text if it is JSON.
 func pretty(text string) string {
 	var indented bytes.Buffer
 	if json.Indent(&indented, []byte(text), "", "  ") != nil {

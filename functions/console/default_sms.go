@@ -8,7 +8,7 @@ import (
 
 const defaultsPath = "/api/v1/admin/default-sms"
 
-func (s *site) defaultSMSes(p *page) error {
+func (p *page) defaultSMSes() error {
 	found, err := get[api.Page[api.DefaultSMSResponse]](p, defaultsPath, p.query("phone_number", "is_sent", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
@@ -16,45 +16,41 @@ func (s *site) defaultSMSes(p *page) error {
 	return p.show("default_sms_list", p.T("Default SMS"), found)
 }
 
-func (s *site) addDefaultSMS(p *page) error {
+func (p *page) addDefaultSMS() error {
 	added, err := post[api.DefaultSMSResponse](p, defaultsPath, api.DefaultSMSRequest{
 		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), UseTemplate: p.PostFormValue("use_template") != "",
 	})
 	if err != nil {
-		return p.showRefused(err, "/console/default-sms", s.defaultSMSes)
+		return p.showRefused(err, "/console/default-sms", (*page).defaultSMSes)
 	}
 	return p.done("/console/default-sms/"+added.ID.String(), "saved")
 }
 
-func (s *site) defaultSMS(p *page) error {
-	found, err := get[api.DefaultSMSResponse](p, defaultsPath+"/"+p.id(), nil)
-	if err != nil {
-		return err
-	}
-	return p.show("default_sms", p.T("Default SMS"), found)
+func (p *page) defaultSMS() error {
+	return showGet[api.DefaultSMSResponse](p, defaultsPath+"/"+p.id(), nil, "default_sms", p.T("Default SMS"))
 }
 
-func (s *site) editDefaultSMS(p *page) error {
+func (p *page) editDefaultSMS() error {
 	content, useTemplate := p.PostFormValue("content"), p.PostFormValue("use_template") != ""
-	return s.changeDefault(p, http.MethodPut, "", api.DefaultSMSChange{Content: &content, UseTemplate: &useTemplate}, "saved")
+	return p.changeDefault(http.MethodPut, "", api.DefaultSMSChange{Content: &content, UseTemplate: &useTemplate}, "saved")
 }
 
-// changeDefaultSMS handles the buttons of a default SMS.
-func (s *site) changeDefaultSMS(p *page) error {
+// changeDefaultSMS handles the buttons of the page: reset or delete.
+func (p *page) changeDefaultSMS() error {
 	switch p.PathValue("do") {
 	case "reset":
-		return s.changeDefault(p, http.MethodPost, "/reset", nil, "default_reset")
+		return p.changeDefault(http.MethodPost, "/reset", nil, "default_reset")
 	case "delete":
 		if err := p.API(http.MethodDelete, defaultsPath+"/"+p.id(), nil, nil); err != nil {
 			return err
 		}
 		return p.done("/console/default-sms", "deleted")
 	}
-	return s.notFound(p)
+	return p.notFound()
 }
 
-func (s *site) changeDefault(p *page, method, do string, body any, notice string) error {
+func (p *page) changeDefault(method, do string, body any, notice string) error {
 	id := p.id()
 	err := p.API(method, defaultsPath+"/"+id+do, body, nil)
-	return p.finish(err, "/console/default-sms/"+id, s.defaultSMS, notice)
+	return p.finish(err, "/console/default-sms/"+id, (*page).defaultSMS, notice)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// fetch requests a file of the docs as a visitor who is not logged in, without decompressing it.
+// fetch requests a file of the docs without a session, and does not decompress it.
 func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -34,7 +34,7 @@ func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) 
 	return res, body
 }
 
-// The subtests share a server, since it prepares each file at the first request.
+// The subtests share a server, because it prepares each file at the first request.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -61,7 +61,7 @@ func contractIsServed(t *testing.T, s *cluster.Client) {
 	require.Contains(t, contract.Paths, "/api/v1/sms/send")
 }
 
-// Each file has the same content compressed and uncompressed, and is not sent again while it is unchanged.
+// Each file has the same content compressed and uncompressed. A browser that has it gets 304.
 func docsAreCompressed(t *testing.T, s *cluster.Client) {
 	for _, path := range []string{"/openapi.yaml", "/openapi.json", "/docs", "/docs/init.js", "/docs/style.css", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/reference"} {
 		plain, text := fetch(t, s.URL+path, "Accept-Encoding", "gzip;q=0")
@@ -126,7 +126,7 @@ func swaggerTriesCalls(t *testing.T, s *cluster.Client) {
 	b.run(chromedp.Text(`#operations-submit-send .live-responses-table tbody .response-col_status`, &status, byQuery))
 	b.shot("docs-tried")
 	require.Contains(t, status, "200")
-	require.Equal(t, "empty,empty", headers, "request ids and keys of an example belong to no call")
+	require.Equal(t, "empty,empty", headers, "the fields do not have the request id and the key of the example")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 	b.checkProblems()
 }
@@ -141,7 +141,7 @@ func referenceFitsPhones(t *testing.T, s *cluster.Client) {
 	b.window("reference-phone")
 }
 
-// window saves a screenshot of the window, since a long page is too large for shot.
+// window saves a screenshot of the window, for pages that are too long for shot.
 func (b *tab) window(name string) {
 	b.t.Helper()
 	if directory := os.Getenv("SCREENSHOTS"); directory != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A function that was taken over can write these rows. Only what cannot be read of them is left out.
+// A compromised function can write such rows. Pages leave out only what they cannot read.
 func TestPagesShowForgedRows(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -22,7 +22,7 @@ func TestPagesShowForgedRows(t *testing.T) {
 	for _, filter := range []string{`{"caller_id":-5}`, `{"from":"9999-12-31T23:59:59-01:00"}`, `{"to":"0000-06-01T00:00:00Z"}`} {
 		s.Exec(`insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched) values (gen_random_uuid(), 0, 'x', 'x', 'cancel', $1, 'x', 5)`, filter)
 	}
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	for _, path := range []string{"tasks/" + id, "webhooks/deliveries", "bulk"} {
 		got := b.get("/console/" + path)
 		require.Equal(t, 200, got.status, "%s\n%s", path, got.text)

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// storeRefusal stores err as the page's Refusal if the page can still be shown: after a GET, if err refuses the parameters;
-// after a POST, if err refuses the change, so that the form is shown again with the entered values. It reports whether it
-// stored err.
+// storeRefusal stores err in p.Refusal if the page can still be shown, and reports whether it did. That is so after a GET whose
+// parameters the API refused, and after a POST whose change the API refused. After a POST, forms show the entered values.
 func (p *page) storeRefusal(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {
@@ -29,7 +28,7 @@ func (p *page) storeRefusal(err error) bool {
 	return true
 }
 
-// showRefused shows the page at an address with the refused form. It returns err if storeRefusal does not store it.
+// showRefused shows the page at an address, with the refused form. It returns err if the page cannot be shown.
 func (p *page) showRefused(err error, to string, show handler) error {
 	if !p.storeRefusal(err) {
 		return err
@@ -37,7 +36,7 @@ func (p *page) showRefused(err error, to string, show handler) error {
 	return p.showEntered(to, show)
 }
 
-// finish ends a change. It redirects to a page with a notice, or shows that page with the refused form.
+// finish ends a change: it redirects to a page with a notice, or shows that page with the refused form.
 func (p *page) finish(err error, to string, show handler, notice string) error {
 	if err != nil {
 		return p.showRefused(err, to, show)
@@ -54,8 +53,8 @@ func (p *page) showEntered(to string, show handler) error {
 	return show(p)
 }
 
-// setAddress replaces the address of the request by that of a page, from which the response builds its links. The request
-// of a form has the address of the form's action.
+// setAddress replaces the address of the request, which is the action of a form, by the address of a page. Templates build
+// links from it.
 func (p *page) setAddress(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {
@@ -68,8 +67,8 @@ func (p *page) setAddress(to string) error {
 	return nil
 }
 
-// Form returns a copy of the page for one of its forms. The copy has the Refusal and the entered values only if that form
-// was submitted. A form has its name in a hidden input "form", or none and the name "".
+// Form returns a copy of the page for the form with this name. The copy has the Refusal and the entered values only if that
+// form was submitted. The hidden input "form" has the name of a form; without that input, the name is "".
 func (p *page) Form(name string) *page {
 	form := *p
 	if p.PostFormValue("form") != name {
@@ -78,7 +77,7 @@ func (p *page) Form(name string) *page {
 	return &form
 }
 
-// Problem returns the error messages of a field of the form, or "". Those of its parts ("events[2]") are included.
+// Problem returns the error messages of a field of the form and of its parts, such as events[2], or "".
 func (p *page) Problem(field string) string {
 	if p.Refusal == nil {
 		return ""
@@ -92,8 +91,7 @@ func (p *page) Problem(field string) string {
 	return strings.Join(problems, p.T("; "))
 }
 
-// Entered returns the value that a field of a form shows: the entered one if the form is shown again after a POST, else the
-// initial one.
+// Entered returns the value that a field of a form shows: what was entered if the form is shown again after a POST, else initial.
 func (p *page) Entered(field, initial string) string {
 	if p.entered {
 		return p.PostFormValue(field)
@@ -101,8 +99,7 @@ func (p *page) Entered(field, initial string) string {
 	return initial
 }
 
-// Selected reports whether a checkbox or an option is selected: as entered if the form is shown again after a POST, else
-// as in initial.
+// Selected reports whether a checkbox or an option is selected: as entered if the form is shown again after a POST, else initial.
 func (p *page) Selected(field, value string, initial bool) bool {
 	if p.entered {
 		return slices.Contains(p.PostForm[field], value)

@@ -12,7 +12,7 @@ import (
 func TestRefusedFormsAreShownAgain(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	t.Run("a filter", func(t *testing.T) {
 		got := b.get("/console/tasks?phone_number=x%22%3E%3Cb%3E&from=yesterday&queue=promo")
 		require.Equal(t, 400, got.status)

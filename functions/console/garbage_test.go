@@ -18,7 +18,7 @@ import (
 
 var wildcard = regexp.MustCompile(`\{[^}]*\}`)
 
-// addresses returns the path of a route with each id and each button.
+// addresses returns the path of a route with each id and each button in place of the wildcards.
 func addresses(path string, ids, buttons []string) (all []string) {
 	for _, id := range ids {
 		for _, button := range buttons {
@@ -31,7 +31,7 @@ func addresses(path string, ids, buttons []string) (all []string) {
 	return all
 }
 
-// For any form and address the response is a page that names the problem, never an error of the server.
+// For any form and address, the response is a page that names the problem, and not an error of the server.
 func TestPagesRefuseGarbage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -58,8 +58,8 @@ func TestPagesRefuseGarbage(t *testing.T) {
 	}
 	buttons := []string{"x", "preview", "activate", "deactivate", "reset", "delete", "retry", "cancel", "resolve", "reveal"}
 	ids := []string{"1", task, "%00", "%FF", "..%2F..%2Fapi", "99999999999999999999", url.PathEscape(hostile)}
-	b := logIn(t, s, s.User, s.Password)
-	b.submit("/console/language", "language", "zh") // so that an untranslated problem is found
+	b := logIn(t, s)
+	b.submit("/console/language", "language", "zh") // to find problems without a translation
 	problem := regexp.MustCompile(`<(?:span class="wrong"|p class="problem"[^>]*|div class="problem"[^>]*><p)>([^<]*)<`)
 	tried, problems := 0, map[string]bool{}
 	for _, pattern := range patterns {

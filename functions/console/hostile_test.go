@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// All texts of callers are shown as text, and do not make a page wider than a phone.
+// Pages show texts of callers as text, and such texts do not make a page wider than a phone.
 func TestPagesFitHostileTexts(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -14,24 +14,26 @@ import (
 // loginPage is the login form, with the problem of the last attempt.
 type loginPage struct {
 	Name, Next, Problem string
-	Insecure            bool // over plain HTTP a browser does not keep the session
+	Insecure            bool // plain HTTP, over which a browser keeps no session
 }
 
-func (p *page) login(problem string) loginPage {
-	return loginPage{Name: p.PostFormValue("name"), Next: localPath(p.FormValue("next")), Problem: problem, Insecure: !fn.IsHTTPS(p.Request) && !fn.IsLoopback(p.Host)}
+func (p *page) showLogin(status int, problem string) error {
+	return p.render(status, "login", p.T("Log in"), loginPage{
+		Name: p.PostFormValue("name"), Next: localPath(p.FormValue("next")), Problem: problem, Insecure: !fn.IsHTTPS(p.Request) && !fn.IsLoopback(p.Host),
+	})
 }
 
-func (s *site) loginForm(p *page) error {
+func (p *page) loginForm() error {
 	if p.LoggedIn() {
 		return p.redirect("/console")
 	}
-	return p.show("login", p.T("Log in"), p.login(""))
+	return p.showLogin(http.StatusOK, "")
 }
 
-// logIn starts a session. Wrong passwords are limited and delayed like those of API calls.
-func (s *site) logIn(p *page) error {
+// logIn starts a session. Wrong passwords are limited and delayed as in calls of the API.
+func (p *page) logIn() error {
 	if err := p.ParseForm(); err != nil {
-		return p.render(http.StatusBadRequest, "login", p.T("Log in"), p.login(p.T("The form is malformed.")))
+		return p.showLogin(http.StatusBadRequest, p.T("The form is malformed."))
 	}
 	err := p.LogIn(p.Context(), p.w, p.PostFormValue("name"), p.PostFormValue("password"))
 	var refused *task.Error
@@ -39,31 +41,29 @@ func (s *site) logIn(p *page) error {
 	case err == nil:
 		return p.redirect(localPath(p.PostFormValue("next")))
 	case errors.Is(err, fn.ErrNoSessionKey):
-		return p.render(http.StatusServiceUnavailable, "login", p.T("Log in"), p.login(p.T("Nobody can log in: SENDONCE_ENCRYPTION_KEYS must be set for this function.")))
+		return p.showLogin(http.StatusServiceUnavailable, p.T("Nobody can log in: SENDONCE_ENCRYPTION_KEYS must be set for this function."))
 	case !errors.As(err, &refused):
 		return err
+	case refused.RetryAfter > 0:
+		return p.showLogin(http.StatusTooManyRequests, p.T("Too many failed logins, or the service is busy. Try again in a moment."))
 	}
-	status, problem := http.StatusUnauthorized, p.T("The name or the password is wrong.")
-	if refused.RetryAfter > 0 {
-		status, problem = http.StatusTooManyRequests, p.T("Too many failed logins, or the service is busy. Try again in a moment.")
-	}
-	return p.render(status, "login", p.T("Log in"), p.login(problem))
+	return p.showLogin(http.StatusUnauthorized, p.T("The name or the password is wrong."))
 }
 
-func (s *site) logOut(p *page) error {
+func (p *page) logOut() error {
 	p.LogOut(p.w)
 	return p.redirect("/console/login")
 }
 
-func (s *site) setLanguage(p *page) error {
+func (p *page) setLanguage() error {
 	if language := p.PostFormValue("language"); htmlLanguages[language] != "" {
 		http.SetCookie(p.w, &http.Cookie{Name: languageCookie, Value: language, Path: "/console", MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	}
 	return p.redirect(localPath(p.PostFormValue("next")))
 }
 
-// localPath returns the path of a page of the console. Any other address is replaced, so that a link to the login
-// cannot lead to another site.
+// localPath returns the address of a page of the console. It replaces any other address by that of the first page, so that a
+// login or a form cannot lead to another site.
 func localPath(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "" || u.Host != "" || path.Clean(u.Path) != u.Path || u.Path != "/console" && !strings.HasPrefix(u.Path, "/console/") {

@@ -8,14 +8,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maskTexts masks phone numbers in texts that callers write, such as the result of a task.
+// maskTexts masks phone numbers in texts of callers, such as the result of a task.
 func maskTexts(texts ...*string) {
 	for _, text := range texts {
 		*text = task.MaskNumbers(*text)
 	}
 }
 
-// maskTask masks the phone numbers in all texts of a task; the template masks its own phone number.
+// maskTask masks phone numbers in the texts of a task. The template masks the phone number of the task itself.
 func maskTask(t *api.AdminTask) {
 	maskTexts(&t.Result, &t.ErrorCode, &t.Source, &t.AppID, &t.CallbackURL)
 	t.Metadata = json.RawMessage(task.MaskNumbers(string(t.Metadata)))
@@ -27,11 +27,10 @@ func maskTasks(tasks []api.AdminTask) {
 	}
 }
 
-// maskTimeline masks the phone numbers in the texts of a task's history and of the tries of its webhooks.
+// maskTimeline masks phone numbers in the texts of a task's events and of the tries of its webhooks.
 func maskTimeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) {
 	for i := range events {
-		e := &events[i]
-		maskTexts(&e.AppID, &e.ErrorCode, &e.Message)
+		maskTexts(&events[i].AppID, &events[i].ErrorCode, &events[i].Message)
 	}
 	for i := range webhooks {
 		maskTexts(&webhooks[i].URL)
@@ -41,8 +40,8 @@ func maskTimeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) {
 	}
 }
 
-// maskedEvent returns the body of a webhook for display, with masked phone numbers in its data. The other fields have
-// numbers that are none, such as sequence.
+// maskedEvent returns the body of a webhook, indented and with masked phone numbers in its data. Other fields have other
+// numbers, such as sequence.
 func maskedEvent(payload json.RawMessage) string {
 	body := pretty(string(payload))
 	var event struct{ Data json.RawMessage }

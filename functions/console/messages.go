@@ -14,16 +14,16 @@ const (
 	conversationsPage = "/console/messages/conversations"
 )
 
-// messageStates are the states of a message.
 var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
 
 type messagesPage struct {
 	api.Page[api.MessageResponse]
-	Kind string // of the stuck messages: sending or sent
+	Kind string // state of the stuck messages: sending or sent
 }
 
-// messages lists the stuck messages, for visitors who read those of all callers. A submitter finds its messages by their keys.
-func (s *site) messages(p *page) error {
+// messages lists the stuck messages if the visitor may read the messages of all callers. A submitter finds its messages by their
+// keys.
+func (p *page) messages() error {
 	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
 		shown.Kind = "sent"
@@ -39,34 +39,32 @@ func (s *site) messages(p *page) error {
 	return p.show("messages", p.T("Messages"), shown)
 }
 
-// messageByKey redirects to the message with this sender and key.
-func (s *site) messageByKey(p *page) error {
+// messageByKey redirects to the message with the sender and the key in the address.
+func (p *page) messageByKey() error {
 	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
-	if refused := p.refusalOf(err); refused != nil && refused.Status == http.StatusNotFound {
+	switch refused := p.refusalOf(err); {
+	case err == nil:
+		return p.redirect("/console/messages/" + found.ServerMsgID)
+	case refused != nil && refused.Status == http.StatusNotFound:
 		p.Refusal = &api.Error{Status: refused.Status, Message: p.T("Nothing was found."), Fields: []api.Field{{Field: "client_msg_id", Message: p.T("no message of this sender has this key")}}}
 		if err := p.setAddress("/console/messages?" + p.query("client_msg_id", "from").Encode()); err != nil {
 			return err
 		}
-		return s.messages(p)
+	case !p.storeRefusal(err):
+		return err
 	}
-	if err != nil {
-		if !p.storeRefusal(err) {
-			return err
-		}
-		return s.messages(p)
-	}
-	return p.redirect("/console/messages/" + found.ServerMsgID)
+	return p.messages()
 }
 
 // changeStuck handles the buttons that change all messages of a list.
-func (s *site) changeStuck(p *page) error {
+func (p *page) changeStuck() error {
 	do, back := p.PathValue("do"), localPath(p.PostFormValue("back"))
 	if do != "redrive" && do != "abandon" {
-		return s.notFound(p)
+		return p.notFound()
 	}
 	done, err := post[api.MessageBulkResponse](p, messagesPath+"/"+do, api.MessageBulkRequest{IDs: p.PostForm["ids"], Reason: p.PostFormValue("reason")})
 	if err != nil {
-		return p.showRefused(err, back, s.messages)
+		return p.showRefused(err, back, (*page).messages)
 	}
 	return p.doneMany(back, "messages_"+do, done.Changed)
 }
@@ -76,29 +74,28 @@ type messagePage struct {
 	Revealed bool
 }
 
-// Conversation returns the page of all messages between the sender and the user who receives this one; "" if no other user
-// receives it.
+// Conversation returns the page of all messages between the sender and the receiver, or "" if the receiver is not another user.
 func (m messagePage) Conversation() string {
-	if name, isUser := strings.CutPrefix(m.To, "user:"); isUser && name != m.From {
-		return conversationsPage + "?" + url.Values{"user": {m.From}, "peer": {name}}.Encode()
+	if receiver, isUser := strings.CutPrefix(m.To, "user:"); isUser && receiver != m.From {
+		return conversationsPage + "?" + url.Values{"user": {m.From}, "peer": {receiver}}.Encode()
 	}
 	return ""
 }
 
-// MayRedrive reports whether an operator may send the message again.
+// MayRedrive reports whether an operator can send the message again.
 func (m messagePage) MayRedrive() bool { return m.Stuck || m.State == "abandoned" }
 
-// MayDecide reports whether an operator may change the message at all.
+// MayDecide reports whether an operator can change the message at all.
 func (m messagePage) MayDecide() bool {
 	return !m.Archived && m.State != "received" && m.State != "accepted"
 }
 
-// Redrives is how often an operator has sent the message again.
+// Redrives returns how often operators have sent the message again.
 func (m messagePage) Redrives() int { return m.Epoch - 1 }
 
-func (s *site) message(p *page) error { return p.showMessage(nil) }
+func (p *page) message() error { return p.showMessage(nil) }
 
-// showMessage shows the message of the path. Its data is hidden unless it is revealed.
+// showMessage shows the message of the path. Its data is hidden unless revealed, by message ids, has it.
 func (p *page) showMessage(revealed map[string]api.JSON) error {
 	found, err := get[api.MessageResponse](p, messagesPath+"/"+p.id(), nil)
 	if err != nil {
@@ -113,8 +110,8 @@ func (p *page) showMessage(revealed map[string]api.JSON) error {
 	return p.show("message", p.T("Message"), messagePage{found, isRevealed})
 }
 
-// changeMessage handles the buttons of a message's page.
-func (s *site) changeMessage(p *page) error {
+// changeMessage handles the buttons of a message's page: redrive, abandon or reveal.
+func (p *page) changeMessage() error {
 	id, do := p.PathValue("id"), p.PathValue("do")
 	path, back := messagesPath+"/"+url.PathEscape(id)+"/"+do, "/console/messages/"+url.PathEscape(id)
 	var err error
@@ -133,12 +130,12 @@ func (s *site) changeMessage(p *page) error {
 		}
 		return p.showMessage(revealed)
 	default:
-		return s.notFound(p)
+		return p.notFound()
 	}
-	return p.finish(err, back, s.message, "message_"+do)
+	return p.finish(err, back, (*page).message, "message_"+do)
 }
 
-// revealMessages returns the data of messages by their ids. The API writes an audit entry for each.
+// revealMessages returns the data of messages by their ids. The API writes an audit entry for each message.
 func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	found, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
 	revealed := map[string]api.JSON{}
@@ -148,18 +145,18 @@ func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	return revealed, err
 }
 
-// conversationPage has the peers of a user, or the messages between the user and one peer.
+// conversationPage has the peers of a user or, if a peer is chosen, the messages between both.
 type conversationPage struct {
 	User, Peer   string
 	Peers        api.Page[api.Peer]
 	Conversation api.ConversationResponse
-	Data         map[string]api.JSON // of the revealed messages, by their ids
+	Data         map[string]api.JSON // of revealed messages, by their ids
 }
 
-// Shown is the data of a message, nil if it is hidden.
+// Shown returns the data of a message, or nil if it is hidden.
 func (c conversationPage) Shown(id string) json.RawMessage { return c.Data[id] }
 
-func (s *site) conversations(p *page) error {
+func (p *page) conversations() error {
 	shown, err := p.readConversation(p.Param)
 	if err != nil && !p.storeRefusal(err) {
 		return err
@@ -172,7 +169,7 @@ func (p *page) readConversation(param func(name string) string) (shown conversat
 	if shown.User == "" && !p.ReadsAll() {
 		shown.User = p.Caller.Name
 	}
-	query := url.Values{"limit": {"50"}} // as many as can be revealed at once
+	query := url.Values{"limit": {"50"}} // the API reveals at most 50 messages in one call
 	if after := param("after"); after != "" {
 		query.Set("after", after)
 	}
@@ -188,8 +185,8 @@ func (p *page) readConversation(param func(name string) string) (shown conversat
 	return shown, err
 }
 
-// revealConversation shows the data of the messages that the previous page listed.
-func (s *site) revealConversation(p *page) error {
+// revealConversation shows the same messages as the page with the button, with their data.
+func (p *page) revealConversation() error {
 	shown, err := p.readConversation(p.PostFormValue)
 	if err != nil {
 		return err

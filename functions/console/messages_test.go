@@ -13,7 +13,7 @@ import (
 func TestMessagePages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	send := func(key string) string {
 		got := s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"orders.paid","type":"order.paid","data":{"secretmark":%q}}`, key, hostile))
 		require.Equal(t, 200, got.Status, got.Text)
@@ -76,7 +76,7 @@ func TestMessagePages(t *testing.T) {
 		got.has(t, "Abandoned: 2 messages.")
 	})
 	t.Run("show a viewer no buttons", func(t *testing.T) {
-		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
+		viewer := logIn(t, s.NewCaller("viewer", "viewer"))
 		viewer.get("/console/messages/"+one).has(t, "order.paid")
 		for _, path := range []string{"/console/messages", "/console/messages/" + one} {
 			require.NotContains(t, viewer.get(path).text, `/abandon"`)
@@ -87,7 +87,7 @@ func TestMessagePages(t *testing.T) {
 	t.Run("show a submitter only its own messages", func(t *testing.T) {
 		shop := s.NewCaller("shop", "submitter")
 		own := shop.SendText("bob", "hello")
-		submitter := logIn(t, s, "shop", shop.Password)
+		submitter := logIn(t, shop)
 		require.NotContains(t, submitter.get("/console/messages").text, three)
 		submitter.get("/console/messages/"+own).has(t, "user:bob", `peer=bob&amp;user=shop`)
 		require.Equal(t, 404, submitter.get("/console/messages/"+one).status)
@@ -105,7 +105,7 @@ func TestConversationPages(t *testing.T) {
 	bob.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"k","to":"user:ann","data":{"text":%q}}`, "newest-"+hostile))
 	const page = "/console/messages/conversations?peer=bob&user=ann"
 
-	b := logIn(t, s, "ann", ann.Password)
+	b := logIn(t, ann)
 	b.get("/console/messages/conversations").has(t, "Wrote to ann", `href="`+"/console/messages/conversations?peer=bob&amp;user=ann"+`"`)
 	got := b.get(page)
 	got.has(t, "hidden, ", `rel="next"`)
@@ -116,10 +116,10 @@ func TestConversationPages(t *testing.T) {
 	require.NotContains(t, got.text, "<script>alert")
 	require.Equal(t, 50, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and caller_name = 'ann'`))
 
-	cid := logIn(t, s, "cid", s.NewCaller("cid", "submitter").Password)
+	cid := logIn(t, s.NewCaller("cid", "submitter"))
 	require.Equal(t, 403, cid.get(page).status)
 	require.Equal(t, 403, cid.submit("/console/messages/conversations/reveal", "user", "ann", "peer", "bob").status)
-	viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
+	viewer := logIn(t, s.NewCaller("viewer", "viewer"))
 	viewer.get(page).has(t, "hidden, ")
 	viewer.get("/console/messages/conversations?user=bob").has(t, "Wrote to bob", ">ann</a>")
 	bad := viewer.get("/console/messages/conversations?user=ann&peer=%22%3E%3Cb%3E")

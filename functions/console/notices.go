@@ -1,6 +1,6 @@
 package console
 
-// notices are the messages that a page shows after a change, by the query parameter done.
+// notices has the messages that a page shows after a change, by the parameter done of the address.
 var notices = map[string]string{
 	"retry":                "The task is pending again.",
 	"cancel":               "The task was cancelled.",

@@ -10,13 +10,13 @@ import (
 
 type overviewPage struct {
 	api.OverviewResponse
-	Stale bool // the snapshot is more than a minute old: the database does not respond
+	Stale bool // older than a minute: the database does not respond
 	Total totals
 	Plot  plot
 	Rows  []queueRow
 }
 
-// queueRow is a queue with its own plot; the last may be the sum of all other queues, without a name.
+// queueRow is a queue with its plot. The last row may be the sum of all queues that have no row; it has no name.
 type queueRow struct {
 	api.QueueOverview
 	Plot plot
@@ -25,13 +25,12 @@ type queueRow struct {
 // totals are sums over all queues.
 type totals struct {
 	Pending, Processing, Scheduled, Held, LeaseTimeouts int64
-	More                                                bool // there are more than counted
+	More                                                bool // some counts were cut off at the limit of the API
 	OldestSeconds                                       float64
-	Paused                                              int
 }
 
-// overview is the first page. A submitter's first page is its own tasks.
-func (s *site) overview(p *page) error {
+// overview is the first page. It redirects a submitter to its tasks.
+func (p *page) overview() error {
 	if !p.May(fn.Viewer) {
 		if p.May(fn.Submitter) {
 			return p.redirect("/console/tasks")
@@ -47,7 +46,7 @@ func (s *site) overview(p *page) error {
 	if found.OtherQueues != nil {
 		all = append(all, *found.OtherQueues)
 	}
-	var throughput []api.Throughput
+	var throughput []api.Throughput // of all queues
 	for _, q := range all {
 		shown.Total.add(q)
 		shown.Rows = append(shown.Rows, queueRow{q, p.newPlot(smallPlot, found.At, q.Throughput)})
@@ -64,18 +63,11 @@ func (t *totals) add(q api.QueueOverview) {
 	t.Held += int64(q.Held.N)
 	t.LeaseTimeouts += q.LeaseTimeouts
 	t.More = t.More || q.Pending.More || q.Processing.More || q.Scheduled.More || q.Held.More
-	if q.Pause != nil {
-		t.Paused++
-	} else {
+	if q.Pause == nil {
 		t.OldestSeconds = max(t.OldestSeconds, q.Pending.OldestSeconds)
 	}
 }
 
-// senders lists the sender apps.
-func (s *site) senders(p *page) error {
-	found, err := get[api.OverviewResponse](p, "/api/v1/admin/overview", nil)
-	if err != nil {
-		return err
-	}
-	return p.show("senders", p.T("Sender apps"), found)
+func (p *page) senders() error {
+	return showGet[api.OverviewResponse](p, "/api/v1/admin/overview", nil, "senders", p.T("Sender apps"))
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -22,28 +21,22 @@ import (
 //go:embed templates
 var templateFiles embed.FS
 
-// site has the handlers of all pages.
-type site struct {
-	log *slog.Logger
-}
-
 // page is a request for one page. Its exported fields and methods are for templates.
 type page struct {
 	*fn.Visit
-	w        http.ResponseWriter
-	Language string     // en or zh
-	Refusal  *api.Error // why the API refused the entered values; nil = not refused
-	entered  bool       // forms show the entered values
-
-	callerNames map[api.ID]string // of the callers on this page
+	w           http.ResponseWriter
+	Language    string            // en or zh
+	Refusal     *api.Error        // why the API refused the entered values; nil = not refused
+	entered     bool              // forms show the entered values
+	callerNames map[api.ID]string // read by nameCallers
 }
 
 // A handler writes a page, or returns an error, which is shown as a page.
 type handler func(p *page) error
 
-// page returns the route of a page for visitors who are logged in. Others are sent to the login.
-func (s *site) page(h handler) fn.Route {
-	return s.public(func(p *page) error {
+// private returns the route of a page for visitors who are logged in. Others are redirected to the login.
+func private(h handler) fn.Route {
+	return public(func(p *page) error {
 		if p.LoggedIn() {
 			if p.ParseForm() != nil {
 				return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form is malformed.")}
@@ -58,19 +51,19 @@ func (s *site) page(h handler) fn.Route {
 	})
 }
 
-// public returns the route of a page for everybody.
-func (s *site) public(h handler) fn.Route {
+// public returns the route of a page for all visitors.
+func public(h handler) fn.Route {
 	return fn.Page(func(w http.ResponseWriter, v *fn.Visit) {
 		setSecurityHeaders(w)
 		p := &page{Visit: v, w: w, Language: languageOf(v.Request)}
 		if err := h(p); err != nil {
-			s.showError(p, err)
+			p.showError(err)
 		}
 	})
 }
 
-// showError renders a page that says what went wrong.
-func (s *site) showError(p *page, err error) {
+// showError shows an error as a page.
+func (p *page) showError(err error) {
 	shown := &api.Error{Status: http.StatusInternalServerError, Message: p.T("The page could not be rendered. The log has the reason.")}
 	refused := p.refusalOf(err)
 	switch {
@@ -81,7 +74,7 @@ func (s *site) showError(p *page, err error) {
 	default:
 		p.Log("error", "page_failed", "cause", err.Error())
 	}
-	if shown.Status == http.StatusUnauthorized { // the session ended meanwhile
+	if shown.Status == http.StatusUnauthorized { // the session has ended
 		_ = p.redirect("/console/login")
 		return
 	}
@@ -91,11 +84,11 @@ func (s *site) showError(p *page, err error) {
 	}
 }
 
-func (s *site) notFound(p *page) error {
+func (p *page) notFound() error {
 	return &api.Error{Status: http.StatusNotFound, Message: p.T("There is no such page.")}
 }
 
-// redirect sends the visitor to another page. It returns nil, so that a handler can end with it.
+// redirect redirects to another page. It returns nil, so that a handler can return its result.
 func (p *page) redirect(to string) error {
 	http.Redirect(p.w, p.Request, to, http.StatusSeeOther)
 	return nil
@@ -104,16 +97,16 @@ func (p *page) redirect(to string) error {
 // done redirects to a page that shows the notice with this key.
 func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, "done", notice)) }
 
-// doneMany is done for a notice that says how many.
+// doneMany is done for a notice with a count.
 func (p *page) doneMany(to, notice string, n int) error {
 	return p.redirect(withNotice(to, "done", notice, "n", strconv.Itoa(n)))
 }
 
-// withNotice returns the address of a page with the parameters of a notice: name, value, name, value. They replace those of
-// an earlier notice.
+// withNotice returns the address of a page with the parameters of a notice, given as name, value, name, value. They replace
+// the parameters of an earlier notice.
 func withNotice(to string, notice ...string) string {
 	path, text, _ := strings.Cut(to, "?")
-	query, _ := url.ParseQuery(text) // malformed parameters are left out
+	query, _ := url.ParseQuery(text) // without malformed parameters
 	query.Del("n")
 	for i := 0; i+1 < len(notice); i += 2 {
 		query.Set(notice[i], notice[i+1])
@@ -121,7 +114,7 @@ func withNotice(to string, notice ...string) string {
 	return path + "?" + query.Encode()
 }
 
-// Notice returns the message about the last change. The address has its key.
+// Notice returns the message about the last change, whose key is in the address.
 func (p *page) Notice() string {
 	text := notices[p.Param("done")]
 	switch n, err := strconv.Atoi(p.Param("n")); {
@@ -135,14 +128,14 @@ func (p *page) Notice() string {
 	return ""
 }
 
-// layout is the data of the template "layout".
+// layout is the data of the template layout.
 type layout struct {
 	*page
 	Title   string
 	Content any
 }
 
-// show renders a page. The status is 200, or that of the refusal.
+// show renders a page with the status 200, or with the status of the refusal.
 func (p *page) show(name, title string, content any) error {
 	if p.Refusal != nil {
 		return p.render(p.Refusal.Status, name, title, content)
@@ -150,7 +143,7 @@ func (p *page) show(name, title string, content any) error {
 	return p.render(http.StatusOK, name, title, content)
 }
 
-// render renders a template in the visitor's language, and writes it only when all of it succeeded.
+// render renders a template in the visitor's language, and writes the page only if that succeeds.
 func (p *page) render(status int, name, title string, content any) error {
 	t, err := pageTemplate(p.Language, name)
 	if err != nil {
@@ -163,14 +156,15 @@ func (p *page) render(status int, name, title string, content any) error {
 	p.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	p.w.Header().Set("Content-Language", htmlLanguages[p.Language])
 	p.w.WriteHeader(status)
-	_, _ = p.w.Write(body.Bytes()) // a visitor who left needs no page
+	_, _ = p.w.Write(body.Bytes()) // fails only if the visitor has left
 	return nil
 }
 
-// parsedTemplates has the templates of pages that were shown, by language and name. Each has the blocks of the layout.
+// parsedTemplates has the templates that pageTemplate has parsed, by "language/name".
 var parsedTemplates sync.Map
 
-// pageTemplate parses a template at its first page: parsing all of them takes a new process 25 ms.
+// pageTemplate returns a template of a page together with the shared ones. It parses each on first use: parsing all at the
+// start would take 25 ms.
 func pageTemplate(language, name string) (*template.Template, error) {
 	key := language + "/" + name
 	if t, ok := parsedTemplates.Load(key); ok {
@@ -205,8 +199,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether the visitor may not open a page. The API routes of these pages belong to no queue, so an admin with
-// queues needs another role for them.
+// Closed reports whether the visitor may not open a page. Such pages call routes of the API that belong to no queue, for which
+// an admin with queues needs another role.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
@@ -217,11 +211,11 @@ func (p *page) Closed(path string) bool {
 	return false
 }
 
-// menu has the pages of the menu, with the roles that see them in addition to admin; no roles = all visitors.
+// menu has the pages of the menu.
 var menu = []struct {
 	path, text string
-	roles      []fn.Role
-	allQueues  bool // only for callers without queues, like the routes of the API that it calls
+	roles      []fn.Role // beside admin; nil = all visitors
+	allQueues  bool      // only for callers without queues, as are the routes of the API that the page calls
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
@@ -243,10 +237,10 @@ var menu = []struct {
 	{"/docs", "API", nil, false},
 }
 
-// MayChange reports whether the page shows buttons that change something. The API checks each change.
+// MayChange reports whether the page shows buttons that change something. The API checks each change again.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
 
-// MayChangeAll is MayChange for what belongs to no queue, which admins with queues may not change.
+// MayChangeAll is MayChange for objects of no queue, which admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
 
 // MaySubmit reports whether the visitor may submit tasks. An admin with queues needs the role submitter for it.
@@ -254,13 +248,13 @@ func (p *page) MaySubmit() bool {
 	return p.May(fn.Submitter) && (len(p.Caller.Queues) == 0 || slices.Contains(p.Caller.Roles, string(fn.Submitter)))
 }
 
-// ReadsAll reports whether the visitor reads what belongs to all callers and queues, as fn.Call.ReadsAll does.
+// ReadsAll reports whether the visitor may read the objects of all callers and queues, as fn.Call.ReadsAll does.
 func (p *page) ReadsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues) == 0 }
 
-// id returns the {id} of the address, escaped for other addresses.
+// id returns the {id} of the address, escaped for a path.
 func (p *page) id() string { return url.PathEscape(p.PathValue("id")) }
 
-// query returns the parameters of the address that have these names and are not empty.
+// query returns those parameters of the address that are not empty.
 func (p *page) query(names ...string) url.Values {
 	all, query := p.URL.Query(), url.Values{}
 	for _, name := range names {
@@ -284,17 +278,26 @@ func post[T any](p *page, path string, body any) (out T, err error) {
 	return out, p.API(http.MethodPost, path, body, &out)
 }
 
-// With returns the address of this page with changed parameters: name, value, name, value. An empty value removes its
-// parameter. The position in a list (after) is removed unless it is among them.
+// showGet shows the response of a GET route of the API in a template.
+func showGet[T any](p *page, path string, query url.Values, template, title string) error {
+	response, err := get[T](p, path, query)
+	if err != nil {
+		return err
+	}
+	return p.show(template, title, response)
+}
+
+// With returns the address of this page with changed parameters, given as name, value, name, value. An empty value removes its
+// parameter. With also removes the notice, and the position in a list (after) unless pairs has it.
 func (p *page) With(pairs ...string) string {
 	query := p.URL.Query()
 	query.Del("done")
 	query.Del("n")
 	query.Del("after")
 	for i := 0; i+1 < len(pairs); i += 2 {
-		name, value := pairs[i], pairs[i+1]
-		query.Del(name)
-		if value != "" {
+		if name, value := pairs[i], pairs[i+1]; value == "" {
+			query.Del(name)
+		} else {
 			query.Set(name, value)
 		}
 	}
@@ -304,5 +307,5 @@ func (p *page) With(pairs ...string) string {
 	return p.URL.Path + "?" + query.Encode()
 }
 
-// Param is a parameter of the address, for the fields of a filter.
+// Param returns a parameter of the address.
 func (p *page) Param(name string) string { return p.URL.Query().Get(name) }

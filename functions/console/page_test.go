@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWithNoticeReplacesEarlierNotice(t *testing.T) {
+func TestWithNotice(t *testing.T) {
 	t.Parallel()
 	for to, want := range map[string]string{
 		"/console/held": "/console/held?done=resolve", "/console/held?done=retry&n=3&queue=a%26b": "/console/held?done=resolve&queue=a%26b", "/console/held?%zz": "/console/held?done=resolve",
@@ -25,7 +25,7 @@ func TestEachTemplateParses(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
-		for _, language := range languages {
+		for language := range htmlLanguages {
 			_, err := pageTemplate(language, strings.TrimSuffix(path.Base(file), ".html"))
 			require.NoError(t, err)
 		}

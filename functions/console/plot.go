@@ -13,8 +13,8 @@ const (
 	plotSteps = 72 // six hours
 )
 
-// plotSize is the size of a plot in the units of its viewBox, including the margins for the labels of its axes. Browsers
-// scale it to the available width.
+// plotSize is the size of a plot and of its margins for labels, in the units of its viewBox. Browsers scale a plot to the
+// available width.
 type plotSize struct{ Width, Height, Left, Top, Bottom float64 }
 
 var (
@@ -22,8 +22,7 @@ var (
 	smallPlot = plotSize{Width: 120, Height: 24, Top: 2, Bottom: 2} // in a row of a table
 )
 
-// plot is a plot of throughput over the last six hours, ready for its template: lines of points, and labels of its
-// axes.
+// plot is the data of the templates plot and small plot: the throughput of the last six hours.
 type plot struct {
 	plotSize
 	Lines   []plotLine
@@ -39,7 +38,7 @@ type plotMark struct {
 	Text string
 }
 
-// newPlot draws the throughput until at. Its text is in the visitor's language.
+// newPlot returns the plot of the throughput until at, with its texts in the visitor's language.
 func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput) plot {
 	end := at.UTC().Truncate(plotStep)
 	var counts [3][plotSteps]int64 // submitted, succeeded, failed

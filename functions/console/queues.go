@@ -7,30 +7,25 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// queuesPerPage is small enough for a form in each row.
+// queuesPerPage is small because each row has a form.
 const queuesPerPage = "100"
 
-func (s *site) queues(p *page) error {
+func (p *page) queues() error {
 	query := p.query("after")
 	query.Set("limit", queuesPerPage)
 	found, err := get[api.QueuesResponse](p, "/api/v1/admin/queues", query)
 	if err != nil {
 		return err
 	}
-	shown := queuesPage{NextAfter: found.NextAfter}
+	shown := api.Page[shownQueue]{NextAfter: found.NextAfter}
 	for _, q := range found.Queues {
-		shown.Queues = append(shown.Queues, shownQueue{q})
+		shown.Items = append(shown.Items, shownQueue{q})
 	}
 	return p.show("queues", p.T("Queues"), shown)
 }
 
-type queuesPage struct {
-	Queues    []shownQueue
-	NextAfter string
-}
-
-// shownQueue counts each task once: in the API scheduled tasks are pending, too, and held ones processing, as in
-// the original SMS API.
+// shownQueue counts each task once. The API counts scheduled tasks as pending, too, and held tasks as processing, as the
+// original SMS API does.
 type shownQueue struct{ api.QueueState }
 
 func (q shownQueue) Pending() int64 {
@@ -39,11 +34,10 @@ func (q shownQueue) Pending() int64 {
 
 func (q shownQueue) Processing() int64 { return q.ProcessingTasks - q.HeldTasks }
 
-// pauseForm is the data of the template "pause". It has the entered values if the form was refused, else those of the
-// current pause.
+// pauseForm is the data of the template pause.
 type pauseForm struct{ Reason, Until, ReasonProblem, UntilProblem string }
 
-// PauseForm returns the data of the template "pause"; pause is nil for a queue that is not paused.
+// PauseForm returns the form with the entered values if it was refused, else with those of the current pause (nil = none).
 func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
 	var shown api.QueuePause
 	if pause != nil {
@@ -52,18 +46,18 @@ func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
 	return pauseForm{p.Entered("reason", shown.Reason), p.Entered("until", instant(shown.Until)), p.Problem("reason"), p.Problem("until")}
 }
 
-// pauseQueue pauses the queue of the form. The queue may have no tasks.
-func (s *site) pauseQueue(p *page) error {
+// pauseQueue pauses the queue of the form, which may have no tasks.
+func (p *page) pauseQueue() error {
 	until, err := p.typedTime("until")
 	if err == nil {
 		err = p.changeQueue("pause", api.PauseRequest{Until: until, Reason: p.PostFormValue("reason")})
 	}
-	return p.finish(err, "/console/queues", s.queues, "queue_paused")
+	return p.finish(err, "/console/queues", (*page).queues, "queue_paused")
 }
 
-func (s *site) resumeQueue(p *page) error {
+func (p *page) resumeQueue() error {
 	err := p.changeQueue("resume", api.ResumeRequest{Reason: p.PostFormValue("reason")})
-	return p.finish(err, "/console/queues", s.queues, "queue_resumed")
+	return p.finish(err, "/console/queues", (*page).queues, "queue_resumed")
 }
 
 func (p *page) changeQueue(do string, body any) error {

@@ -10,17 +10,11 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// hostile is what a caller might write into any field.
-const hostile = `"><script>alert(1)</script>'{{.}}` + "\u202e\u200b"
-
-// hostileShown is hostile as a page must contain it.
-const hostileShown = `&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&#39;{{.}}` + "\u202e\u200b"
-
 func TestQueues(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a","queue":"otp"}`)
-	b := logIn(t, s, s.User, s.Password)
+	s.SubmitTo("otp")
+	b := logIn(t, s)
 
 	t.Run("are paused and resumed", func(t *testing.T) {
 		b.get("/console/queues").has(t, `href="/console/tasks?queue=otp&amp;state=pending">1<`, "Pause queue otp?")
@@ -54,16 +48,14 @@ func TestQueues(t *testing.T) {
 		b.submit("/console/queues/resume", "queue", "later", "reason", "morning")
 	})
 	t.Run("have no buttons for a viewer", func(t *testing.T) {
-		viewer := s.NewCaller("viewer", "viewer")
-		v := logIn(t, s, viewer.User, viewer.Password)
+		v := logIn(t, s.NewCaller("viewer", "viewer"))
 		got := v.get("/console/queues")
 		got.has(t, "otp")
 		require.NotContains(t, got.text, "<details")
 		require.Equal(t, 403, v.submit("/console/queues/pause", "queue", "otp", "reason", "r").status)
 	})
 	t.Run("are limited to its own for a limited viewer", func(t *testing.T) {
-		limited := s.NewCaller("limited", "viewer", "marketing")
-		v := logIn(t, s, limited.User, limited.Password)
+		v := logIn(t, s.NewCaller("limited", "viewer", "marketing"))
 		got := v.get("/console/queues")
 		got.has(t, "marketing")
 		require.NotContains(t, got.text, "otp")
@@ -76,8 +68,7 @@ func TestQueues(t *testing.T) {
 		}
 	})
 	t.Run("are limited to its own for a limited admin", func(t *testing.T) {
-		limited := s.NewCaller("ops", "admin", "marketing")
-		v := logIn(t, s, limited.User, limited.Password)
+		v := logIn(t, s.NewCaller("ops", "admin", "marketing"))
 		got := v.get("/console/queues")
 		got.has(t, "marketing")
 		require.NotContains(t, got.text, "otp")
@@ -89,7 +80,7 @@ func TestOperatorPausesAQueue(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for _, queue := range []string{"default", "otp", "marketing"} {
-		s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a","queue":"`+queue+`"}`)
+		s.SubmitTo(queue)
 	}
 	s.Post("/api/v1/admin/queues/marketing/pause", `{"reason":"The gateway of the operator rejects everything since the update of this morning, see the channel"}`)
 	b := openTab(t, s)

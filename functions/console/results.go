@@ -6,7 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// englishResults has the English texts of the results that Sendonce itself writes. The original SMS API has them in Chinese.
+// englishResults has the English texts of the results that Sendonce itself writes, which are Chinese as in the original SMS API.
 var englishResults = map[string]string{
 	task.ResultTimeoutRetry:     "no report in time, retried",
 	task.ResultTimeoutExhausted: "no report in time, and no retry left",
@@ -18,7 +18,7 @@ var englishResults = map[string]string{
 
 const englishExhausted = "no retry left: "
 
-// resultText returns the result of a task in the language of the page. Results of senders and operators are not translated.
+// resultText translates the result of a task. Results from senders and operators are returned unchanged.
 func resultText(language, result string) string {
 	if language == "zh" {
 		return result

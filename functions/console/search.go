@@ -6,12 +6,12 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// kindPaths has the path of the pages of each kind of hit.
+// kindPaths has the path of the page of each kind of hit, without the id.
 var kindPaths = map[string]string{
 	"task": "/console/tasks/", "message": "/console/messages/", "delivery": "/console/webhooks/deliveries/", "subscribe": "/console/subscribe/", "caller": "/console/callers/",
 }
 
-// hit is something that was found, and its page.
+// hit is a search result with its page.
 type hit struct {
 	api.SearchHit
 	Path, Text string
@@ -23,8 +23,8 @@ type searchPage struct {
 	Complete  bool
 }
 
-// search lists the results. If there is only one, it redirects to it.
-func (s *site) search(p *page) error {
+// search lists the results, or redirects to the only result.
+func (p *page) search() error {
 	query := p.query("q")
 	if len(query) == 0 {
 		return p.show("search", p.T("Search"), searchPage{Complete: true})
@@ -34,12 +34,12 @@ func (s *site) search(p *page) error {
 		return err
 	}
 	shown := searchPage{Complete: found.Complete}
-	for _, one := range found.Found {
-		text := one.ID
-		if one.Kind == "caller" {
+	for _, h := range found.Found {
+		text := h.ID
+		if h.Kind == "caller" {
 			text = query.Get("q") // the caller's name
 		}
-		shown.Hits = append(shown.Hits, hit{one, kindPaths[one.Kind] + url.PathEscape(one.ID), text})
+		shown.Hits = append(shown.Hits, hit{h, kindPaths[h.Kind] + url.PathEscape(h.ID), text})
 	}
 	if found.PhoneNumber != "" {
 		shown.TasksPath = "/console/tasks?" + url.Values{"phone_number": {found.PhoneNumber}}.Encode()

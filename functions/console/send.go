@@ -17,13 +17,13 @@ import (
 )
 
 type sendPage struct {
-	Action    string // where the form is sent
-	Key       string // the idempotency key of this form: if it is sent twice, there is one task
+	Action    string // of the form
+	Key       string // idempotency key of this form, so that submitting it twice creates one task
 	Templates []api.TemplateResponse
 	Preview   *textPreview
 }
 
-func (s *site) sendForm(p *page) error {
+func (p *page) sendForm() error {
 	if !p.MaySubmit() {
 		return &api.Error{Status: http.StatusForbidden, Message: p.T("Sending an SMS needs the role submitter.")}
 	}
@@ -42,25 +42,26 @@ func (s *site) sendForm(p *page) error {
 	return p.show("send", p.T("Send an SMS"), shown)
 }
 
-// preview returns the text that the form would send, or nil. Sendable is set only for admins.
+// preview returns the text that the form would send and whether it can be sent, or nil if the form has no text yet. Sendable is
+// true only for admins.
 func (f sendPage) preview(p *page) (*textPreview, error) {
-	shown, err := f.previewText(p)
-	if shown == nil || err != nil {
+	preview, err := f.previewText(p)
+	if preview == nil || err != nil {
 		return nil, err
 	}
 	if p.Refusal != nil || strings.TrimSpace(p.PostFormValue("phone_number")) == "" {
-		shown.Sendable = false
+		preview.Sendable = false
 	}
 	if refused := p.refusalOf(p.checkMessage()); refused != nil {
-		shown.Sendable = false
+		preview.Sendable = false
 		if len(refused.Fields) > 0 {
-			shown.Problem = refused.Fields[0].Field + " " + refused.Fields[0].Message
+			preview.Problem = refused.Fields[0].Field + " " + refused.Fields[0].Message
 		}
 	}
-	return shown, nil
+	return preview, nil
 }
 
-// previewText returns the text, or nil if the form has no text yet. Only admins can preview a template.
+// previewText returns the text, or nil if the form has none yet. Only admins can preview a template.
 func (f sendPage) previewText(p *page) (*textPreview, error) {
 	content, id := p.Entered("content", ""), p.Entered("template_id", "")
 	switch {
@@ -71,18 +72,18 @@ func (f sendPage) previewText(p *page) (*textPreview, error) {
 		if i < 0 {
 			return nil, nil
 		}
-		return p.preview(f.Templates[i].TemplateContent)
+		return p.previewTemplate(f.Templates[i].TemplateContent)
 	case content == "":
 		return nil, nil
 	case p.MayChange():
-		return p.previewParams("{content}", map[string]any{"content": content}) // braces in a value are text
+		return p.previewWith("{content}", map[string]any{"content": content}) // braces in a value are text
 	}
 	segments, encoding := task.Segments(content)
 	return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: utf8.RuneCountInString(content), Segments: segments, Encoding: string(encoding)}}, nil
 }
 
-// checkMessage checks the fields that can be checked without a call of the API. An empty phone number is accepted, because
-// it may not be entered yet.
+// checkMessage checks the fields that can be checked without the API. It accepts an empty phone number, which may not be entered
+// yet.
 func (p *page) checkMessage() error {
 	if phone := p.PostFormValue("phone_number"); phone != "" {
 		if _, problem := task.Country("").Phone(phone); problem != "" {
@@ -99,17 +100,17 @@ func (p *page) checkMessage() error {
 	return err
 }
 
-func (s *site) previewSend(p *page) error { return p.showEntered("/console/send", s.sendForm) }
+func (p *page) previewSend() error { return p.showEntered("/console/send", (*page).sendForm) }
 
-// send submits the form with the form's idempotency key, so that a second click finds the task of the first.
-func (s *site) send(p *page) error {
+// send submits the form with its idempotency key, so that a second click shows the task of the first.
+func (p *page) send() error {
 	request, err := p.typedMessage()
 	var sent api.SendResponse
 	if err == nil {
 		sent, err = post[api.SendResponse](p, "/api/v1/sms/send", request)
 	}
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == task.CodeKeyReused {
-		// The form was sent twice, with different requests: a time such as "2h" depends on when it is sent.
+		// The form was sent twice and the requests differ, because a time such as "2h" depends on when the form is sent.
 		found, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
 		if err != nil {
 			return err
@@ -117,13 +118,13 @@ func (s *site) send(p *page) error {
 		return p.done("/console/tasks/"+url.PathEscape(found.TaskID), "sent_before")
 	}
 	if err != nil {
-		return p.showRefused(err, "/console/send", s.sendForm)
+		return p.showRefused(err, "/console/send", (*page).sendForm)
 	}
 	return p.done("/console/tasks/"+url.PathEscape(sent.TaskID), "sent")
 }
 
-// typedMessage reads the message from the form. A visitor who may list templates chooses one by its id, as several may
-// have the same name; others type a name.
+// typedMessage reads the message from the form. A visitor who may list templates chooses one, and the form has its id, since
+// several templates may have the same name. Other visitors type a name.
 func (p *page) typedMessage() (api.SendRequest, error) {
 	request := api.SendRequest{
 		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), Queue: p.PostFormValue("queue"),

@@ -2,7 +2,6 @@ package console_test
 
 import (
 	"html"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -12,20 +11,18 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
+// keyOf returns the idempotency key of a form.
 func keyOf(t *testing.T, got shown) string {
 	t.Helper()
-	found := regexp.MustCompile(`name="idempotency_key" value="([^"]+)"`).FindStringSubmatch(got.text)
-	require.NotNil(t, found, got.text)
-	return html.UnescapeString(found[1])
+	return html.UnescapeString(between(t, got.text, `name="idempotency_key" value="`, `"`))
 }
 
 func TestSend(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.Post("/api/v1/admin/template", `{"template_name":"login <b>","template_content":"Your code is {code}"}`)
-	shop := s.NewCaller("shop", "submitter")
-	b := logIn(t, s, shop.User, shop.Password)
-	admin := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s.NewCaller("shop", "submitter"))
+	admin := logIn(t, s)
 
 	t.Run("creates one task for a form that is sent twice", func(t *testing.T) {
 		key := keyOf(t, b.get("/console/send"))
@@ -112,7 +109,7 @@ func TestSend(t *testing.T) {
 	})
 	t.Run("is for submitters", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
-			v := logIn(t, s, caller.User, caller.Password)
+			v := logIn(t, caller)
 			require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
 			got := v.get("/console/send")
 			require.Equal(t, 403, got.status)
@@ -120,8 +117,7 @@ func TestSend(t *testing.T) {
 			got.has(t, "needs the role submitter")
 			require.Equal(t, 403, v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a").status)
 		}
-		submitter := s.NewCallerWith("submitter", `"roles":["admin","submitter"],"queues":["otp"]`)
-		v := logIn(t, s, submitter.User, submitter.Password)
+		v := logIn(t, s.NewCallerWith("submitter", `"roles":["admin","submitter"],"queues":["otp"]`))
 		v.get("/console/tasks").has(t, `"/console/send"`)
 		v.submit("/console/send", "idempotency_key", "k3", "phone_number", "13800138000", "content", "a", "queue", "otp").has(t, "The message was submitted")
 	})

@@ -11,8 +11,8 @@ const (
 	signingSecretPage = "/console/webhooks/signing-secret"
 )
 
-// signingSecret is the page of the visitor's own secret, which signs calls of its callback_urls. A button shows the secret.
-func (s *site) signingSecret(p *page) error { return p.showSigningSecret(api.SigningSecretResponse{}) }
+// signingSecret is the page of the secret that signs calls of the visitor's callback URLs. A button shows the secret.
+func (p *page) signingSecret() error { return p.showSigningSecret(api.SigningSecretResponse{}) }
 
 func (p *page) showSigningSecret(shown api.SigningSecretResponse) error {
 	if !p.MaySubmit() {
@@ -22,15 +22,16 @@ func (p *page) showSigningSecret(shown api.SigningSecretResponse) error {
 }
 
 // changeSigningSecret handles the buttons of the page: show or rotate.
-func (s *site) changeSigningSecret(p *page) (err error) {
+func (p *page) changeSigningSecret() error {
 	var shown api.SigningSecretResponse
+	var err error
 	switch p.PathValue("do") {
 	case "show":
 		shown, err = get[api.SigningSecretResponse](p, signingSecretPath, nil)
 	case "rotate":
 		shown, err = post[api.SigningSecretResponse](p, signingSecretPath+"/rotate", nil)
 	default:
-		return s.notFound(p)
+		return p.notFound()
 	}
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ func TestSigningSecret(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter")
-	b := logIn(t, s, shop.User, shop.Password)
+	b := logIn(t, shop)
 	const page = "/console/webhooks/signing-secret"
 	b.get("/console/webhooks").has(t, `href="`+page+`"`)
 	require.NotContains(t, b.get(page).text, "whsec_", "the secret is hidden until it is revealed")
@@ -26,6 +26,5 @@ func TestSigningSecret(t *testing.T) {
 	require.Contains(t, html.UnescapeString(got.text), secret())
 	got.has(t, "Events are signed with the old secret, too")
 	require.NotEqual(t, before, secret())
-	viewer := s.NewCaller("viewer", "viewer")
-	require.Equal(t, 403, logIn(t, s, viewer.User, viewer.Password).get(page).status)
+	require.Equal(t, 403, logIn(t, s.NewCaller("viewer", "viewer")).get(page).status)
 }

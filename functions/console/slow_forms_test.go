@@ -16,9 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// slowForm submits a form. When the service begins to read the body, slowForm calls beforeBody and then sends the body.
-// If the service responds without reading the body, neither happens.
-func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) (status int, location string) {
+// slowForm submits a form. When the service begins to read the body, slowForm calls beforeBody and then sends the body. If the
+// service responds without reading the body, slowForm does neither.
+func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) {
 	ctx := httptrace.WithClientTrace(b.t.Context(), &httptrace.ClientTrace{Got100Continue: beforeBody})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+path, body)
 	require.NoError(b.t, err)
@@ -34,15 +34,13 @@ func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) (stat
 	connection := &http.Transport{ExpectContinueTimeout: time.Minute}
 	defer connection.CloseIdleConnections()
 	res, err := connection.RoundTrip(req)
-	if err != nil {
-		return 0, "" // the test has ended
+	if err == nil { // else the test has ended
+		_ = res.Body.Close()
 	}
-	defer res.Body.Close()
-	return res.StatusCode, res.Header.Get("Location")
 }
 
-// holdForms submits n forms whose bodies do not end before the test. It returns when the service has begun to read each
-// form or has responded to it.
+// holdForms submits n forms whose bodies do not end before the test. It returns when the service reads each form or has responded
+// to it.
 func (b *browser) holdForms(n int, path string) {
 	b.t.Helper()
 	signals := make(chan struct{}, 2*n)
@@ -59,7 +57,7 @@ func (b *browser) holdForms(n int, path string) {
 	}
 }
 
-// A caller may have been revoked or changed while the service read its form.
+// A caller may be revoked or changed while the service reads its form.
 func TestCallerIsCheckedAgainAfterSlowForm(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -73,7 +71,7 @@ func TestCallerIsCheckedAgainAfterSlowForm(t *testing.T) {
 		"demoted": func(thief string) cluster.Reply { return s.Do("PUT", callers+thief, `{"roles":["receiver"]}`) },
 	} {
 		thief, victim := s.NewCaller("thief-"+name, "admin"), s.NewCaller("victim-"+name, "admin")
-		b := logIn(t, s, thief.User, thief.Password)
+		b := logIn(t, thief)
 		thiefID, victimID := id(thief), id(victim)
 		changed := 0
 		b.slowForm("/console/callers/"+victimID+"/rotate", strings.NewReader("a=b"), func() { changed = change(thiefID).Status })
@@ -88,7 +86,7 @@ func TestHalfSentFormsUseNoSlots(t *testing.T) {
 	_, h := cluster.NewEnv(t, dsn, func(c *settings.Config) { c.MaxCalls, c.CallerShare = 16, 1 })
 	s := cluster.ServeHandler(t, h).Connect(dsn)
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
-	logIn(t, s, greedy.User, greedy.Password).holdForms(24, "/console/send")
+	logIn(t, greedy).holdForms(24, "/console/send")
 	require.Equal(t, 200, modest.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Status)
 }
 
@@ -96,5 +94,5 @@ func TestHalfSentLoginsDoNotBlockLogins(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	newBrowser(t, s).holdForms(12, "/console/login")
-	logIn(t, s, s.User, s.Password)
+	logIn(t, s)
 }

@@ -9,7 +9,7 @@ import (
 
 const templatesPath = "/api/v1/admin/template"
 
-func (s *site) smsTemplates(p *page) error {
+func (p *page) smsTemplates() error {
 	found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
@@ -19,11 +19,11 @@ func (s *site) smsTemplates(p *page) error {
 
 type smsTemplatePage struct {
 	api.TemplateResponse
-	Action  string       // where the form is sent
-	Preview *textPreview // nil: there is nothing to preview yet
+	Action  string       // of the form
+	Preview *textPreview // nil = the form has no text yet
 }
 
-// Sample returns a line for each parameter of the template, to enter sample values.
+// Sample returns a line name= for each parameter of the template.
 func (t smsTemplatePage) Sample() string {
 	var lines strings.Builder
 	for _, name := range t.Params {
@@ -32,25 +32,24 @@ func (t smsTemplatePage) Sample() string {
 	return lines.String()
 }
 
-// textPreview is a text rendered with sample values, or the reason why it cannot be rendered.
+// textPreview is a rendered text, or the reason why it cannot be rendered.
 type textPreview struct {
 	api.PreviewResponse
-	Refusal string
+	Refusal string // "" if the text is rendered
 }
 
-func (s *site) newSMSTemplate(p *page) error {
+func (p *page) newSMSTemplate() error {
 	shown := smsTemplatePage{Action: "/console/templates/new"}
 	if content := p.Entered("template_content", ""); content != "" {
-		preview, err := p.preview(content)
-		if err != nil {
+		var err error
+		if shown.Preview, err = p.previewTemplate(content); err != nil {
 			return err
 		}
-		shown.Preview = preview
 	}
 	return p.show("sms_template", p.T("New template"), shown)
 }
 
-func (s *site) smsTemplate(p *page) error {
+func (p *page) smsTemplate() error {
 	id := p.id()
 	found, err := get[api.TemplateResponse](p, templatesPath+"/"+id, nil)
 	if err != nil {
@@ -58,23 +57,23 @@ func (s *site) smsTemplate(p *page) error {
 	}
 	shown := smsTemplatePage{TemplateResponse: found, Action: "/console/templates/" + id}
 	if p.MayChange() {
-		if shown.Preview, err = p.preview(p.Entered("template_content", found.TemplateContent)); err != nil {
+		if shown.Preview, err = p.previewTemplate(p.Entered("template_content", found.TemplateContent)); err != nil {
 			return err
 		}
 	}
 	return p.show("sms_template", p.T("Template"), shown)
 }
 
-// preview composes the text of a template and the sample values of the form, one name=value in each line.
-func (p *page) preview(content string) (*textPreview, error) {
+// previewTemplate renders the content of a template with the params of the form.
+func (p *page) previewTemplate(content string) (*textPreview, error) {
 	params, err := p.typedParams("params")
 	if err != nil {
 		return p.refusedPreview(err)
 	}
-	return p.previewParams(content, params)
+	return p.previewWith(content, params)
 }
 
-func (p *page) previewParams(content string, params map[string]any) (*textPreview, error) {
+func (p *page) previewWith(content string, params map[string]any) (*textPreview, error) {
 	preview, err := post[api.PreviewResponse](p, templatesPath+"/preview", api.PreviewRequest{TemplateContent: content, Params: params})
 	if err != nil {
 		return p.refusedPreview(err)
@@ -82,7 +81,7 @@ func (p *page) previewParams(content string, params map[string]any) (*textPrevie
 	return &textPreview{PreviewResponse: preview}, nil
 }
 
-// refusedPreview returns a preview with the reason why the entered values cannot be rendered.
+// refusedPreview returns a preview with the reason why the entered values were refused. It returns other errors unchanged.
 func (p *page) refusedPreview(err error) (*textPreview, error) {
 	refused := p.refusalOf(err)
 	if refused == nil || refused.Status != http.StatusBadRequest {
@@ -95,7 +94,7 @@ func (p *page) refusedPreview(err error) (*textPreview, error) {
 	return &textPreview{Refusal: text}, nil
 }
 
-// typedParams reads the parameters of a template from a field. A line without a value is skipped.
+// typedParams reads the parameters of a template from a field, one name=value in each line. It skips parameters without a value.
 func (p *page) typedParams(field string) (map[string]any, error) {
 	params := map[string]any{}
 	for line := range strings.Lines(p.PostFormValue(field)) {
@@ -112,34 +111,34 @@ func (p *page) typedParams(field string) (map[string]any, error) {
 	return params, nil
 }
 
-func (s *site) addSMSTemplate(p *page) error {
+func (p *page) addSMSTemplate() error {
 	added, err := post[api.TemplateResponse](p, templatesPath, api.TemplateRequest{TemplateName: p.PostFormValue("template_name"), TemplateContent: p.PostFormValue("template_content")})
 	if err != nil {
-		return p.showRefused(err, "/console/templates/new", s.newSMSTemplate)
+		return p.showRefused(err, "/console/templates/new", (*page).newSMSTemplate)
 	}
 	return p.done("/console/templates/"+added.ID.String(), "template_added")
 }
 
-func (s *site) editSMSTemplate(p *page) error {
+func (p *page) editSMSTemplate() error {
 	id := p.id()
 	name, content := p.PostFormValue("template_name"), p.PostFormValue("template_content")
 	err := p.API(http.MethodPut, templatesPath+"/"+id, api.TemplateChange{TemplateName: &name, TemplateContent: &content}, nil)
-	return p.finish(err, "/console/templates/"+id, s.smsTemplate, "saved")
+	return p.finish(err, "/console/templates/"+id, (*page).smsTemplate, "saved")
 }
 
 // changeSMSTemplate handles the buttons of a template: preview, activate or deactivate.
-func (s *site) changeSMSTemplate(p *page) error {
+func (p *page) changeSMSTemplate() error {
 	id, do := p.id(), p.PathValue("do")
 	switch do {
 	case "preview":
-		show := s.smsTemplate
+		show := (*page).smsTemplate
 		if id == "new" {
-			show = s.newSMSTemplate
+			show = (*page).newSMSTemplate
 		}
 		return p.showEntered("/console/templates/"+id, show)
 	case "activate", "deactivate":
 		err := p.API(http.MethodPost, templatesPath+"/"+id+"/"+do, nil, nil)
-		return p.finish(err, "/console/templates/"+id, s.smsTemplate, "template_"+do+"d")
+		return p.finish(err, "/console/templates/"+id, (*page).smsTemplate, "template_"+do+"d")
 	}
-	return s.notFound(p)
+	return p.notFound()
 }

@@ -3,7 +3,6 @@ package console_test
 import (
 	"fmt"
 	"html"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -16,7 +15,7 @@ import (
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/templates").has(t, "No template matches.", `href="/console/templates/new"`)
 	b.get("/console/templates/new").has(t, "The preview is shown here.")
 
@@ -55,7 +54,7 @@ func TestTemplates(t *testing.T) {
 	})
 	t.Run("are read by a viewer and by a limited admin", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
-			v := logIn(t, s, caller.User, caller.Password)
+			v := logIn(t, caller)
 			got := v.get("/console/templates")
 			got.has(t, "login")
 			require.NotContains(t, got.text, "/console/templates/new")
@@ -71,7 +70,7 @@ func TestTemplates(t *testing.T) {
 func TestDefaultSMS(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	got := b.submit("/console/default-sms", "form", "add", "phone_number", "13800138000", "content", hostile)
 	got.has(t, "Saved.", hostileShown+"</textarea>", "138****8000")
 	require.NotContains(t, got.text, "13800138000")
@@ -96,8 +95,7 @@ func TestDefaultSMS(t *testing.T) {
 	b.submit(page+"/reset").has(t, "will be sent once more")
 	require.Equal(t, 1, s.Count(`select count(*) from default_sms_data where not is_sent`))
 
-	viewer := s.NewCaller("viewer", "viewer")
-	v := logIn(t, s, viewer.User, viewer.Password)
+	v := logIn(t, s.NewCaller("viewer", "viewer"))
 	v.get(page).has(t, "hidden, 6 characters")
 	require.NotContains(t, v.get(page).text, "Delete</button>")
 	require.Equal(t, 403, v.submit(page+"/delete").status)
@@ -109,7 +107,7 @@ func TestDefaultSMS(t *testing.T) {
 func TestBlockedWords(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	b.get("/console/blocked-words").has(t, "No word is blocked.")
 	got := b.submit("/console/blocked-words", "word", hostile)
 	got.has(t, "The word is blocked.", hostileShown)
@@ -119,17 +117,14 @@ func TestBlockedWords(t *testing.T) {
 	got.has(t, strings.Repeat("x", 101), `<span class="wrong">`)
 	id := s.QueryText(`select id::text from blocked_words`)
 
-	viewer := s.NewCaller("viewer", "viewer")
-	v := logIn(t, s, viewer.User, viewer.Password)
+	v := logIn(t, s.NewCaller("viewer", "viewer"))
 	require.NotContains(t, v.get("/console/blocked-words").text, "Remove</button>")
 	require.Equal(t, 403, v.submit("/console/blocked-words/"+id+"/remove").status)
 
 	for i := range 50 {
 		s.Post("/api/v1/admin/blocked-words", fmt.Sprintf(`{"word":"word%d"}`, i))
 	}
-	next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(b.get("/console/blocked-words").text)
-	require.NotNil(t, next)
-	got = b.get(html.UnescapeString(next[1]))
+	got = b.get(html.UnescapeString(between(t, b.get("/console/blocked-words").text, `rel="next" href="`, `"`)))
 	require.Equal(t, 1, strings.Count(got.text, "Remove</button>"))
 	require.NotContains(t, got.text, `rel="next"`)
 	s.Exec(`delete from blocked_words where id <> $1`, id)
@@ -161,12 +156,10 @@ func TestOperatorPreviewsATemplate(t *testing.T) {
 	b.open("/console/templates")
 	b.fits()
 	b.shot("templates-phone")
-	b.open("/console/templates/1")
-	b.fits()
-	b.open("/console/blocked-words")
-	b.fits()
-	b.open("/console/default-sms")
-	b.fits()
+	for _, page := range []string{"templates/1", "blocked-words", "default-sms"} {
+		b.open("/console/" + page)
+		b.fits()
+	}
 	b.checkProblems()
 }
 

@@ -13,7 +13,7 @@ import (
 
 const subscribePath = "/api/v1/subscribe/"
 
-// sendStatuses are the names of send_status, by its number.
+// sendStatuses has the names of send_status, by its number.
 var sendStatuses = []string{"sending", "sent", "failed"}
 
 type subscribePage struct {
@@ -21,7 +21,7 @@ type subscribePage struct {
 	Statuses []string
 }
 
-func (s *site) subscribeMessages(p *page) error {
+func (p *page) subscribeMessages() error {
 	found, err := filtered[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages",
 		"send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
 	if err != nil {
@@ -35,7 +35,7 @@ type subscribeMessagePage struct {
 	Revealed bool
 }
 
-func (s *site) subscribeMessage(p *page) error {
+func (p *page) subscribeMessage() error {
 	found, err := p.readSubscribeMessage()
 	if err != nil {
 		return err
@@ -55,8 +55,8 @@ func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
 	return found, p.nameCallers(found.CallerID)
 }
 
-// revealSubscribe shows the contents of the sends of a message. It reveals each task, so the audit log has an entry for each.
-func (s *site) revealSubscribe(p *page) error {
+// revealSubscribe shows the contents of the sends of a message. Each send is a task, and the audit log gets an entry for each.
+func (p *page) revealSubscribe() error {
 	found, err := p.readSubscribeMessage()
 	if err != nil {
 		return err
@@ -72,11 +72,11 @@ func (s *site) revealSubscribe(p *page) error {
 	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, true})
 }
 
-func (s *site) resendSubscribe(p *page) error {
+func (p *page) resendSubscribe() error {
 	id := p.id()
 	sent, err := post[api.SubscribeResponse](p, subscribePath+id+"/resend", api.SubscribeResendRequest{Reason: p.PostFormValue("reason"), Force: p.PostFormValue("force") != ""})
 	if err != nil {
-		return p.showRefused(err, "/console/subscribe/"+id, s.subscribeMessage)
+		return p.showRefused(err, "/console/subscribe/"+id, (*page).subscribeMessage)
 	}
 	notice := "subscribe_resent"
 	if sent.Skipped {
@@ -85,7 +85,7 @@ func (s *site) resendSubscribe(p *page) error {
 	return p.done("/console/subscribe/"+id, notice)
 }
 
-func (s *site) subscribeStatistics(p *page) error {
+func (p *page) subscribeStatistics() error {
 	query := p.query("since")
 	pastTimes(query, "since")
 	found, err := get[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query)
@@ -95,7 +95,7 @@ func (s *site) subscribeStatistics(p *page) error {
 	return p.show("subscribe_statistics", p.T("Statistics of subscribe messages"), found)
 }
 
-func (s *site) subscribeTemplates(p *page) error {
+func (p *page) subscribeTemplates() error {
 	found, err := get[api.SubscribeTemplatesResponse](p, "/api/v1/admin/subscribe-templates", p.query("limit", "after"))
 	if err != nil {
 		return err
@@ -110,21 +110,21 @@ func (s *site) subscribeTemplates(p *page) error {
 	return p.show("subscribe_templates", p.T("Templates with errors"), found)
 }
 
-func (s *site) resumeSubscribeTemplate(p *page) error {
+func (p *page) resumeSubscribeTemplate() error {
 	template := p.PostFormValue("template_id")
 	number, err := strconv.ParseInt(p.PostFormValue("caller_id"), 10, 64)
 	if err != nil || template == "" {
-		return s.notFound(p)
+		return p.notFound()
 	}
 	caller, path := api.ID(number), "/api/v1/admin/subscribe-templates/"+url.PathEscape(template)+"/resume"
 	resumed, err := post[api.ResumeTemplateResponse](p, path, api.ResumeTemplateRequest{CallerID: &caller, Reason: p.PostFormValue("reason")})
 	if err != nil {
-		return p.showRefused(err, "/console/subscribe/templates", s.subscribeTemplates)
+		return p.showRefused(err, "/console/subscribe/templates", (*page).subscribeTemplates)
 	}
 	return p.doneMany("/console/subscribe/templates", "subscribe_template_resumed", int(resumed.DueTasks))
 }
 
-// SeesTemplates reports whether the visitor may see the templates of subscribe messages, which belong to one queue.
+// SeesTemplates reports whether the visitor may see the templates of subscribe messages, which belong to the queue wechat.
 func (p *page) SeesTemplates() bool {
 	return p.ReadsAll() || p.May(fn.Viewer) && slices.Contains(p.Caller.Queues, task.WeChatQueue)
 }

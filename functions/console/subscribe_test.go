@@ -19,7 +19,7 @@ func TestSubscribePages(t *testing.T) {
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 	two := fmt.Sprint(shop.Subscribe(strings.ReplaceAll(cluster.Booking(2, ""), "瑜伽课", "secretmark")).Data("id"))
 	s.Exec(`update subscribe_message_logs set send_status = 2, error_code = '47003', error_message = $1, template_type = $2 where id = $3::text::bigint`, hostile, "<b>TYPE</b>", two)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 
 	t.Run("list by filters", func(t *testing.T) {
 		b.get("/console/subscribe").has(t, "/console/subscribe/"+one, "/console/subscribe/"+two, hostileShown, "&lt;b&gt;TYPE&lt;/b&gt;")
@@ -68,12 +68,12 @@ func TestSubscribePages(t *testing.T) {
 		b.submit("/console/subscribe/templates/resume", "template_id", "tmpl/"+hostile, "caller_id", caller, "reason", "repaired").has(t, "The template is resumed. Messages that are due now: 0.", "No template has errors.")
 	})
 	t.Run("show a viewer all messages, a submitter its own", func(t *testing.T) {
-		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
+		viewer := logIn(t, s.NewCaller("viewer", "viewer"))
 		viewer.get("/console/subscribe").has(t, "/console/subscribe/"+one, "/console/subscribe/templates")
 		require.NotContains(t, viewer.get("/console/subscribe/"+two).text, `/resend"`)
 		require.Equal(t, 403, viewer.submit("/console/subscribe/"+two+"/resend").status)
 		viewer.submit("/console/subscribe/"+two+"/reveal").has(t, "secretmark")
-		submitter := logIn(t, s, "shop", shop.Password)
+		submitter := logIn(t, shop)
 		got := submitter.get("/console/subscribe")
 		got.has(t, "/console/subscribe/"+two)
 		require.NotContains(t, got.text, "/console/subscribe/"+one+`"`)

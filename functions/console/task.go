@@ -16,27 +16,27 @@ type taskPage struct {
 	Revealed bool
 }
 
-// MayDecide reports whether there is a button for the state of the task.
+// MayDecide reports whether a task in this state can be changed.
 func (t taskPage) MayDecide() bool { return !t.Task.Archived && bulkActions[t.Task.State] != nil }
 
-// step is one line of a task's timeline: an event of the task, or one try of a webhook about it.
+// step is one line of a task's timeline: an event of the task, or a try of a webhook about it.
 type step struct {
 	At      time.Time
-	Since   time.Duration // since the step before it; 0 for the first
+	Since   time.Duration // since the previous step; 0 for the first
 	Event   *api.TaskEvent
 	Webhook *webhookStep
 }
 
-// webhookStep is one try of a delivery.
+// webhookStep is a try of a delivery.
 type webhookStep struct {
 	ID, EventType, URL string
-	Number             int // of the try, counted from 1 among the stored tries
+	Number             int // of the try among the stored tries, from 1
 	api.DeliveryTry
 }
 
-func (s *site) task(p *page) error { return p.showTask(false) }
+func (p *page) task() error { return p.showTask(false) }
 
-// showTask shows the task of the path. Phone numbers and content are hidden unless they are revealed.
+// showTask shows the task of the path. Phone numbers and the content are hidden unless revealed is true.
 func (p *page) showTask(revealed bool) error {
 	id := p.id()
 	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+id, p.query("after"))
@@ -66,14 +66,13 @@ func (p *page) showTask(revealed bool) error {
 // webhooksOf returns the deliveries about a task, or none if the visitor may not read deliveries.
 func (p *page) webhooksOf(taskID string) ([]api.DeliveryResponse, error) {
 	found, err := get[api.Page[api.DeliveryResponse]](p, "/api/v1/webhooks/deliveries", url.Values{"task_id": {taskID}})
-	var refused *api.Error
-	if errors.As(err, &refused) && refused.Status == http.StatusForbidden {
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusForbidden {
 		return nil, nil
 	}
 	return found.Items, err
 }
 
-// timeline merges both kinds of steps, oldest first.
+// timeline merges the events of a task and the tries of its webhooks, oldest first.
 func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 	var steps []step
 	for i := range events {
@@ -91,7 +90,5 @@ func timeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) []step {
 	return steps
 }
 
-// backToTask redirects from the address of a button to the task's page. A reload after a click requests that address.
-func (s *site) backToTask(p *page) error {
-	return p.redirect("/console/tasks/" + p.id())
-}
+// backToTask redirects from the action of a form, which a browser requests at a reload, to the task's page.
+func (p *page) backToTask() error { return p.redirect("/console/tasks/" + p.id()) }

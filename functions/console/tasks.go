@@ -11,10 +11,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// taskFilters are the parameters of a list of tasks, which are those of GET /api/v1/admin/tasks.
+// taskFilters has the parameters of a list of tasks, as in GET /api/v1/admin/tasks.
 var taskFilters = []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to", "limit", "after"}
 
-// The options of two filters.
+// The options of the filters state and reason.
 var (
 	taskStates  = []string{"scheduled", "pending", "processing", "held", "succeeded", "failed"}
 	taskReasons = []string{"rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}
@@ -25,7 +25,7 @@ type tasksPage struct {
 	States, Reasons []string
 }
 
-func (s *site) tasks(p *page) error {
+func (p *page) tasks() error {
 	if p.Param("format") == "csv" {
 		if query, err := p.filter(taskFilters...); err == nil {
 			return p.writeTasks(query)
@@ -39,11 +39,11 @@ func (s *site) tasks(p *page) error {
 	return p.show("tasks", p.T("Tasks"), tasksPage{found, taskStates, taskReasons})
 }
 
-// maxExport is the number of rows of an export: it must end within the time of a page.
+// maxExport is the number of rows of an export, which must end within the time limit of a page.
 const maxExport = 20_000
 
-// writeTasks writes the tasks that match as CSV, without contents and with masked phone numbers. It ends after
-// maxExport rows with a line that has the position for the next export.
+// writeTasks writes the tasks that match as CSV, without contents and with masked phone numbers. After maxExport rows, a last line
+// has the parameter after with which the next export continues.
 func (p *page) writeTasks(query url.Values) error {
 	query.Set("limit", "200")
 	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
@@ -74,17 +74,17 @@ func (p *page) writeTasks(query url.Values) error {
 		}
 	}
 	out.Flush()
-	return nil // an error of writing means that the visitor has left
+	return nil // writing fails only if the visitor has left
 }
 
-// A spreadsheet may read a formula that begins with one of formulaStarts (OWASP, CSV injection) at the start of a value, and
-// after a character that may separate cells; many countries use semicolons.
+// A spreadsheet may run a value that begins with one of formulaStarts as a formula (OWASP: CSV injection). A value may also begin
+// after each of cellSeparators: spreadsheets of many countries separate cells by semicolons.
 const (
 	formulaStarts  = "=+-@＝＋－＠\t\r\n"
 	cellSeparators = ";\t\r\n"
 )
 
-// csvSafe marks values as text where a spreadsheet would read a formula.
+// csvSafe marks values so that a spreadsheet reads them as text.
 func csvSafe(values ...string) []string {
 	for i, value := range values {
 		values[i] = markFormulas(value)
@@ -92,8 +92,8 @@ func csvSafe(values ...string) []string {
 	return values
 }
 
-// markFormulas writes ' before each character that may begin a formula. Tabs and line breaks both begin a formula and
-// separate cells, so the character after a marked one may need a mark too.
+// markFormulas writes ' before each character that may begin a formula. Tabs and line breaks are both formulaStarts and
+// cellSeparators, so the next character may need a mark too.
 func markFormulas(value string) string {
 	var b strings.Builder
 	startsCell := true
@@ -114,8 +114,8 @@ func instant(at *time.Time) string {
 	return at.Format(time.RFC3339Nano)
 }
 
-// changeTask handles the buttons of a task's page.
-func (s *site) changeTask(p *page) error {
+// changeTask handles the buttons of a task: retry, cancel, resolve or reveal.
+func (p *page) changeTask() error {
 	id := p.PathValue("id")
 	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")
 	var err error
@@ -130,7 +130,7 @@ func (s *site) changeTask(p *page) error {
 		}
 		return p.showTask(true)
 	default:
-		return s.notFound(p)
+		return p.notFound()
 	}
 	if p.storeRefusal(err) {
 		return p.showTask(false)
@@ -138,15 +138,14 @@ func (s *site) changeTask(p *page) error {
 	if err != nil {
 		return err
 	}
-	back := "/console/tasks/" + url.PathEscape(id)
-	if from := p.PostFormValue("back"); from != "" {
-		back = localPath(from)
+	if back := p.PostFormValue("back"); back != "" {
+		return p.done(localPath(back), do)
 	}
-	return p.done(back, do)
+	return p.done("/console/tasks/"+url.PathEscape(id), do)
 }
 
-// held lists the held tasks, with the buttons that resolve them.
-func (s *site) held(p *page) error {
+// held lists the held tasks, with buttons to resolve them.
+func (p *page) held() error {
 	query := p.query("queue", "limit", "after")
 	query.Set("state", "held")
 	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)

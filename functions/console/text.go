@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,9 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Texts are written in English where they are used; the map chinese has the translations.
-var languages = []string{"en", "zh"}
-
+// htmlLanguages has the languages of the pages, with their names in HTML. The code and the templates have the English texts; the
+// map chinese has their translations.
 var htmlLanguages = map[string]string{"en": "en", "zh": "zh-CN"}
 
 const languageCookie = "sendonce-language"
@@ -38,15 +36,15 @@ func languageOf(r *http.Request) string {
 	return "en"
 }
 
-// T translates a text, and fills in its values as fmt does.
+// T translates a text and formats it with the values, as fmt.Sprintf does.
 func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
 
 func translate(language, text string, values ...any) string {
-	words := english
+	texts := english
 	if language == "zh" {
-		words = chinese
+		texts = chinese
 	}
-	if translated := words[text]; translated != "" {
+	if translated := texts[text]; translated != "" {
 		text = translated
 	}
 	if len(values) == 0 {
@@ -55,7 +53,7 @@ func translate(language, text string, values ...any) string {
 	return fmt.Sprintf(text, values...)
 }
 
-// templateFuncs are the functions of the templates in one language.
+// templateFuncs returns the functions of the templates in a language.
 func templateFuncs(language string) template.FuncMap {
 	t := func(text string, values ...any) string { return translate(language, text, values...) }
 	return template.FuncMap{
@@ -68,7 +66,7 @@ func templateFuncs(language string) template.FuncMap {
 		"masked":   task.MaskNumbers,
 		"event":    maskedEvent,
 		"hidden":   func(text string) string { return hidden(language, text) },
-		"version":  func() string { return fn.Version() },
+		"version":  fn.Version,
 		"join":     strings.Join,
 		"json":     func(raw json.RawMessage) string { return pretty(string(raw)) },
 		"short":    shortEvent,
@@ -98,7 +96,7 @@ func number(n any) string {
 	return sign + digits
 }
 
-// percent returns the share of good in all; a dash if there are none.
+// percent returns the share of good in good+bad, or a dash if both are 0.
 func percent(good, bad int64) string {
 	if good+bad == 0 {
 		return "–"
@@ -106,7 +104,7 @@ func percent(good, bad int64) string {
 	return strconv.FormatFloat(100*float64(good)/float64(good+bad), 'f', 1, 64) + " %"
 }
 
-// duration writes seconds in the unit that fits: 850 ms, 12 s, 5 min, 3 h, 2 d. nil is a dash.
+// duration formats seconds in a suitable unit: 850 ms, 12 s, 5 min, 3 h, 2 d. nil is a dash.
 func duration(language string, seconds any) string {
 	var s float64
 	switch value := seconds.(type) {
@@ -136,9 +134,11 @@ func duration(language string, seconds any) string {
 	return translate(language, "%d d", int(s/86400))
 }
 
-// timeText is a time for the template "time": how long ago or until then, and the time itself with its zone.
+// timeText is the data of the template time.
 type timeText struct {
-	Relative, Exact, Machine string
+	Relative string // such as "2 h ago" or "in 5 min"
+	Exact    string // with its zone
+	Machine  string // RFC 3339; "" if there is no time
 }
 
 func timeOf(language string, at any) timeText {
@@ -161,7 +161,7 @@ func timeOf(language string, at any) timeText {
 	return timeText{relative, when.UTC().Format("2006-01-02 15:04:05 UTC"), when.UTC().Format(time.RFC3339Nano)}
 }
 
-// hidden returns the text that is shown instead of a hidden content.
+// hidden returns the text that a page shows instead of a content.
 func hidden(language, text string) string {
 	if text == "" {
 		return "–"
@@ -174,10 +174,10 @@ func shortEvent(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
 }
 
-// lastTry returns the newest try in a list, which is empty if there is none.
+// lastTry returns a list of the newest try; an empty list if there is none.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
-// english has the texts for values of the API that are not plain English. Other texts are shown unchanged.
+// english has the texts of values of the API that are not plain English. Pages show other texts unchanged.
 var english = map[string]string{
 	"bulk cancel": "Cancel tasks", "bulk retry": "Retry tasks", "bulk succeeded": "Mark as sent", "bulk failed": "Give up", "bulk resend": "Send again",
 	"retries_exhausted": "no retry left", "stale_claim": "claim out of date", "promoted": "became pending",
@@ -186,7 +186,7 @@ var english = map[string]string{
 	"cloudevents": "CloudEvents, signed", "slack": "Slack robot", "dingtalk": "DingTalk robot", "wecom": "WeCom robot", "feishu": "Feishu or Lark robot",
 }
 
-// timeInText parses a time that the API returns as text. It returns nil for other texts.
+// timeInText parses a time that the API returns as text, or returns nil for any other text.
 func timeInText(text string) *time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -197,19 +197,3 @@ func timeInText(text string) *time.Time {
 
 // isPast reports whether a time has passed.
 func isPast(at *time.Time) bool { return at != nil && at.Before(time.Now()) }
-
-// valueTexts are the values of the API that pages translate.
-var valueTexts = slices.Concat(taskStates, taskReasons, messageStates, []string{
-	"task", "message", "delivery", "subscribe", "caller", // kinds of search results
-	"failure_rate", "backlog", "stream_full", // kinds of alerts
-	"bulk cancel", "bulk retry", "bulk succeeded", "bulk failed", "bulk resend", "running", "finished", "stopped", // bulk changes
-	"resend", "hold", "fail", // on_unknown
-	"received", "replayed", "claimed", "extended", "sending", "report", "verdict", // events of a timeline
-	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
-	"paused",             // queues
-	"active", "inactive", // templates
-	"stuck",                                                          // messages
-	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
-	"cloudevents", "slack", "dingtalk", "wecom", "feishu", // formats of endpoints
-	"revoked", "open", "cleared", // callers and alerts
-})

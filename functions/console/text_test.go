@@ -14,8 +14,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Texts occur in templates as {{t "…"}} and in Go as p.T("…") or translate(language, "…"). valueTexts lists the values of
-// the API, such as states, that are translated.
+// valueTexts has the values of the API that pages translate.
+var valueTexts = slices.Concat(taskStates, taskReasons, messageStates, []string{
+	"task", "message", "delivery", "subscribe", "caller", // kinds of search results
+	"failure_rate", "backlog", "stream_full", // kinds of alerts
+	"bulk cancel", "bulk retry", "bulk succeeded", "bulk failed", "bulk resend", "running", "finished", "stopped", // bulk changes
+	"resend", "hold", "fail", // on_unknown
+	"received", "replayed", "claimed", "extended", "sending", "report", "verdict", // events of a timeline
+	"applied", "already", "stale_claim", "promoted", "timeout_retry", "timeout_held", "timeout_failed", "resolved", "retried", // verdicts
+	"paused",             // queues
+	"active", "inactive", // templates
+	"stuck",                                                          // messages
+	"enabled", "disabled", "failing", "gone", "by_hand", "delivered", // endpoints and deliveries
+	"cloudevents", "slack", "dingtalk", "wecom", "feishu", // formats of endpoints
+	"revoked", "open", "cleared", // callers and alerts
+})
+
+// Texts occur in templates as {{t "…"}}, in Go as p.T("…") or translate(language, "…"), and in valueTexts.
 func TestEveryTextHasATranslation(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}

@@ -10,13 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 )
 
-// badField refuses a form before the API is called.
+// badField returns the error of a form with one bad field, which was not sent to the API.
 func (p *page) badField(name, message string) error {
 	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has a field that cannot be read."), Fields: []api.Field{{Field: name, Message: message}}}
 }
 
-// typedTime reads a time from a field of a form: an instant with its zone, or how far ahead it is. It returns nil for an
-// empty field.
+// typedTime reads a time from a field of a form: an instant with its zone, or how far ahead it is. An empty field is nil.
 func (p *page) typedTime(name string) (*time.Time, error) {
 	text := strings.TrimSpace(p.PostFormValue(name))
 	if text == "" {
@@ -38,13 +37,13 @@ func (p *page) typedPast(name string) (time.Time, error) {
 	return at, nil
 }
 
-// timeLayouts are what a time may look like, with and without seconds.
+// timeLayouts has the accepted forms of an instant.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", "2006-01-02 15:04Z07:00", "2006-01-02 15:04 Z07:00"}
 
-// The directions of a span such as 2h.
+// Directions of a span such as 2h.
 const ahead, ago = 1, -1
 
-// parseTime reads an instant with its zone, or a span from now such as 30m, 2h or 3d.
+// parseTime reads an instant with its zone, or a span such as 30m, 2h or 3d, counted from now in a direction.
 func parseTime(text string, now time.Time, direction time.Duration) (time.Time, bool) {
 	for _, layout := range timeLayouts {
 		if at, err := time.Parse(layout, strings.ToUpper(text)); err == nil {
@@ -59,7 +58,7 @@ func parseTime(text string, now time.Time, direction time.Duration) (time.Time, 
 	return now.Add(direction * span), err == nil && span > 0
 }
 
-// pastTimes replaces parameters such as 2h by the time that long ago. The API checks all other values.
+// pastTimes replaces parameters such as 2h by the instant that long ago. The API checks all other values.
 func pastTimes(query url.Values, names ...string) {
 	for _, name := range names {
 		if at, ok := parseTime(query.Get(name), time.Now(), ago); ok {

@@ -11,7 +11,7 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// The values that forms offer. Forms offer alertKinds only to admins without queues.
+// The options of forms. Only admins without queues have alertKinds.
 var (
 	deliveryStates = []string{"pending", "delivered", "failed"}
 	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
@@ -19,19 +19,19 @@ var (
 	formats        = []string{"cloudevents", "slack", "dingtalk", "wecom", "feishu"}
 )
 
-// owns reports whether the visitor may change what belongs to a caller.
+// owns reports whether the visitor may change the objects of a caller.
 func (p *page) owns(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
 }
 
 type endpointsPage struct {
 	api.Page[api.EndpointResponse]
-	Events  []string // that a new endpoint can subscribe to
-	Formats []string // that a new endpoint can have
+	Events  []string // to which a new endpoint can subscribe
+	Formats []string // of a new endpoint
 	MayAdd  bool
 }
 
-func (s *site) endpoints(p *page) error {
+func (p *page) endpoints() error {
 	found, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
@@ -50,17 +50,17 @@ func (s *site) endpoints(p *page) error {
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }
 
-// isRobot reports whether an endpoint is a chat robot. Its secret comes from its vendor, so the console does not show it.
+// isRobot reports whether an endpoint is a chat robot. The secret of a robot comes from its vendor, so the console does not show it.
 func isRobot(format string) bool { return format != "cloudevents" }
 
-// addEndpoint shows the new endpoint's secret in its response: it is never shown again.
-func (s *site) addEndpoint(p *page) error {
+// addEndpoint adds an endpoint. The response shows its secret, which is never shown again.
+func (p *page) addEndpoint() error {
 	added, err := post[api.EndpointResponse](p, endpointsPath, api.EndpointRequest{
 		URL: p.PostFormValue("url"), Description: p.PostFormValue("description"), Events: p.PostForm["events"], Format: p.PostFormValue("format"),
 		Secret: p.PostFormValue("secret"),
 	})
 	if err != nil {
-		return p.showRefused(err, "/console/webhooks", s.endpoints)
+		return p.showRefused(err, "/console/webhooks", (*page).endpoints)
 	}
 	if isRobot(added.Format) {
 		return p.done("/console/webhooks/"+added.ID, "robot_added")
@@ -77,14 +77,13 @@ func (p *page) showEndpointSecret(e api.EndpointResponse) error {
 
 type endpointPage struct {
 	api.EndpointResponse
-	Deliveries []api.DeliveryResponse // the newest
+	Deliveries []api.DeliveryResponse // the newest 20
 	MayChange  bool
 }
 
-// Robot reports whether the endpoint is a chat robot.
 func (e endpointPage) Robot() bool { return isRobot(e.Format) }
 
-func (s *site) endpoint(p *page) error {
+func (p *page) endpoint() error {
 	id := p.PathValue("id")
 	found, err := get[api.EndpointResponse](p, endpointsPath+"/"+url.PathEscape(id), nil)
 	if err != nil {
@@ -100,8 +99,8 @@ func (s *site) endpoint(p *page) error {
 	return p.show("endpoint", p.T("Endpoint"), endpointPage{found, newest.Items, p.owns(found.CallerID)})
 }
 
-// changeEndpoint handles the buttons of an endpoint's page.
-func (s *site) changeEndpoint(p *page) error {
+// changeEndpoint handles the buttons of an endpoint's page: enable, disable, delete, rotate or test.
+func (p *page) changeEndpoint() error {
 	do, id := p.PathValue("do"), p.id()
 	path, back := endpointsPath+"/"+id, "/console/webhooks/"+id
 	var err error
@@ -120,10 +119,10 @@ func (s *site) changeEndpoint(p *page) error {
 		sent, err = post[api.DeliveryResponse](p, path+"/test", nil)
 		back = "/console/webhooks/deliveries/" + sent.ID
 	default:
-		return s.notFound(p)
+		return p.notFound()
 	}
 	if err != nil {
-		return p.showRefused(err, "/console/webhooks/"+id, s.endpoint)
+		return p.showRefused(err, "/console/webhooks/"+id, (*page).endpoint)
 	}
 	return p.done(back, "endpoint_"+do)
 }
@@ -134,7 +133,7 @@ type deliveriesPage struct {
 	MayResend bool
 }
 
-func (s *site) deliveries(p *page) error {
+func (p *page) deliveries() error {
 	found, err := filtered[api.Page[api.DeliveryResponse]](p, deliveriesPath, "state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
 	if err != nil {
 		return err
@@ -142,21 +141,21 @@ func (s *site) deliveries(p *page) error {
 	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.MaySubmit()})
 }
 
-// resendFailed resends the deliveries that failed since a time. One call of the API resends a limited number of them.
-func (s *site) resendFailed(p *page) error {
+// resendFailed resends the deliveries that failed since a time, up to the limit of one call of the API.
+func (p *page) resendFailed() error {
 	back := "/console/webhooks/deliveries"
 	if endpoint := p.PostFormValue("endpoint_id"); endpoint != "" {
 		back += "?" + url.Values{"endpoint_id": {endpoint}}.Encode()
 	}
 	since, err := p.typedPast("since")
 	if err != nil {
-		return p.showRefused(err, back, s.deliveries)
+		return p.showRefused(err, back, (*page).deliveries)
 	}
 	done, err := post[api.DeliveriesResendResponse](p, deliveriesPath+"/resend", api.DeliveriesResendRequest{
 		Since: since, EndpointID: p.PostFormValue("endpoint_id"), Reason: p.PostFormValue("reason"),
 	})
 	if err != nil {
-		return p.showRefused(err, back, s.deliveries)
+		return p.showRefused(err, back, (*page).deliveries)
 	}
 	notice := "resent"
 	if done.More {
@@ -170,7 +169,7 @@ type deliveryPage struct {
 	MayResend bool
 }
 
-func (s *site) delivery(p *page) error {
+func (p *page) delivery() error {
 	found, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
@@ -178,13 +177,13 @@ func (s *site) delivery(p *page) error {
 	return p.show("delivery", p.T("Delivery"), deliveryPage{found, p.MaySubmit()})
 }
 
-func (s *site) resendDelivery(p *page) error {
+func (p *page) resendDelivery() error {
 	id := p.id()
 	err := p.API(http.MethodPost, deliveriesPath+"/"+id+"/resend", nil, nil)
-	return p.finish(err, "/console/webhooks/deliveries/"+id, s.delivery, "delivery_resent")
+	return p.finish(err, "/console/webhooks/deliveries/"+id, (*page).delivery, "delivery_resent")
 }
 
-// TaskID returns the id of the task that the event is about, or "" for other events.
+// TaskID returns the id of the task of the event, or "" if the event is not about a task.
 func (d deliveryPage) TaskID() string {
 	if strings.HasPrefix(d.EventType, "sendonce.task.") {
 		return d.Subject

@@ -16,7 +16,7 @@ import (
 func TestRobotPagesShowNoSecret(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	b := logIn(t, s, "shop", s.NewCaller("shop", "submitter").Password)
+	b := logIn(t, s.NewCaller("shop", "submitter"))
 	b.get("/console/webhooks").has(t, `<option value="wecom">WeCom robot</option>`, `<option value="cloudevents" selected>`)
 	got := b.submit("/console/webhooks", "url", "https://robot.test/send?key=1", "events", "task.failed", "format", "wecom")
 	require.Equal(t, 400, got.status)
@@ -45,8 +45,7 @@ func TestRobotPagesShowNoSecret(t *testing.T) {
 func TestEndpointPages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop := s.NewCaller("shop", "submitter")
-	b := logIn(t, s, "shop", shop.Password)
+	b := logIn(t, s.NewCaller("shop", "submitter"))
 
 	t.Run("refuse a bad endpoint and keep what was entered", func(t *testing.T) {
 		got := b.submit("/console/webhooks", "url", "ftp://"+hostile, "description", hostile, "events", "task.failed")
@@ -92,7 +91,7 @@ func TestEndpointPages(t *testing.T) {
 		got.has(t, "A test event is on its way.", "sendonce.test.v1", "It was not tried yet.")
 	})
 	t.Run("hide the endpoints of other callers", func(t *testing.T) {
-		bank := logIn(t, s, "bank", s.NewCaller("bank", "submitter").Password)
+		bank := logIn(t, s.NewCaller("bank", "submitter"))
 		require.NotContains(t, bank.get("/console/webhooks").text, id)
 		require.Equal(t, 404, bank.get(endpointPage).status)
 		for _, do := range []string{"disable", "rotate", "test", "delete"} {
@@ -100,7 +99,7 @@ func TestEndpointPages(t *testing.T) {
 		}
 	})
 	t.Run("show a viewer no buttons", func(t *testing.T) {
-		viewer := logIn(t, s, "viewer", s.NewCaller("viewer", "viewer").Password)
+		viewer := logIn(t, s.NewCaller("viewer", "viewer"))
 		viewer.get("/console/webhooks").has(t, id, `href="/console/callers/`)
 		for _, path := range []string{endpointPage, "/console/webhooks", "/console/webhooks/deliveries"} {
 			require.NotContains(t, viewer.get(path).text, `method="post" action="/console/webhooks`)
@@ -114,16 +113,6 @@ func TestEndpointPages(t *testing.T) {
 	})
 }
 
-// between returns the part of text between before and after.
-func between(t *testing.T, text, before, after string) string {
-	t.Helper()
-	_, rest, found := strings.Cut(text, before)
-	require.True(t, found, before)
-	value, _, found := strings.Cut(rest, after)
-	require.True(t, found, after)
-	return value
-}
-
 func TestDeliveryPages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -134,7 +123,7 @@ func TestDeliveryPages(t *testing.T) {
 	cluster.InsertAttempts(s, delivered)
 	s.Exec(`update webhook_deliveries set tries = jsonb_build_array(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 7, 'error', $2::text, 'response', $2::text)),
 		state = 2, attempts = 9, tried = 1, next_at = null, finished_at = now() where id = $1`, failed, hostile)
-	b := logIn(t, s, s.User, s.Password)
+	b := logIn(t, s)
 	const list = "/console/webhooks/deliveries"
 
 	t.Run("list by filters", func(t *testing.T) {
@@ -206,15 +195,14 @@ func TestDeliveryPages(t *testing.T) {
 func TestMenuHidesPagesClosedToLimitedAdmins(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	limited := s.Post("/api/v1/admin/callers", `{"name":"limited","roles":["admin"],"queues":["promo"]}`)
-	shown := logIn(t, s, "limited", limited.Data("token").(string)).get("/console/tasks")
+	shown := logIn(t, s.NewCaller("limited", "admin", "promo")).get("/console/tasks")
 	shown.has(t, `href="/console/queues"`)
 	for _, path := range []string{"/console/webhooks", "/console/messages", "/console/subscribe"} {
 		require.NotContains(t, shown.text, `href="`+path+`"`)
 	}
 }
 
-// Long texts without a space must not make a page wider than the window.
+// Long texts without a space do not make a page wider than the window.
 func TestLongTextsFitThePages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -232,11 +220,10 @@ func TestLongTextsFitThePages(t *testing.T) {
 	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ($1, 0, 3, now(), $2)`, strings.Repeat("W", 100), long)
 	tab := openTab(t, s)
 	tab.logIn(s)
-	pages := []string{
-		"/console/webhooks", "/console/webhooks/" + path.Base(endpointPath), "/console/webhooks/deliveries", "/console/webhooks/deliveries/" + delivery, "/console/messages",
-		"/console/messages/" + id, "/console/subscribe", "/console/subscribe/" + subscribed, "/console/subscribe/statistics", "/console/subscribe/templates",
-	}
-	for i, page := range pages {
-		tab.fitsEverywhere(page, fmt.Sprintf("long-%d", i))
+	for i, page := range []string{
+		"webhooks", "webhooks/" + path.Base(endpointPath), "webhooks/deliveries", "webhooks/deliveries/" + delivery, "messages", "messages/" + id,
+		"subscribe", "subscribe/" + subscribed, "subscribe/statistics", "subscribe/templates",
+	} {
+		tab.fitsEverywhere("/console/"+page, fmt.Sprintf("long-%d", i))
 	}
 }

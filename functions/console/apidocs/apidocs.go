@@ -1,9 +1,11 @@
-// Package apidocs serves the documentation of the API without login: the contract itself at /openapi.yaml and
-// /openapi.json, Swagger UI with "Try it out" against this server at /docs, and a reference that needs no JavaScript at
-// /docs/reference. All of it comes from openapi.yaml.
+// Package apidocs serves the documentation of the API without login. All of it comes from openapi.yaml:
 //
-// The files of Swagger UI come compressed (0.6 MB) from the module swgui. The module's own page has inline scripts and is
-// not used. Each file is prepared at the first request for it and stays compressed in memory.
+//   - /openapi.yaml and /openapi.json: the contract;
+//   - /docs: Swagger UI, with "Try it out" against this server;
+//   - /docs/reference: a reference that needs no JavaScript.
+//
+// The module swgui has the files of Swagger UI, compressed (0.6 MB). Its page has inline scripts and is not used. Each file is
+// prepared at the first request for it and stays compressed in memory.
 package apidocs
 
 import (
@@ -83,7 +85,7 @@ func compress(text []byte) (file, error) {
 	return file{b.Bytes(), len(text), hex.EncodeToString(sum[:8])}, nil
 }
 
-// serve returns the route of a file. Browsers revalidate it at each use.
+// serve returns the route of a file, which browsers revalidate at each use.
 func serve(contentType string, content func() ([]byte, error)) fn.Route {
 	prepared := sync.OnceValues(func() (file, error) {
 		text, err := content()
@@ -107,7 +109,7 @@ func serve(contentType string, content func() ([]byte, error)) fn.Route {
 	})
 }
 
-// serve writes the file compressed to clients that accept that, and decompressed to others.
+// serve writes the file, decompressed unless the client accepts gzip.
 func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		w.Header().Set("ETag", fmt.Sprintf(`"%s-gzip"`, f.tag))
@@ -126,14 +128,14 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Length", fmt.Sprint(f.size))
-	_, _ = io.Copy(w, oneAtATime{text}) // a visitor who left needs no page
+	_, _ = io.Copy(w, oneAtATime{text}) // fails only if the client has left
 }
 
-// decompressing is locked while a part of a file is decompressed.
+// decompressing is held while a part of a file is decompressed.
 var decompressing sync.Mutex
 
-// oneAtATime decompresses one part of a file at a time in this process, so that visitors who request many files do not
-// delay the callers of the API. The lock is not held while a visitor receives the part.
+// oneAtATime lets this process decompress one part of a file at a time, so that many requests for files do not delay calls of the
+// API. The lock is not held while a client receives the part.
 type oneAtATime struct{ io.Reader }
 
 func (r oneAtATime) Read(p []byte) (int, error) {
@@ -142,7 +144,7 @@ func (r oneAtATime) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// acceptsGzip reports whether the header Accept-Encoding names gzip and does not refuse it.
+// acceptsGzip reports whether a header Accept-Encoding names gzip with a weight other than 0.
 func acceptsGzip(header string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		name, weight, _ := strings.Cut(strings.TrimSpace(part), ";")
@@ -154,8 +156,7 @@ func acceptsGzip(header string) bool {
 	return false
 }
 
-// setSecurityHeaders forbids all that the pages do not need. Swagger UI needs neither inline styles nor eval; its
-// pictures are data: addresses.
+// setSecurityHeaders forbids what the pages do not need. Swagger UI needs neither inline styles nor eval; its images are data URLs.
 func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("Referrer-Policy", "same-origin")

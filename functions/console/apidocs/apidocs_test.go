@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// countingReader counts how many of its kind are read at once.
+// countingReader counts the concurrent reads of all countingReaders.
 type countingReader struct {
-	now, most *atomic.Int32
-	left      int
+	now, most *atomic.Int32 // shared
+	left      int           // reads until the end
 }
 
 func (r *countingReader) Read(p []byte) (int, error) {
@@ -44,7 +44,7 @@ func TestOnePartIsDecompressedAtATime(t *testing.T) {
 	require.EqualValues(t, 1, most.Load())
 }
 
-// stuckWriter is a visitor who reads nothing until released.
+// stuckWriter is a client that reads nothing until release is closed.
 type stuckWriter struct {
 	http.ResponseWriter
 	writing chan<- struct{}
@@ -57,7 +57,7 @@ func (w stuckWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-func TestVisitorWhoReadsNothingDoesNotDelayOthers(t *testing.T) {
+func TestClientThatReadsNothingDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	f, err := compress([]byte(strings.Repeat("x", 1000)))
 	require.NoError(t, err)

@@ -20,10 +20,10 @@ func contractJSON() ([]byte, error) {
 	return json.Marshal(contract)
 }
 
-// node is a value of the contract. Its methods return the zero node for what is missing.
+// node is a value of the contract. A missing value has no yaml.
 type node struct {
-	y    *yaml.Node
-	root *yaml.Node
+	yaml *yaml.Node
+	root *yaml.Node // of the contract
 }
 
 func parseContract() (node, error) {
@@ -38,31 +38,31 @@ func parseContract() (node, error) {
 	return node{root, root}, nil
 }
 
-func (n node) exists() bool { return n.y != nil }
+func (n node) exists() bool { return n.yaml != nil }
 
-// entry is a field of a map.
+// entry is a field of a mapping.
 type entry struct {
 	key   string
 	value node
 }
 
-// entries returns the fields of a map in their order.
+// entries returns the fields of a mapping in their order.
 func (n node) entries() (all []entry) {
-	if n.y == nil || n.y.Kind != yaml.MappingNode {
+	if n.yaml == nil || n.yaml.Kind != yaml.MappingNode {
 		return nil
 	}
-	for i := 0; i+1 < len(n.y.Content); i += 2 {
-		all = append(all, entry{n.y.Content[i].Value, node{n.y.Content[i+1], n.root}})
+	for i := 0; i+1 < len(n.yaml.Content); i += 2 {
+		all = append(all, entry{n.yaml.Content[i].Value, node{n.yaml.Content[i+1], n.root}})
 	}
 	return all
 }
 
 // items returns the values of a list.
 func (n node) items() (all []node) {
-	if n.y == nil || n.y.Kind != yaml.SequenceNode {
+	if n.yaml == nil || n.yaml.Kind != yaml.SequenceNode {
 		return nil
 	}
-	for _, item := range n.y.Content {
+	for _, item := range n.yaml.Content {
 		all = append(all, node{item, n.root})
 	}
 	return all
@@ -81,10 +81,10 @@ func (n node) at(keys ...string) node {
 	return n
 }
 
-// text returns the scalar under the keys, "" if there is none.
+// text returns the scalar under the keys, or "".
 func (n node) text(keys ...string) string {
-	if found := n.at(keys...); found.y != nil && found.y.Kind == yaml.ScalarNode {
-		return found.y.Value
+	if found := n.at(keys...); found.yaml != nil && found.yaml.Kind == yaml.ScalarNode {
+		return found.yaml.Value
 	}
 	return ""
 }
@@ -96,7 +96,7 @@ func (n node) texts(keys ...string) (all []string) {
 	return all
 }
 
-// resolved follows a $ref.
+// resolved returns the target of a $ref, or the node itself if it is none.
 func (n node) resolved() node {
 	ref := n.text("$ref")
 	if ref == "" {
@@ -105,13 +105,13 @@ func (n node) resolved() node {
 	return node{n.root, n.root}.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
 }
 
-// refName returns the last part of a $ref, "" without one.
+// refName returns the last part of a $ref, or "".
 func (n node) refName() string {
 	ref := n.text("$ref")
 	return ref[strings.LastIndex(ref, "/")+1:]
 }
 
-// json returns the value as indented JSON, its fields in their order.
+// json returns the value as indented JSON, with the fields in their order.
 func (n node) json() string {
 	var b strings.Builder
 	n.writeJSON(&b, "\n")
@@ -121,9 +121,9 @@ func (n node) json() string {
 func (n node) writeJSON(b *strings.Builder, newline string) {
 	inner := newline + "  "
 	switch {
-	case n.y == nil:
+	case n.yaml == nil:
 		b.WriteString("null")
-	case n.y.Kind == yaml.MappingNode:
+	case n.yaml.Kind == yaml.MappingNode:
 		b.WriteString("{")
 		for i, e := range n.entries() {
 			if i > 0 {
@@ -132,11 +132,11 @@ func (n node) writeJSON(b *strings.Builder, newline string) {
 			b.WriteString(inner + quote(e.key) + ": ")
 			e.value.writeJSON(b, inner)
 		}
-		if len(n.y.Content) > 0 {
+		if len(n.yaml.Content) > 0 {
 			b.WriteString(newline)
 		}
 		b.WriteString("}")
-	case n.y.Kind == yaml.SequenceNode:
+	case n.yaml.Kind == yaml.SequenceNode:
 		b.WriteString("[")
 		for i, item := range n.items() {
 			if i > 0 {
@@ -145,14 +145,14 @@ func (n node) writeJSON(b *strings.Builder, newline string) {
 			b.WriteString(inner)
 			item.writeJSON(b, inner)
 		}
-		if len(n.y.Content) > 0 {
+		if len(n.yaml.Content) > 0 {
 			b.WriteString(newline)
 		}
 		b.WriteString("]")
-	case n.y.ShortTag() == "!!str" || n.y.ShortTag() == "!!timestamp":
-		b.WriteString(quote(n.y.Value))
+	case n.yaml.ShortTag() == "!!str" || n.yaml.ShortTag() == "!!timestamp":
+		b.WriteString(quote(n.yaml.Value))
 	default:
-		b.WriteString(n.y.Value)
+		b.WriteString(n.yaml.Value)
 	}
 }
 

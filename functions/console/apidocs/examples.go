@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// The reference shows the programs in parts. A test runs each program as a whole against a server.
+// The reference shows parts of these programs. A test runs each program against a server.
 //
 //go:embed examples
 var examplePrograms embed.FS
 
-// example is one use case, in each language.
+// example is one use case in each language.
 type example struct {
 	Name, Title string
 	Programs    []excerpt
@@ -42,7 +42,7 @@ var exampleFiles = []struct{ language, path, comment string }{
 func readExamples() ([]example, error) {
 	var all []example
 	for _, t := range exampleTitles {
-		one := example{Name: t.name, Title: t.title}
+		shown := example{Name: t.name, Title: t.title}
 		for _, f := range exampleFiles {
 			program, err := examplePrograms.ReadFile(f.path)
 			if err != nil {
@@ -52,14 +52,15 @@ func readExamples() ([]example, error) {
 			if text == "" {
 				return nil, fmt.Errorf("%s has no part %q", f.path, t.name)
 			}
-			one.Programs = append(one.Programs, excerpt{f.language, text})
+			shown.Programs = append(shown.Programs, excerpt{f.language, text})
 		}
-		all = append(all, one)
+		all = append(all, shown)
 	}
 	return all, nil
 }
 
-// part returns the lines between the marker of name and the next marker, without their common indentation.
+// part returns the lines between the marker line of name and the next marker line, without their common indentation. A marker
+// line is the marker and the name.
 func part(program, marker, name string) string {
 	var lines []string
 	inside := false

@@ -2,6 +2,7 @@ package apidocs
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"html/template"
 	"strings"
@@ -91,7 +92,7 @@ type schema struct {
 	Fields      []field
 }
 
-// groups returns the operations by their first tag. In each group webhooks come last.
+// groups groups the operations by their first tag. Webhooks come last in a group.
 func groups(contract node) []group {
 	byTag := map[string][]operation{}
 	for _, section := range []string{"paths", "webhooks"} {
@@ -132,7 +133,7 @@ func operationOf(path, method string, n node) operation {
 	o.Body = contents(n.at("requestBody").resolved())
 	for _, r := range n.at("responses").entries() {
 		shown := response{Status: r.key, Description: markdown(r.value.resolved().text("description"))}
-		if strings.HasPrefix(r.key, "1") || strings.HasPrefix(r.key, "2") { // failures all have the same content
+		if strings.HasPrefix(r.key, "1") || strings.HasPrefix(r.key, "2") { // all failures have the same content
 			for _, h := range r.value.resolved().at("headers").entries() {
 				shown.Headers = append(shown.Headers, h.key)
 			}
@@ -143,27 +144,24 @@ func operationOf(path, method string, n node) operation {
 	return o
 }
 
-// contents returns the bodies of a request or response in each media type.
+// contents returns the body of a request or response in each media type.
 func contents(n node) (all []content) {
 	for _, c := range n.at("content").entries() {
-		one := content{MediaType: c.key, Type: typeOf(dataOf(c.value.at("schema")))}
+		body := content{MediaType: c.key, Type: typeOf(dataOf(c.value.at("schema")))}
 		for _, e := range c.value.at("examples").entries() {
-			name, value := e.value.resolved().text("summary"), e.value.resolved().at("value")
-			if name == "" {
-				name = e.key
-			}
-			text := value.text()
+			value := e.value.resolved().at("value")
+			name, text := cmp.Or(e.value.resolved().text("summary"), e.key), value.text()
 			if text == "" {
 				text = value.json()
 			}
-			one.Examples = append(one.Examples, bodyExample{name, text})
+			body.Examples = append(body.Examples, bodyExample{name, text})
 		}
-		all = append(all, one)
+		all = append(all, body)
 	}
 	return all
 }
 
-// dataOf returns the schema of data in an envelope, or the schema itself.
+// dataOf returns the schema of data if schema is an envelope with data, else schema.
 func dataOf(schema node) node {
 	for _, part := range schema.at("allOf").items() {
 		if data := part.at("properties", "data"); data.exists() {
@@ -176,9 +174,7 @@ func dataOf(schema node) node {
 // schemas returns the schemas that have a name.
 func schemas(contract node) (all []schema) {
 	for _, e := range contract.at("components", "schemas").entries() {
-		one := schema{Name: e.key, Type: typeOf(e.value), Description: markdown(e.value.text("description"))}
-		one.Fields = properties(e.value)
-		all = append(all, one)
+		all = append(all, schema{e.key, typeOf(e.value), markdown(e.value.text("description")), properties(e.value)})
 	}
 	return all
 }
@@ -198,7 +194,7 @@ func properties(n node) (all []field) {
 	return all
 }
 
-// typeOf describes the values that a schema accepts in a few words, with links to the schemas that it names.
+// typeOf describes the values that a schema accepts, with links to the schemas that it refers to.
 func typeOf(n node) template.HTML {
 	if name := n.refName(); name != "" {
 		return template.HTML(fmt.Sprintf(`<a href="#schema-%[1]s">%[1]s</a>`, template.HTMLEscapeString(name)))
@@ -217,9 +213,9 @@ func typeOf(n node) template.HTML {
 	if items := n.at("items"); items.exists() {
 		return "list of " + typeOf(items)
 	}
-	types := n.texts("type")
-	if one := n.text("type"); one != "" {
-		types = []string{one}
+	types := n.texts("type") // a list, or a single type
+	if single := n.text("type"); single != "" {
+		types = []string{single}
 	}
 	var words []string
 	if len(types) > 0 {
@@ -232,7 +228,7 @@ func typeOf(n node) template.HTML {
 	return template.HTML(strings.Join(words, " "))
 }
 
-// limits returns the constraints of a schema on its values, other than their type.
+// limits describes the constraints of a schema on its values, except their type.
 func limits(n node) (words []string) {
 	code := func(value node) string { return "<code>" + template.HTMLEscapeString(value.text()) + "</code>" }
 	var values []string

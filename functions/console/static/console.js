@@ -1,8 +1,8 @@
 "use strict";
-// Everything works without this script. It refreshes regions, asks before what cannot be undone, copies, shows previews as
-// one types, and has two shortcuts of the keyboard.
+// All pages work without this script. It refreshes regions, asks for confirmation, copies texts, shows previews while a visitor
+// types, and adds two keyboard shortcuts.
 
-// confirmed asks a question in a dialog and resolves to true if it was answered with the button that has the text of action.
+// confirmed shows a question in a dialog with two buttons. It resolves to true for the button with the text action.
 function confirmed(question, action, danger) {
   return new Promise((resolve) => {
     const dialog = document.createElement("dialog");
@@ -30,7 +30,7 @@ function confirmed(question, action, danger) {
   });
 }
 
-// A form with data-confirm is sent after the question was answered with yes.
+// A form with data-confirm is sent after the visitor has confirmed the question in it.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.dataset.confirm || form.dataset.asked) {
@@ -44,7 +44,7 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
-// A form is sent once, also when its button is pressed twice.
+// A form is sent once, even if its button is pressed twice.
 document.addEventListener("submit", (event) => {
   if (event.defaultPrevented) {
     return;
@@ -57,12 +57,12 @@ document.addEventListener("submit", (event) => {
 });
 
 window.addEventListener("pageshow", (event) => {
-  if (event.persisted) { // the page before, as it was left: its buttons work again
+  if (event.persisted) { // back to a page that has sent a form: enable its buttons
     document.querySelectorAll("button:disabled").forEach((button) => { button.disabled = false; });
   }
 });
 
-// copy works over plain HTTP, too, where browsers have no navigator.clipboard.
+// copy also works over plain HTTP, where browsers have no navigator.clipboard.
 async function copy(text) {
   if (navigator.clipboard) {
     return navigator.clipboard.writeText(text);
@@ -91,8 +91,8 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// An element with data-refresh is replaced by its new content every so many seconds, unless somebody uses it or the page is
-// hidden.
+// refresh replaces a region by its present content, unless the visitor uses the region or does not see the page. The attribute
+// data-refresh of a region is the number of seconds between refreshes.
 async function refresh(region, index) {
   const typed = [...region.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue);
   if (document.hidden || typed || region.contains(document.activeElement) || document.querySelector("dialog[open]") || region.querySelector("details[open]")) {
@@ -111,7 +111,7 @@ async function refresh(region, index) {
     }
     region.classList.remove("stale");
   } catch {
-    region.classList.add("stale"); // it shows an old state
+    region.classList.add("stale");
   }
 }
 
@@ -119,15 +119,14 @@ document.querySelectorAll("[data-refresh]").forEach((region, index) => {
   setInterval(() => refresh(region, index), Number(region.dataset.refresh) * 1000);
 });
 
-// A region with data-preview is replaced by that of the page at this address, which gets the fields of the region's form as
-// somebody types.
+// preview sends the fields of a form to the address in data-preview of a region, and replaces the region by that of the response.
 async function preview(region, form) {
   const body = new URLSearchParams(new FormData(form));
   region.typed = body.toString();
   try {
     const response = await fetch(region.dataset.preview, { method: "POST", body });
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    if (region.typed === body.toString()) { // else a newer preview is under way
+    if (region.typed === body.toString()) { // else a newer preview has been requested
       region.innerHTML = page.querySelector("[data-preview]").innerHTML;
       region.classList.remove("stale");
     }
@@ -145,7 +144,7 @@ document.querySelectorAll("[data-preview]").forEach((region) => {
   });
 });
 
-// "/" goes to the search, and "g" followed by a digit to a page of the menu.
+// "/" goes to the search field. "g" and a digit go to a page of the menu.
 let lastKey = "";
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) {
