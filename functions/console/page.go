@@ -95,21 +95,21 @@ func (p *page) redirect(to string) error {
 }
 
 // done redirects to a page that shows the notice with this key.
-func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, "done", notice)) }
+func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, notice, "")) }
 
 // doneMany is done for a notice with a count.
 func (p *page) doneMany(to, notice string, n int) error {
-	return p.redirect(withNotice(to, "done", notice, "n", strconv.Itoa(n)))
+	return p.redirect(withNotice(to, notice, strconv.Itoa(n)))
 }
 
-// withNotice returns the address of a page with the parameters of a notice, given as name, value, name, value. They replace
-// the parameters of an earlier notice.
-func withNotice(to string, notice ...string) string {
+// withNotice returns the address of a page with the parameters of a notice, which replace those of an earlier one. count may be "".
+func withNotice(to, notice, count string) string {
 	path, text, _ := strings.Cut(to, "?")
 	query, _ := url.ParseQuery(text) // without malformed parameters
+	query.Set("done", notice)
 	query.Del("n")
-	for i := 0; i+1 < len(notice); i += 2 {
-		query.Set(notice[i], notice[i+1])
+	if count != "" {
+		query.Set("n", count)
 	}
 	return path + "?" + query.Encode()
 }

@@ -14,9 +14,9 @@ func TestWithNotice(t *testing.T) {
 	for to, want := range map[string]string{
 		"/console/held": "/console/held?done=resolve", "/console/held?done=retry&n=3&queue=a%26b": "/console/held?done=resolve&queue=a%26b", "/console/held?%zz": "/console/held?done=resolve",
 	} {
-		require.Equal(t, want, withNotice(to, "done", "resolve"))
+		require.Equal(t, want, withNotice(to, "resolve", ""))
 	}
-	require.Equal(t, "/console/bulk?done=messages_redrive&n=3", withNotice("/console/bulk", "done", "messages_redrive", "n", "3"))
+	require.Equal(t, "/console/bulk?done=messages_redrive&n=3", withNotice("/console/bulk", "messages_redrive", "3"))
 }
 
 func TestEachTemplateParses(t *testing.T) {
