@@ -10,7 +10,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// actionsRequest adds validation to api.ActionsRequest.
 type actionsRequest api.ActionsRequest
 
 func (r *actionsRequest) Validate() []task.Field {

@@ -1,16 +1,13 @@
-// Package admin is the function that operators call, all under /api/v1/admin: templates, default content,
-// statistics, tasks and their timelines, manual changes of tasks, pauses, blocked words, callers, audit entries,
-// alerts, and dead letters.
+// Package admin is the function that operators call. All its routes are below /api/v1/admin.
 //
-// Every change is committed together with a row of operator_actions, with the operator and the values before and
-// after; a change that has no effect adds no row. A change of a caller is effective on all instances within a
-// second if they are connected to NATS, and within 60 s, the lifetime of their caches, if they are not.
+// Every change is committed together with a row of operator_actions, which has the operator and the values before and after the
+// change. A change without effect adds no row. A change of a caller is effective on all instances within a second if they are
+// connected to NATS, else within 60 s, the lifetime of their caches.
 //
-// An admin with queues administers only these queues. It may call only the routes marked with WithinQueues: the tasks,
-// pauses and alerts of its queues, the callers whose names begin with its own (ops.phone for ops) and whose
-// permissions are within its own, and, to read, the templates, which all submitters share. For tasks and callers of
-// others the error is not_found. The callers that it creates share its quotas, and are revoked and narrowed together
-// with it.
+// An admin with queues may call only the routes with WithinQueues. It administers the tasks, pauses and alerts of its queues, and
+// the callers whose names begin with its own (ops.phone for ops) and whose permissions are within its own. It may read the
+// templates, which all submitters share. For other tasks and callers the error is not_found. The callers that it creates share
+// its quotas. They are revoked or narrowed when it is.
 package admin
 
 import (
@@ -102,7 +99,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id of the path to a handler. kind is the kind of its row, for the error.
+// withID passes the id of the path to a handler. kind is the kind of row, for the error.
 func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
 		id, err := fn.RowID[I](c, kind)
@@ -118,7 +115,6 @@ const readTimeout = 15 * time.Second
 
 const maxReason = 500
 
-// handlers has the handlers of all routes.
 type handlers struct {
 	adminStore     *admin.Store
 	alertStore     *alerts.Store
@@ -135,7 +131,6 @@ type handlers struct {
 	snapshot       func() (overview.Snapshot, error)
 }
 
-// listRequest adds validation to api.ListRequest.
 type listRequest api.ListRequest
 
 func (r *listRequest) Validate() []task.Field {

@@ -7,37 +7,39 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
 func TestRoutesRequireRoleAdmin(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
-	created := mustCall[api.CallerResponse](o, "POST", "callers", `{"name":"app","roles":["submitter","sender","receiver","trigger"]}`)
+	s := startServer(t)
+	app := s.NewCallerWith("app", `"roles":["submitter","sender","receiver","trigger"]`)
+	stranger := *app
+	stranger.Password = "guess"
 	for _, path := range []string{"template", "default-sms", "statistics", "overview", "blocked-words", "callers", "actions", "dead-letters"} {
-		require.Equal(t, 403, o.callAs("app", created.Token, "GET", path, "").Code, path)
-		require.Equal(t, 401, o.callAs("app", "guess", "GET", path, "").Code, path)
+		require.Equal(t, 403, app.Get(cluster.AdminPath+path).Status, path)
+		require.Equal(t, 401, stranger.Get(cluster.AdminPath+path).Status, path)
 	}
 }
 
 func TestInvalidIDsAreNotFound(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
+	s := startServer(t)
 	for _, id := range []string{"0", "-1", "007", "+1", "1.0", "x", "2147483648", "9223372036854775808", "%00", "%27%20or%201=1", "1e3"} {
-		o.requireError(404, "not_found", nil, "GET", "template/"+id, "")
-		o.requireError(404, "not_found", nil, "POST", "template/"+id+"/activate", "")
-		o.requireError(404, "not_found", nil, "PUT", "default-sms/"+id, `{"content":"x"}`)
-		o.requireError(404, "not_found", nil, "DELETE", "blocked-words/"+id, "")
-		o.requireError(404, "not_found", nil, "POST", "callers/"+id+"/revoke", "")
-		o.requireError(404, "not_found", nil, "POST", "dead-letters/"+id+"/dismiss", `{"reason":"x"}`)
-		o.requireError(404, "not_found", nil, "POST", "tasks/"+id+"/retry", "")
-		o.requireError(404, "not_found", nil, "GET", "tasks/"+id, "")
+		s.requireError(404, "not_found", nil, "GET", "template/"+id, "")
+		s.requireError(404, "not_found", nil, "POST", "template/"+id+"/activate", "")
+		s.requireError(404, "not_found", nil, "PUT", "default-sms/"+id, `{"content":"x"}`)
+		s.requireError(404, "not_found", nil, "DELETE", "blocked-words/"+id, "")
+		s.requireError(404, "not_found", nil, "POST", "callers/"+id+"/revoke", "")
+		s.requireError(404, "not_found", nil, "POST", "dead-letters/"+id+"/dismiss", `{"reason":"x"}`)
+		s.requireError(404, "not_found", nil, "POST", "tasks/"+id+"/retry", "")
+		s.requireError(404, "not_found", nil, "GET", "tasks/"+id, "")
 	}
 }
 
 func TestInvalidTextsAndNumbers(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
+	s := startServer(t)
 	routes := map[string]map[string]string{ // route -> field -> other required fields
 		"template":         {"template_name": `"template_content":"c"`, "template_content": `"template_name":"n"`},
 		"template/preview": {"template_content": `"content":""`, "content": `"template_content":"c"`},
@@ -53,25 +55,25 @@ func TestInvalidTextsAndNumbers(t *testing.T) {
 		for field, rest := range fields {
 			for value, acceptable := range values {
 				body := "{" + strings.Trim(fmt.Sprintf(`%q:%s,%s`, field, value, rest), ",") + "}"
-				r := o.call("POST", route, body)
+				r := s.call("POST", route, body)
 				switch {
-				case r.Code == 400:
-					require.Contains(t, strings.Join(r.fields(), " "), field, body)
+				case r.Status == 400:
+					require.Contains(t, strings.Join(r.Fields(), " "), field, body)
 				case route == "template/preview" && field == "content":
-					require.Equal(t, 200, r.Code, body)
+					require.Equal(t, 200, r.Status, body)
 				default:
 					require.True(t, acceptable, "%s accepted %s", route, body)
-					require.Contains(t, []int{200, 409}, r.Code, "%s %s: %s", route, body, r.Message)
+					require.Contains(t, []int{200, 409}, r.Status, "%s %s: %s", route, body, r.Text)
 				}
 			}
 		}
 	}
 	for _, query := range []string{"template?after=9223372036854775808", "template?after=-1", "callers?limit=0", "blocked-words?limit=201", "actions?limit=9223372036854775808",
 		"actions?subject=%00", "tasks?phone_number=%00", "tasks?source=%FF", "tasks?caller_id=9223372036854775808", "tasks?from=yesterday", "default-sms?is_sent=maybe", "statistics?x=1"} {
-		require.Equal(t, 400, o.call("GET", query, "").Code, query)
+		require.Equal(t, 400, s.call("GET", query, "").Status, query)
 	}
 	for _, query := range []string{"tasks?source=%27%20or%201=1", "tasks?from=0001-01-01T00:00:00Z&to=9999-12-31T23:59:59Z", "template?after=9223372036854775807",
 		"actions?after=9223372036854775807", "actions?subject=😀", "tasks?caller_id=9223372036854775807"} {
-		require.Equal(t, 200, o.call("GET", query, "").Code, query)
+		require.Equal(t, 200, s.call("GET", query, "").Status, query)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// alertsRequest adds validation to api.AlertsRequest.
 type alertsRequest api.AlertsRequest
 
 func (r *alertsRequest) Validate() []task.Field {
@@ -22,8 +21,8 @@ func (r *alertsRequest) Validate() []task.Field {
 	return bad
 }
 
-// The two parts of the list, which are the prefixes of cursors: an alert that is cleared while a client reads pages
-// moves from one to the other.
+// The two parts of the list. A cursor begins with its part: the alert after which a page begins may be cleared before the page is
+// requested, and is then in the other part.
 const (
 	openAlerts    = "open"
 	clearedAlerts = "cleared"

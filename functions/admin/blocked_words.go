@@ -12,7 +12,6 @@ import (
 
 const maxBlockedWord = 100
 
-// blockedWordRequest adds validation to api.BlockedWordRequest.
 type blockedWordRequest api.BlockedWordRequest
 
 func (r *blockedWordRequest) Validate() []task.Field {

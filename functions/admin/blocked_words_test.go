@@ -11,13 +11,13 @@ import (
 
 func TestBlockedWords(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
-	w := mustCall[api.BlockedWordResponse](o, "POST", "blocked-words", `{"word":"赌博"}`)
-	require.Equal(t, w, mustCall[api.BlockedWordResponse](o, "POST", "blocked-words", `{"word":"赌博"}`))
-	require.Equal(t, []api.BlockedWordResponse{w}, mustCall[api.Page[api.BlockedWordResponse]](o, "GET", "blocked-words", "").Items)
+	s := startServer(t)
+	w := mustCall[api.BlockedWordResponse](s, "POST", "blocked-words", `{"word":"赌博"}`)
+	require.Equal(t, w, mustCall[api.BlockedWordResponse](s, "POST", "blocked-words", `{"word":"赌博"}`))
+	require.Equal(t, []api.BlockedWordResponse{w}, mustCall[api.Page[api.BlockedWordResponse]](s, "GET", "blocked-words", "").Items)
 	at := fmt.Sprintf("blocked-words/%d", w.ID)
-	require.Equal(t, "赌博", mustCall[api.BlockedWordResponse](o, "DELETE", at, "").Word)
-	o.requireError(404, "not_found", nil, "DELETE", at, "")
-	o.requireError(400, "invalid_request", []string{"word"}, "POST", "blocked-words", `{"word":"\u3000"}`)
-	require.Equal(t, []string{"blocked.remove", "blocked.add"}, o.actions(fmt.Sprintf("blocked_word/%d", w.ID)))
+	require.Equal(t, "赌博", mustCall[api.BlockedWordResponse](s, "DELETE", at, "").Word)
+	s.requireError(404, "not_found", nil, "DELETE", at, "")
+	s.requireError(400, "invalid_request", []string{"word"}, "POST", "blocked-words", `{"word":"\u3000"}`)
+	require.Equal(t, []string{"blocked.remove", "blocked.add"}, s.actions(fmt.Sprintf("blocked_word/%d", w.ID)))
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkTimeout is longer than the statement timeout of the database role for reads, which limits counting.
+// bulkTimeout is longer than readTimeout, which limits counting.
 const bulkTimeout = readTimeout + 5*time.Second
 
-// statesOfActions are the states of tasks that an action can change.
+// statesOfActions has the states of the tasks that an action can change.
 var statesOfActions = map[tasks.BulkAction][]task.State{
 	tasks.BulkCancel: {task.Scheduled, task.Pending}, tasks.BulkRetry: {task.Failed},
 	tasks.BulkSucceeded: {task.Held}, tasks.BulkFailed: {task.Held}, tasks.BulkResend: {task.Held},
@@ -41,7 +41,6 @@ func checkBulk(bad *decode.Rules, action string, f *api.BulkFilter) {
 	bad.When(f.To != nil && (f.To.Year() < 1970 || f.To.Year() > 9999), "filter.to", "must be between the years 1970 and 9999")
 }
 
-// bulkPreviewRequest adds validation to api.BulkPreviewRequest.
 type bulkPreviewRequest api.BulkPreviewRequest
 
 func (r *bulkPreviewRequest) Validate() []task.Field {
@@ -50,7 +49,6 @@ func (r *bulkPreviewRequest) Validate() []task.Field {
 	return bad
 }
 
-// bulkRequest adds validation to api.BulkRequest.
 type bulkRequest api.BulkRequest
 
 func (r *bulkRequest) Validate() []task.Field {
@@ -61,7 +59,7 @@ func (r *bulkRequest) Validate() []task.Field {
 	return bad
 }
 
-// bulkFilter converts a valid filter. It adds the caller's queues, and sets To to now unless it is earlier.
+// bulkFilter converts a valid filter. It adds the queues of the admin. Without To, or if To is in the future, it sets To to now.
 func (h *handlers) bulkFilter(c *fn.Call, f api.BulkFilter) (tasks.BulkFilter, error) {
 	if f.Queue != "" && !c.MayUseQueue(f.Queue) {
 		return tasks.BulkFilter{}, errForbiddenQueue(f.Queue)
@@ -106,7 +104,6 @@ func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (
 	return bulkResponse(b), nil
 }
 
-// bulkListRequest adds validation to api.BulkListRequest.
 type bulkListRequest api.BulkListRequest
 
 func (r *bulkListRequest) Validate() []task.Field {
@@ -115,7 +112,7 @@ func (r *bulkListRequest) Validate() []task.Field {
 	return bad
 }
 
-// ownBulks limits a caller with queues to the bulk changes that it started: it returns the caller's id, else nil.
+// ownBulks returns the id of a caller with queues, who may read only its own bulk changes, else nil.
 func ownBulks(c *fn.Call) *int64 {
 	if c.LimitedToQueues() {
 		return &c.Caller.ID
@@ -131,10 +128,7 @@ func (h *handlers) bulks(ctx context.Context, c *fn.Call, req bulkListRequest) (
 
 func (h *handlers) bulk(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	b, err := h.readableBulk(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return bulkResponse(b), nil
+	return bulkResponse(b), err
 }
 
 func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, error) {
@@ -154,10 +148,7 @@ func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req repairRequest) 
 	if err == nil {
 		b, err = h.taskStore.StopBulk(ctx, b.ID, c.Operator(req.Reason))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return bulkResponse(b), nil
+	return bulkResponse(b), err
 }
 
 func wireFilter(f tasks.BulkFilter) api.BulkFilter {

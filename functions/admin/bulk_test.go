@@ -42,7 +42,7 @@ func TestBulkChangeStopsWithItsOperatorsRights(t *testing.T) {
 	}
 }
 
-// Without its invalid field, such a filter would match more tasks than the operator meant.
+// A filter whose invalid field is ignored would match more tasks than the operator meant.
 func TestBulkChangeRefusesInvalidFilters(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -17,7 +17,6 @@ const (
 	builtInAdmin   = 0 // the id of the built-in admin, which has no row
 )
 
-// callerNamesRequest adds validation to api.CallerNamesRequest.
 type callerNamesRequest api.CallerNamesRequest
 
 func (r *callerNamesRequest) Validate() []task.Field {
@@ -29,7 +28,7 @@ func (r *callerNamesRequest) Validate() []task.Field {
 	return bad
 }
 
-// ids reads the list of ids.
+// ids returns the list of ids. ok is false if it is malformed or too long.
 func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	if r.IDs == "" {
 		return nil, true
@@ -44,7 +43,7 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	return ids, true
 }
 
-// callerNames returns the callers that the operator manages. An operator that is not limited to queues also sees the built-in admin.
+// callerNames returns the callers that the admin manages, and the built-in admin unless the admin is limited to queues.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // valid
 	rows, err := h.callerStore.Named(ctx, ids, req.Name)

@@ -27,7 +27,6 @@ const (
 	maxWaitingBytes = 1 << 40
 )
 
-// callerRequest adds validation to api.CallerRequest.
 type callerRequest api.CallerRequest
 
 func (r *callerRequest) Validate() []task.Field {
@@ -46,7 +45,6 @@ func (r *callerRequest) grants() callers.Grants {
 	}
 }
 
-// callerChange adds validation to api.CallerChange.
 type callerChange api.CallerChange
 
 func (r *callerChange) Validate() []task.Field {
@@ -74,7 +72,6 @@ func checkRoles(bad *decode.Rules, roles []string) {
 	}
 }
 
-// checkGrants checks what a caller may use.
 func checkGrants(bad *decode.Rules, g callers.Grants) {
 	checkList(bad, "queues", "queues; leave it empty for all", g.Queues, func(at, queue string) {
 		bad.When(queue == "", at, "must not be empty")
@@ -91,7 +88,7 @@ func checkGrants(bad *decode.Rules, g callers.Grants) {
 	bad.When(outside(g.BestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
 }
 
-// checkList checks each value of a list, and that no value is repeated. noun is what the values are, for the error.
+// checkList checks each value of a list, its length, and that no value is repeated. noun names the values, for the error.
 func checkList(bad *decode.Rules, field, noun string, values []string, check func(at, value string)) {
 	bad.When(len(values) > maxValues, field, fmt.Sprintf("must be at most %d %s", maxValues, noun))
 	for i, value := range values[:min(len(values), maxValues)] {
@@ -111,10 +108,10 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 	return withToken(row, token), err
 }
 
-// newToken returns a new token and its hash, which is stored.
+// newToken returns a new token and the hash that is stored.
 func newToken() (token string, hash []byte) {
 	secret := make([]byte, tokenBytes)
-	rand.Read(secret) // never fails: without randomness the process ends
+	rand.Read(secret) // never fails
 	token = base64.RawURLEncoding.EncodeToString(secret)
 	sum := sha256.Sum256([]byte(token))
 	return token, sum[:]
@@ -133,7 +130,7 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	return page, err
 }
 
-// limits returns the calling admin with its grants, which limit the callers that it manages, or nil if it has no queues.
+// limits returns the calling admin, whose grants limit the callers that it manages, or nil if it has no queues.
 func limits(c *fn.Call) *callers.StoredCaller {
 	if !c.LimitedToQueues() {
 		return nil
@@ -166,8 +163,7 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 	return h.publishChanges(ctx, row, created), err
 }
 
-// publishChanges publishes the changes of a caller and of the callers that it created, and
-// returns the response.
+// publishChanges publishes the changes of a caller and of the callers that it created, and returns the response.
 func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, created []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
 	for _, other := range created {
@@ -181,13 +177,13 @@ func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
-		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil only in the zero row that is returned with an error
+		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil only in the zero row, beside an error
 		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 		MadeBy: (*api.ID)(row.MadeBy),
 	}
 }
 
-// withToken returns a response with the token. No other response has one.
+// withToken returns the response with a new token.
 func withToken(row callers.StoredCaller, token string) api.CallerResponse {
 	response := callerResponse(row)
 	response.Token = token

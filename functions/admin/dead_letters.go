@@ -16,7 +16,6 @@ func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest)
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 
-// dismissRequest adds validation to api.DismissRequest.
 type dismissRequest api.DismissRequest
 
 func (r *dismissRequest) Validate() []task.Field {

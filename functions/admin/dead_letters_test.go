@@ -15,31 +15,31 @@ import (
 
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
+	s := startServer(t)
 	for i := range 3 {
-		require.NoError(t, o.env.Admin.Bury(t.Context(), store.DeadLetter{
+		require.NoError(t, s.env.Admin.Bury(t.Context(), store.DeadLetter{
 			Function: "deliver", EventID: fmt.Sprintf("e-%d", i), EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`, Reason: "no such state", Attempts: 1 + i,
 		}))
 	}
-	page := mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2", "")
+	page := mustCall[api.Page[api.DeadLetterResponse]](s, "GET", "dead-letters?limit=2", "")
 	require.Equal(t, []string{"e-2", "e-1"}, []string{page.Items[0].EventID, page.Items[1].EventID}, "newest first")
 	newest := page.Items[0]
 	require.Equal(t, api.DeadLetterResponse{
 		ID: newest.ID, Function: "deliver", EventID: "e-2", EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`,
 		Reason: "no such state", Attempts: 3, CreatedAt: newest.CreatedAt,
 	}, newest)
-	rest := mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2&after="+page.NextAfter, "")
+	rest := mustCall[api.Page[api.DeadLetterResponse]](s, "GET", "dead-letters?limit=2&after="+page.NextAfter, "")
 	require.Len(t, rest.Items, 1)
 	require.Empty(t, rest.NextAfter)
 
 	path := fmt.Sprintf("dead-letters/%d/dismiss", newest.ID)
 	for _, body := range []string{`{}`, `{"reason":"\u3000"}`, `{"reason":"` + strings.Repeat("x", 501) + `"}`} {
-		o.requireError(400, "invalid_request", []string{"reason"}, "POST", path, body)
+		s.requireError(400, "invalid_request", []string{"reason"}, "POST", path, body)
 	}
-	require.Equal(t, http.StatusNoContent, o.call("POST", path, `{"reason":"informed by phone"}`).Code)
-	o.requireError(404, "not_found", nil, "POST", path, `{"reason":"informed by phone"}`)
-	require.Len(t, mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters", "").Items, 2)
-	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", newest.ID), "").Items
+	require.Equal(t, http.StatusNoContent, s.call("POST", path, `{"reason":"informed by phone"}`).Status)
+	s.requireError(404, "not_found", nil, "POST", path, `{"reason":"informed by phone"}`)
+	require.Len(t, mustCall[api.Page[api.DeadLetterResponse]](s, "GET", "dead-letters", "").Items, 2)
+	actions := mustCall[api.Page[api.ActionResponse]](s, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", newest.ID), "").Items
 	require.Len(t, actions, 1)
 	require.Equal(t, "dead_letter.dismiss", actions[0].Action)
 	require.Equal(t, "informed by phone", actions[0].Reason)

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// defaultRequest adds validation to api.DefaultSMSRequest. A default SMS is the content that is sent once to a phone number
-// whose submission has no content.
+// A default SMS is the content that is sent, once, to a phone number whose submission has no content.
+
 type defaultRequest api.DefaultSMSRequest
 
 func (r *defaultRequest) Validate() []task.Field {
@@ -23,8 +23,8 @@ func (r *defaultRequest) Validate() []task.Field {
 	return bad
 }
 
-// checkDefaultContent checks that the content can be sent. With useTemplate the content is the parameters of a template.
-// The rendered text is not checked here, because the template may change before the message is sent.
+// checkDefaultContent checks the content. With useTemplate the content is the parameters of a template. The rendered text is not
+// checked, because the template may change before the message is sent.
 func checkDefaultContent(bad *decode.Rules, content string, useTemplate bool) {
 	bad.When(!useTemplate && strings.TrimSpace(content) == "", "content", "is required: 1 to 200 characters, not only white space")
 	bad.When(utf8.RuneCountInString(content) > task.MaxContent, "content", "must be at most 200 characters")
@@ -40,13 +40,12 @@ func (h *handlers) addDefault(ctx context.Context, c *fn.Call, req defaultReques
 	return defaultResponse(row), err
 }
 
-// phone returns the form in which a phone number is stored, or "" if text is not a phone number.
+// phone returns a phone number in the form in which it is stored, or "" if text is not a phone number.
 func (h *handlers) phone(text string) string {
 	number, _ := h.phones.Phone(text)
 	return number
 }
 
-// defaultsRequest adds validation to api.DefaultSMSListRequest.
 type defaultsRequest api.DefaultSMSListRequest
 
 func (r *defaultsRequest) Validate() []task.Field {
@@ -66,8 +65,8 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struc
 	return defaultResponse(row), err
 }
 
-// defaultChange adds validation to api.DefaultSMSChange. editDefault checks the content, because its rules depend on
-// use_template, which may be in the stored row only.
+// defaultChange does not validate the content, whose rules depend on use_template, which may be only in the stored row.
+// editDefault does.
 type defaultChange api.DefaultSMSChange
 
 func (r *defaultChange) Validate() []task.Field {

@@ -16,12 +16,11 @@ import (
 
 const bulkAdminFields = `"roles":["admin"],"queues":["bulk"]`
 
-// A queue admin is an admin with queues. It calls every operation: those without
-// x-within-queues in the API specification must return 403.
+// A queue admin is an admin with queues. Operations without x-within-queues in the API specification return 403 to it.
 func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	s.NewCallerWith("first", bulkAdminFields) // the example requests revoke the first caller
+	s.NewCallerWith("first", bulkAdminFields) // an example request revokes the first caller
 	limited := s.NewCallerWith("limited", bulkAdminFields)
 	c := contract.Read(t)
 	for pattern, operation := range c.Operations {
@@ -202,8 +201,8 @@ func TestQueueAdminCannotGrantMoreThanItHas(t *testing.T) {
 	require.Equal(t, 200, queueAdmin.Post(at+"/revoke", "").Status)
 }
 
-// A user's inbox and conversations belong to the caller with that name, whatever its queues.
-// So the names of callers that a queue admin creates must begin with its own name and a dot.
+// A user's inbox and conversations belong to the caller with the user's name, whatever its queues. So the names of callers that a
+// queue admin creates must begin with its own name and a dot.
 func TestQueueAdminCannotTakeUserNames(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -243,7 +242,7 @@ func TestQueueAdminCannotTakeUserNames(t *testing.T) {
 	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues may create bob")
 }
 
-// Changing callers checks the stored limits of the admin, not the cached ones.
+// A change of callers checks the stored limits of the admin, not the cached ones.
 func TestQueueAdminLimitsAreReadFromDatabase(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -57,9 +57,8 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
-// Access that a limited operator granted must end when the operator is revoked. So the operator
-// cannot change callers of other limited operators. A caller without an operator belongs to the
-// first limited operator that rotates or changes it.
+// Access that a limited operator has granted must end when the operator is revoked. So an operator cannot change callers of other
+// limited operators. A caller without an operator belongs to the first limited operator that rotates or changes it.
 func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -163,7 +162,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	helper := deputy.NewCallerWith("ops.deputy.helper", grants)
 	modest := s.NewCallerWith("modest", grants)
 
-	// While the database is counted, new items may be counted twice until the next count, so this waits.
+	// New items may be counted twice until the next count of the database, so these calls are repeated.
 	tasks := func(by *cluster.Client, want ...int) {
 		t.Helper()
 		cluster.Eventually(t, func() bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/overview"
 )
 
-// overview returns the last snapshot if the database is unavailable. Its field at is the time of that snapshot.
+// overview returns the last snapshot if the database is unavailable. The field at is the time of the snapshot.
 func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
 	s, err := h.snapshot()
 	if err != nil && s.At.IsZero() {

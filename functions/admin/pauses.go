@@ -11,13 +11,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maxPause limits how far ahead a pause may end; the limit is that of send_at.
-const maxPause = 366 * 24 * time.Hour
+const (
+	maxPause      = 366 * 24 * time.Hour // the limit of send_at, too
+	queuesPerPage = 1000
+)
 
-// queuesPerPage is the number of queues in a page of the list.
-const queuesPerPage = 1000
-
-// queuesRequest adds validation to api.QueuesRequest.
 type queuesRequest api.QueuesRequest
 
 func (r *queuesRequest) Validate() []task.Field {
@@ -42,7 +40,6 @@ func queueState(q tasks.QueueState) api.QueueState {
 	return response
 }
 
-// pauseRequest adds validation to api.PauseRequest.
 type pauseRequest api.PauseRequest
 
 func (r *pauseRequest) Validate() []task.Field {
@@ -71,7 +68,6 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 	return pauseResponse(p), nil
 }
 
-// resumeRequest adds validation to api.ResumeRequest.
 type resumeRequest api.ResumeRequest
 
 func (r *resumeRequest) Validate() []task.Field {
@@ -98,7 +94,7 @@ func errForbiddenQueue(queue string) error {
 	return task.Refuse(task.CodeForbidden, "this admin may not administer queue "+queue)
 }
 
-// pathQueue reads {queue}. A queue without tasks can be paused too.
+// pathQueue returns the {queue} of the path. The queue may have no tasks.
 func pathQueue(c *fn.Call) (string, error) {
 	queue := c.PathValue("queue")
 	if !task.ValidQueue(queue) {

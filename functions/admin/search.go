@@ -14,7 +14,6 @@ import (
 
 const maxSearch = 300
 
-// searchRequest adds validation to api.SearchRequest.
 type searchRequest api.SearchRequest
 
 func (r *searchRequest) Validate() []task.Field {
@@ -24,7 +23,7 @@ func (r *searchRequest) Validate() []task.Field {
 	return bad
 }
 
-// search finds the objects whose id, number or name is the text, among those that the caller may read.
+// search finds the objects that have the text as an id, number or name and that the caller may read.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
@@ -47,7 +46,7 @@ func (s *search) add(kind, id, state string) {
 	s.found.Found = append(s.found.Found, api.SearchHit{Kind: kind, ID: id, State: state})
 }
 
-// own returns the id of the caller if it may read only its own objects, else nil.
+// own returns the id of a caller who may read only its own objects, else nil.
 func (s *search) own() *int64 {
 	if readsAll(s.c) {
 		return nil
@@ -58,7 +57,7 @@ func (s *search) own() *int64 {
 // readsOnlyTasks reports whether the caller may read the tasks of its queues and nothing else.
 func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && readsAll(s.c) }
 
-// ignoreUnknown returns nil for the error of a search that found nothing.
+// ignoreUnknown returns nil for the error not_found, and other errors unchanged.
 func ignoreUnknown(err error) error {
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil
@@ -66,7 +65,7 @@ func ignoreUnknown(err error) error {
 	return err
 }
 
-// byID looks for a task, a message and a delivery with the id.
+// byID finds a task, a message and a delivery.
 func (s *search) byID(ctx context.Context) error {
 	id, err := task.ParseID(strings.ToLower(s.text))
 	if err != nil {
@@ -103,7 +102,7 @@ func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	return nil
 }
 
-// byNumber looks for a phone number, a subscribe message and a claim.
+// byNumber finds a phone number, a subscribe message and a claim.
 func (s *search) byNumber(ctx context.Context) error {
 	if number, problem := s.phones.Phone(s.text); problem == "" {
 		s.found.PhoneNumber = number
@@ -122,16 +121,16 @@ func (s *search) byNumber(ctx context.Context) error {
 		}
 	}
 	if s.own() != nil {
-		return nil // finding a claim reads many results
+		return nil // a search for a claim reads many results
 	}
 	return s.findTasks(ctx, tasks.Search{ClaimID: n})
 }
 
-// byName looks for an idempotency key and a request id, and for a caller.
+// byName finds an idempotency key, a request id and a caller.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
 		criteria := tasks.Search{Key: s.text, Caller: s.own()}
-		if len(s.text) <= 50 && s.own() == nil { // finding a request id reads many logs
+		if len(s.text) <= 50 && s.own() == nil { // a search for a request id reads many logs
 			criteria.Request = s.text
 		}
 		if err := s.findTasks(ctx, criteria); err != nil {

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,20 +12,20 @@ import (
 
 func TestStatistics(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
+	s := startServer(t)
 	require.JSONEq(t, `{"pending_new_tasks":0,"pending_retry_tasks":0,"processing_tasks":0,"failed_tasks":0,"scheduled_tasks":0,
 		"held_tasks":0,"succeeded_tasks":0,"oldest_pending_seconds":null,"queues":[],
 		"subscribe":{"pending_new_tasks":0,"pending_retry_tasks":0,"processing_tasks":0,"failed_tasks":0,"scheduled_tasks":0,
-		"held_tasks":0,"succeeded_tasks":0,"oldest_pending_seconds":null,"queues":[]}}`, string(o.call("GET", "statistics", "").Data))
+		"held_tasks":0,"succeeded_tasks":0,"oldest_pending_seconds":null,"queues":[]}}`, string(mustCall[json.RawMessage](s, "GET", "statistics", "")))
 	for range 4 {
-		o.submit(nil)
+		s.submit(nil)
 	}
-	o.claimAndReport(task.SentOK)
-	o.claimAndReport(task.SentFailed)
-	o.claim()
-	s := mustCall[api.StatisticsResponse](o, "GET", "statistics", "")
-	require.Equal(t, []int64{1, 1, 1, 1}, []int64{s.SucceededTasks, s.FailedTasks, s.ProcessingTasks, s.PendingNewTasks})
-	require.NotNil(t, s.OldestPendingSeconds)
-	require.Equal(t, "default", s.Queues[0].Queue)
-	require.Equal(t, int64(1), s.Queues[0].PendingNewTasks)
+	s.claimAndReport(task.SentOK)
+	s.claimAndReport(task.SentFailed)
+	s.claim()
+	got := mustCall[api.StatisticsResponse](s, "GET", "statistics", "")
+	require.Equal(t, []int64{1, 1, 1, 1}, []int64{got.SucceededTasks, got.FailedTasks, got.ProcessingTasks, got.PendingNewTasks})
+	require.NotNil(t, got.OldestPendingSeconds)
+	require.Equal(t, "default", got.Queues[0].Queue)
+	require.Equal(t, int64(1), got.Queues[0].PendingNewTasks)
 }

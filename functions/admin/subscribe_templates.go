@@ -15,9 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxTemplateIDChars = 100 // characters
+const maxTemplateIDChars = 100
 
-// subscribeTemplatesRequest adds validation to api.SubscribeTemplatesRequest.
 type subscribeTemplatesRequest api.SubscribeTemplatesRequest
 
 func (r *subscribeTemplatesRequest) Validate() []task.Field {
@@ -28,8 +27,8 @@ func (r *subscribeTemplatesRequest) Validate() []task.Field {
 	return bad
 }
 
-// templateCursor returns the next_after of a page: "paused_at.caller_id.template_id". paused_at is in microseconds, and
-// empty for a template that is not paused. template_id is last because it may contain dots.
+// templateCursor returns the next_after of a page: paused_at.caller_id.template_id. paused_at is in microseconds, or empty if the
+// template is not paused. template_id comes last because it may contain dots.
 func templateCursor(t subscribe.Template) string {
 	at := ""
 	if t.PausedAt != nil {
@@ -63,13 +62,13 @@ func validTemplateID(id string) bool {
 	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateIDChars
 }
 
-// subscribeTemplates lists the templates with errors: the paused ones first, then those with too few errors for a pause.
-// Only the queue wechat has templates of this kind.
+// subscribeTemplates lists the templates with errors: the paused ones first, then those with too few errors for a pause. They
+// belong to the queue wechat.
 func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subscribeTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
-	after, _ := parseTemplateCursor(req.After) // Validate has checked it
+	after, _ := parseTemplateCursor(req.After) // valid
 	templates, more, err := h.subscribeStore.Templates(ctx, after, decode.PageLimit(req.Limit))
 	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
@@ -80,8 +79,8 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
-	case c.LimitedToQueues(): // an admin who is limited to queues may not see the names of callers
-	case t.CallerID == 0: // the built-in admin, which is not in the database
+	case c.LimitedToQueues(): // may not see the names of callers
+	case t.CallerID == builtInAdmin:
 		response.CallerName = h.username
 	default:
 		response.CallerName = t.CallerName
@@ -89,7 +88,6 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 	return response
 }
 
-// resumeTemplateRequest adds validation to api.ResumeTemplateRequest.
 type resumeTemplateRequest api.ResumeTemplateRequest
 
 func (r *resumeTemplateRequest) Validate() []task.Field {

@@ -13,10 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timelineLimit is the number of events in a page of a task's timeline.
-const timelineLimit = 200
+const eventsPerPage = 200 // of a task's timeline
 
-// tasksRequest adds validation to api.TasksRequest.
 type tasksRequest api.TasksRequest
 
 func (r *tasksRequest) Validate() []task.Field {
@@ -71,7 +69,6 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	return page, err
 }
 
-// taskRequest adds validation to api.AdminTaskRequest.
 type taskRequest api.AdminTaskRequest
 
 func (r *taskRequest) Validate() []task.Field {
@@ -111,8 +108,8 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	before, _ := parseTimelineCursor(req.After) // Validate has checked it
-	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, timelineLimit)
+	before, _ := parseTimelineCursor(req.After) // valid
+	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, eventsPerPage)
 	response := api.AdminTaskResponse{Task: adminTask(c, t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
@@ -123,10 +120,10 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	return response, err
 }
 
-// readsAll reports whether the caller may read the tasks of all callers; others read their own.
+// readsAll reports whether the caller may read the tasks of all callers, not only its own.
 func readsAll(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
 
-// readableTask returns the task of the path; for a task that the caller may not read, the error is as for an unknown one.
+// readableTask returns the task of the path. The error is not_found also for a task that the caller may not read.
 func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
@@ -151,7 +148,6 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (a
 	return api.RevealResponse{TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content}, nil
 }
 
-// repairRequest adds validation to api.RepairRequest.
 type repairRequest api.RepairRequest
 
 func (r *repairRequest) Validate() []task.Field {
@@ -171,7 +167,6 @@ func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (a
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.taskStore.Cancel(ctx, id, &by) })
 }
 
-// resolveRequest adds validation to api.ResolveRequest.
 type resolveRequest api.ResolveRequest
 
 func (r *resolveRequest) Validate() []task.Field {
@@ -192,16 +187,15 @@ func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) 
 	})
 }
 
-// repair changes the task of the path and wakes a waiting claim. The queue is checked before the change: a task never
-// changes its queue.
+// repair changes the task of the path and wakes a waiting claim. It checks the queue before the change, since a task never changes
+// its queue.
 func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
 	}
 	if c.LimitedToQueues() {
-		before, err := h.taskStore.ByID(ctx, id)
-		switch {
+		switch before, err := h.taskStore.ByID(ctx, id); {
 		case err != nil:
 			return nil, err
 		case !c.MayUseQueue(before.Queue):
@@ -226,17 +220,15 @@ func adminTask(c *fn.Call, t tasks.Detail) api.AdminTask {
 		t.CallbackURL = c.ShownURL(t.CallbackURL)
 	}
 	response := api.AdminTask{
-		TaskResponse: fn.TaskResponse(t),
-		CallerID:     api.ID(t.CallerID), AppID: t.AppID, ClaimID: api.ID(t.ClaimID),
+		TaskResponse: fn.TaskResponse(t), CallerID: api.ID(t.CallerID), AppID: t.AppID, ClaimID: api.ID(t.ClaimID), ClaimedBy: shownCaller(t.ClaimedBy),
 	}
 	if t.State == task.Processing {
 		response.LeaseUntil = fn.Instant(t.DueAt)
 	}
-	response.ClaimedBy = shownCaller(t.ClaimedBy)
 	return response
 }
 
-// shownCaller returns the id of a caller, or nil for a function of the service itself, which is no caller.
+// shownCaller returns the id of a caller, or nil for a function of Sendonce itself.
 func shownCaller(id *int64) *api.ID {
 	if id == nil || *id == task.ServiceCaller {
 		return nil

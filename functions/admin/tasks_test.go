@@ -16,14 +16,14 @@ import (
 
 func TestTasks(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
-	plus := o.submit(func(s *tasks.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })
-	other := o.submit(nil)
-	require.Equal(t, plus, o.claimAndReport(task.SentFailed))
-	c := o.claim()
+	s := startServer(t)
+	plus := s.submit(func(s *tasks.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })
+	other := s.submit(nil)
+	require.Equal(t, plus, s.claimAndReport(task.SentFailed))
+	c := s.claim()
 
 	list := func(query string) (ids []string) {
-		for _, item := range mustCall[api.Page[api.AdminTask]](o, "GET", "tasks?"+query, "").Items {
+		for _, item := range mustCall[api.Page[api.AdminTask]](s, "GET", "tasks?"+query, "").Items {
 			ids = append(ids, item.TaskID)
 		}
 		return ids
@@ -34,13 +34,13 @@ func TestTasks(t *testing.T) {
 		require.Equal(t, []string{plus.String()}, list(query), query)
 	}
 	require.Empty(t, list("to=2020-01-01T00:00:00Z"))
-	page := mustCall[api.Page[api.AdminTask]](o, "GET", "tasks?limit=1", "")
+	page := mustCall[api.Page[api.AdminTask]](s, "GET", "tasks?limit=1", "")
 	require.Equal(t, other.String(), page.NextAfter)
 	require.Equal(t, "app", page.Items[0].AppID)
 	require.EqualValues(t, c.ClaimID, page.Items[0].ClaimID)
 	require.WithinDuration(t, c.LeaseUntil, *page.Items[0].LeaseUntil, time.Millisecond)
 
-	one := mustCall[api.AdminTaskResponse](o, "GET", "tasks/"+plus.String(), "")
+	one := mustCall[api.AdminTaskResponse](s, "GET", "tasks/"+plus.String(), "")
 	require.Equal(t, "rejected", one.Task.Reason)
 	require.EqualValues(t, int64(9), one.Task.CallerID)
 	require.Nil(t, one.Task.LeaseUntil)
@@ -51,30 +51,30 @@ func TestTasks(t *testing.T) {
 	require.Equal(t, []string{"received", "claimed", "report"}, events)
 	require.Equal(t, "192.0.2.7", one.Timeline[0].SourceIP)
 	require.Equal(t, "no signal", one.Timeline[2].Message)
-	o.requireError(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")
+	s.requireError(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")
 
-	o.requireError(400, "invalid_request", []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "to", "limit", "after", "nonsense"}, "GET",
+	s.requireError(400, "invalid_request", []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "to", "limit", "after", "nonsense"}, "GET",
 		"tasks?state=done&reason=bad&phone_number=%2B&queue=a%20b&caller_id=-1&from=2024-01-02T00:00:00Z&to=2024-01-01T00:00:00Z&limit=201&after=5&nonsense=1&source="+strings.Repeat("x", 51), "")
-	o.requireError(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
+	s.requireError(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
 }
 
 func TestManualChangesOfTasks(t *testing.T) {
 	t.Parallel()
-	o := startServer(t)
-	o.submit(nil)
-	id := o.claimAndReport(task.SentFailed)
+	s := startServer(t)
+	s.submit(nil)
+	id := s.claimAndReport(task.SentFailed)
 	at := "tasks/" + id.String()
-	waiter := o.env.RegisterWaiter(task.DefaultQueue)
+	waiter := s.env.RegisterWaiter(task.DefaultQueue)
 	defer waiter.Close()
-	require.Equal(t, "pending", mustCall[api.RepairResponse](o, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
+	require.Equal(t, "pending", mustCall[api.RepairResponse](s, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
 	select {
 	case <-waiter.C:
 	default:
 		t.Fatal("the waiting claim was not woken")
 	}
-	o.requireError(409, "conflict", nil, "POST", at+"/retry", "")
-	require.Equal(t, "cancelled", mustCall[api.RepairResponse](o, "POST", at+"/cancel", `{"reason":"asked to"}`).Reason)
-	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+id.String(), "").Items
+	s.requireError(409, "conflict", nil, "POST", at+"/retry", "")
+	require.Equal(t, "cancelled", mustCall[api.RepairResponse](s, "POST", at+"/cancel", `{"reason":"asked to"}`).Reason)
+	actions := mustCall[api.Page[api.ActionResponse]](s, "GET", "actions?subject="+id.String(), "").Items
 	require.Equal(t, []string{"task.cancel", "task.retry"}, []string{actions[0].Action, actions[1].Action})
 	require.Equal(t, "asked to", actions[0].Reason)
 	require.Equal(t, "tower is back", actions[1].Reason)
@@ -82,19 +82,19 @@ func TestManualChangesOfTasks(t *testing.T) {
 	require.JSONEq(t, `{"state":"pending","reason":"","retry_count":0,"result":"no signal"}`, string(actions[0].Before))
 
 	for outcome, state := range map[string]string{"succeeded": "succeeded", "failed": "failed", "resend": "pending"} {
-		id := o.submit(func(s *tasks.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
-		require.Equal(t, id, o.claimAndReport(task.SentUnknown))
+		id := s.submit(func(s *tasks.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
+		require.Equal(t, id, s.claimAndReport(task.SentUnknown))
 		body := fmt.Sprintf(`{"outcome":%q,"reason":"asked the carrier"}`, outcome)
-		got := mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/resolve", body)
+		got := mustCall[api.RepairResponse](s, "POST", "tasks/"+id.String()+"/resolve", body)
 		require.Equal(t, state, got.State)
 		require.Equal(t, "asked the carrier", got.Result)
-		o.requireError(409, "conflict", nil, "POST", "tasks/"+id.String()+"/resolve", body)
+		s.requireError(409, "conflict", nil, "POST", "tasks/"+id.String()+"/resolve", body)
 		if state == "pending" {
-			mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/cancel", "")
+			mustCall[api.RepairResponse](s, "POST", "tasks/"+id.String()+"/cancel", "")
 		}
 	}
-	o.requireError(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)
-	o.requireError(404, "not_found", nil, "POST", "tasks/"+task.NewID().String()+"/retry", "")
+	s.requireError(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)
+	s.requireError(404, "not_found", nil, "POST", "tasks/"+task.NewID().String()+"/retry", "")
 }
 
 func TestViewersSeeOnlyTheHostOfTheCallbackURL(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// templateRequest adds validation to api.TemplateRequest.
 type templateRequest api.TemplateRequest
 
 func (r *templateRequest) Validate() []task.Field {
@@ -26,7 +25,6 @@ func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequ
 	return templateResponse(t), err
 }
 
-// templatesRequest adds validation to api.TemplatesRequest.
 type templatesRequest api.TemplatesRequest
 
 func (r *templatesRequest) Validate() []task.Field {
@@ -45,7 +43,6 @@ func (h *handlers) template(ctx context.Context, _ *fn.Call, id int32, _ struct{
 	return templateResponse(t), err
 }
 
-// templateChange adds validation to api.TemplateChange.
 type templateChange api.TemplateChange
 
 func (r *templateChange) Validate() []task.Field {
@@ -69,7 +66,7 @@ func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, id int32, req t
 	return templateResponse(t), err
 }
 
-// setIfGiven sets target if the request has the field.
+// setIfGiven sets target to the field of a request, unless that is nil.
 func setIfGiven[V any](target, field *V) {
 	if field != nil {
 		*target = *field
@@ -91,10 +88,10 @@ func templateResponse(t admin.Template) api.TemplateResponse {
 	}
 }
 
-// notNil converts nil to an empty list, which is [] in JSON.
+// notNil returns a copy of the list that is not nil, so that an empty list is [] in JSON.
 func notNil(list []string) []string { return append([]string{}, list...) }
 
-// previewRequest is api.PreviewRequest for a stored template.
+// previewRequest previews a stored template.
 type previewRequest api.PreviewRequest
 
 func (r *previewRequest) Validate() []task.Field {
@@ -105,7 +102,7 @@ func (r *previewRequest) Validate() []task.Field {
 	return bad
 }
 
-// draftRequest is api.PreviewRequest for a template that is not stored.
+// draftRequest previews a template that is not stored.
 type draftRequest api.PreviewRequest
 
 func (r *draftRequest) Validate() []task.Field {
@@ -116,7 +113,7 @@ func (r *draftRequest) Validate() []task.Field {
 	return bad
 }
 
-// values returns the parameters, which are not nil, or the bad fields.
+// values returns the parameters, never nil, or the bad fields.
 func (r *previewRequest) values() (map[string]string, []task.Field) {
 	switch {
 	case r.Params != nil && r.Content != "":
