@@ -3,9 +3,9 @@
 //	GET|POST /api/v1/sms/tasks/pending
 //	POST     /api/v1/sms/tasks/{task_id}/extend
 //
-// A claimed task belongs to one app of one caller until its lease ends. A claim that finds
-// too few pending tasks promotes those that are due, so tasks are sent even if sweep never
-// runs. A claim on a paused queue returns nothing; a waiting one claims when the pause ends.
+// A claimed task belongs to one app of one caller until its lease ends. A claim that finds too few pending tasks promotes scheduled
+// tasks that are due, so tasks are sent even if sweep never runs. A claim on a paused queue returns nothing. A waiting claim
+// claims again when the pause ends.
 package claim
 
 import (
@@ -39,10 +39,7 @@ var Function = fn.HTTP("claim", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	c := &claimer{
-		tasks: env.Tasks, env: env,
-		lease: time.Duration(cfg.LeaseMinutes) * time.Minute,
-	}
+	c := &claimer{tasks: env.Tasks, env: env, lease: time.Duration(cfg.LeaseMinutes) * time.Minute}
 	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second).Changes()
 	return fn.Routes{
 		"GET /api/v1/sms/tasks/pending":           claim,
@@ -59,8 +56,8 @@ const (
 	bytesPerTask = 4 << 10     // memory of a task until its response is written
 	responseTime = time.Second // left for the response when the call has a deadline
 
-	// pauseMargin is added to the end of a pause before a poll claims again, so that it
-	// does not claim in a loop until the expired pause is removed.
+	// pauseMargin is the time after the end of a pause when a poll claims again, so that it does not claim in a loop until the
+	// expired pause is removed.
 	pauseMargin = 20 * time.Millisecond
 )
 
@@ -70,8 +67,10 @@ type claimer struct {
 	lease time.Duration
 }
 
-// claimRequest adds validation to api.ClaimRequest.
-type claimRequest api.ClaimRequest
+type (
+	claimRequest  api.ClaimRequest
+	extendRequest api.ExtendRequest
+)
 
 func (r *claimRequest) Validate() []task.Field {
 	var bad decode.Rules
@@ -83,9 +82,6 @@ func (r *claimRequest) Validate() []task.Field {
 	return bad
 }
 
-// extendRequest adds validation to api.ExtendRequest.
-type extendRequest api.ExtendRequest
-
 func (r *extendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
@@ -93,8 +89,8 @@ func (r *extendRequest) Validate() []task.Field {
 	return bad
 }
 
-// claim returns tasks. With wait it returns once there is at least one, or when the time is
-// over. It does not poll the database while it waits: a wake-up makes it claim again.
+// claim returns tasks. With wait it returns when there is at least one task, or when the time is over. While it waits it does not
+// poll the database: a wake-up makes it claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
 	want, err := c.storeRequest(call, &req)
 	if err != nil {
@@ -102,7 +98,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 	wait := decode.SecondsOr(req.Wait, 0)
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)-responseTime) // the platform's deadline may be earlier than ours
+		wait = min(wait, time.Until(deadline)-responseTime) // the deadline of the platform may be earlier
 	}
 	var waitErr error // set if too many calls wait already
 	if wait > 0 {
@@ -124,10 +120,9 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 }
 
-// claimOrWait claims once and, if there is no task, waits. If again is true, it was woken and must
-// be called again. It registers its waiter before it claims, so that the wake-up for a task that
-// is submitted right after the claim is not missed. It reserves memory before both, as that may
-// take a while. A call with wait=0 does not consume a wake-up.
+// claimOrWait claims once and, if there is no task, waits. If again is true, it was woken and must be called again. It registers its
+// waiter before it claims, so that it does not miss the wake-up for a task that is submitted right after the claim. It reserves
+// memory before both, because that may take a while. A call with wait=0 does not consume a wake-up.
 func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, again bool, err error) {
 	changed, err := c.prepare(ctx, call, &want)
 	if err != nil {
@@ -198,8 +193,8 @@ func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, 
 	}
 }
 
-// prepare checks that the caller may still claim, and reserves memory. A poll that has to wait
-// for memory passes its wake-up on first. changed is closed when the caller must be checked again.
+// prepare checks that the caller may still claim, and reserves memory. A poll that has to wait for memory first passes its wake-up
+// on. changed is closed when the caller must be checked again.
 func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (changed <-chan struct{}, err error) {
 	if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
 		return nil, err
@@ -212,7 +207,7 @@ func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimR
 	return changed, call.Reserve(ctx, memory)
 }
 
-// passOnWakeUp wakes another poll if this one was woken and cannot claim.
+// passOnWakeUp wakes another poll if this poll was woken.
 func (c *claimer) passOnWakeUp(want *tasks.ClaimRequest) {
 	if want.WokenUp {
 		want.WokenUp = false
@@ -220,8 +215,8 @@ func (c *claimer) passOnWakeUp(want *tasks.ClaimRequest) {
 	}
 }
 
-// recheck refuses a caller that was revoked or lost the queue since the poll began. changed is
-// closed when the caller must be checked again.
+// recheck refuses a caller that was revoked or lost the queue since the poll began. changed is closed when the caller must be checked
+// again.
 func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (changed <-chan struct{}, err error) {
 	if changed, err = call.Recheck(ctx); err != nil {
 		return nil, err
@@ -236,18 +231,17 @@ func checkQueue(call *fn.Call, queue string) error {
 	return nil
 }
 
-// claimNow claims once, and completes the claim even if the app disconnects: the tasks of a
-// cancelled claim could stay claimed until their leases end.
+// claimNow claims once. It completes the claim even if the app disconnects, because the tasks of a cancelled claim could stay claimed
+// until their leases end.
 func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]tasks.Claimed, tasks.PendingByQueue, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	return c.tasks.Claim(ctx, want)
 }
 
-// resumed returns a channel that fires when the pause of the queue expires, or nil if there is
-// no such pause, so that the poll claims again even if no other process wakes it. It must be called
-// after the claim, to find the pause that made the claim return nothing. If that pause has
-// expired meanwhile, its row is still there, or sweep has removed it and woken the poll.
+// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue has no pause with an end. So the poll
+// claims again even if no other process wakes it. resumed must be called after the claim, to find the pause that made the claim
+// return nothing. If that pause has expired since, its row still exists, or sweep has removed the row and woken the poll.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -255,7 +249,7 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 	if err != nil || p.Until.IsZero() {
 		return nil, err
 	}
-	c.env.WakeSweepAt(p.Until) // again, as the process that paused the queue may have died before it did this
+	c.env.WakeSweepAt(p.Until) // the process that paused the queue may have died before it did this
 	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
@@ -270,8 +264,7 @@ func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue str
 	}
 }
 
-// giveBack releases claimed tasks that the app does not receive, so that none of them can have been
-// sent.
+// giveBack releases claimed tasks that the app has not received and so cannot have sent.
 func (c *claimer) giveBack(call *fn.Call, want tasks.ClaimRequest, claimed []tasks.Claimed, why string) error {
 	reports := make([]*tasks.Report, len(claimed))
 	for i, t := range claimed {

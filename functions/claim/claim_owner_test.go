@@ -10,8 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// foreignCalls makes all calls with which a sender that knows the task, the app and the claim could
-// act on a claim of another sender.
+// foreignCalls makes all calls that a sender could make on the claim of another sender if it knows the task, the app and the claim.
 func foreignCalls(s *cluster.Client, id, app, claim string) map[string]cluster.Reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]cluster.Reply{

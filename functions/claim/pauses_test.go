@@ -37,7 +37,7 @@ func resumeQueue(s *cluster.Client, queue string) cluster.Reply {
 	return resumed
 }
 
-// queueInfo returns one queue of the list of queues.
+// queueInfo returns a queue of the list of queues, or nil.
 func queueInfo(s *cluster.Client, name string) map[string]any {
 	s.T.Helper()
 	got := s.Get(cluster.AdminPath + "queues")
@@ -105,8 +105,8 @@ func TestBadPauseNamesItsFields(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
-// Without NATS, a waiting claim wakes when the pause expires, when the queue is resumed, and when
-// a sweep finds a resume whose wake-up was lost.
+// Without NATS, a waiting claim wakes when the pause expires, when the queue is resumed, and when sweep finds a resume whose wake-up
+// was lost.
 func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -143,8 +143,8 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 }
 
-// A claim began to wait before the pause, so it does not know when the pause ends. All processes that know the
-// end are killed. The schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
+// A claim begins to wait before the pause, so it does not have the end of the pause. All processes that have the end are killed. The
+// schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

@@ -23,8 +23,8 @@ func makeTasksDue(s *cluster.Client) {
 	s.Exec(`update task_live set due_at = now() - interval '1 second'`)
 }
 
-// subscribeTo subscribes to a subject. The messages that are published from now on are in the subscription.
-func subscribeTo(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
+// subscribeTo subscribes to a subject. The subscription has the messages that are published from now on.
+func subscribeTo(t *testing.T, url, subject string) *nats.Subscription {
 	t.Helper()
 	nc, err := nats.Connect(url)
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func subscribeTo(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscript
 	wakeUps, err := nc.SubscribeSync(subject)
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	return nc, wakeUps
+	return wakeUps
 }
 
 // awaitTask returns the response to a waiting claim once it is woken.
@@ -47,7 +47,7 @@ func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	}
 }
 
-// A claim promotes the due tasks of all queues, and wakes polls for them even if it fails after that.
+// A claim promotes the due tasks of all queues. It wakes polls for them even if it then fails.
 func TestFailedClaimStillWakesPolls(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -78,10 +78,10 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 	require.Len(t, awaitTask(s, waiting).List(), 1)
 }
 
-// memoryInUse matches the metric of an instance that uses 9 MB or more, but less than 10 MB.
+// memoryInUse matches the metric of an instance that uses at least 9 MB and less than 10 MB.
 var memoryInUse = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes 9[0-9.]{6}`)
 
-// The caller of the oldest poll also sends a request whose body never ends, so that its share of memory is too small for its poll.
+// The caller of the oldest poll also sends a request whose body does not end, which uses up its share of memory.
 func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -150,7 +150,7 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
-	_, wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
+	wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "this process is subscribed to wake-ups from now on")
 	tx, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
 	require.NoError(t, err)
@@ -168,8 +168,8 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	<-response
 }
 
-// A server without NATS submits the tasks, so no wake-up is published: the poll claims again because it may
-// have missed wake-ups before NATS was connected.
+// A server without NATS submits the tasks, so nobody publishes a wake-up. When NATS connects, the poll claims again because it may
+// have missed wake-ups.
 func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -222,7 +222,7 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	}
 }
 
-// The first call of each kind goes to a server without NATS, as if its process died before it published the wake-up.
+// The first call of each kind goes to a server without NATS, as if its process had died before it published the wake-up.
 func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
@@ -237,7 +237,7 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 		{cluster.MessagesPath, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
 		{cluster.SubscribePath + "send", cluster.Booking(1, ""), bus.WakeWeChat},
 	} {
-		_, wakeUps := subscribeTo(t, broker.URL(), c.wakes)
+		wakeUps := subscribeTo(t, broker.URL(), c.wakes)
 		for _, s := range []*cluster.Client{dead, alive} {
 			r := s.Post(c.path, c.body)
 			require.Equal(t, 200, r.Status, r.Text)

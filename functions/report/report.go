@@ -3,9 +3,8 @@
 //	POST /api/v1/sms/report
 //	POST /api/v1/sms/report/batch
 //
-// The app decides whether a failure should be retried, the server whether a retry is still
-// allowed. The same report may be sent twice. A report of an older claim, or of another
-// caller's claim, changes nothing.
+// The app decides whether a failure should be retried, and the server whether a retry is still allowed. The same report may be sent
+// twice. A report of an older claim, or of another caller's claim, changes nothing.
 package report
 
 import (
@@ -36,8 +35,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 const (
 	maxBody  = 1 << 20 // a long error_message is truncated, not refused
 	maxBatch = 1000
-	// maxBatchBody is 8 KiB for each of maxBatch reports: an error_message may be
-	// several times as long as the part of it that is stored.
+	// maxBatchBody is 8 KiB for each of maxBatch reports: an error_message may be several times as long as its stored part.
 	maxBatchBody  = maxBatch * 8 << 10
 	maxRetryAfter = 7 * 24 * 3600 // seconds
 )
@@ -47,11 +45,10 @@ type reporter struct {
 	env   *fn.Env
 }
 
-// reportRequest adds validation to api.ReportRequest.
-type reportRequest api.ReportRequest
-
-// batchRequest adds validation to api.ReportBatchRequest.
-type batchRequest api.ReportBatchRequest
+type (
+	reportRequest api.ReportRequest
+	batchRequest  api.ReportBatchRequest
+)
 
 func (r *reportRequest) Validate() []task.Field {
 	var bad decode.Rules
@@ -59,7 +56,7 @@ func (r *reportRequest) Validate() []task.Field {
 	return append(bad, r.validate()...)
 }
 
-// Validate does not check the items: each is validated separately.
+// Validate does not check the items: readItem validates each.
 func (r *batchRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
@@ -121,7 +118,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	return r.respond(outs[0])
 }
 
-// batch returns for each item the result that a report of this item alone would have.
+// batch returns for each item the result of a report of this item alone.
 func (r *reporter) batch(ctx context.Context, c *fn.Call, req batchRequest) (any, error) {
 	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { r.reportItems(c, req.AppID, items, results) })
 	c.Log("items", len(req.Items))
@@ -130,7 +127,7 @@ func (r *reporter) batch(ctx context.Context, c *fn.Call, req batchRequest) (any
 
 func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, results []api.BatchItem) {
 	var reports []*tasks.Report
-	var indexes []int // of the items of reports
+	var indexes []int // in items, of each report
 	for i, raw := range items {
 		report, err := readItem(c, raw, app)
 		if err != nil {
@@ -151,7 +148,7 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 	}
 }
 
-// itemRequest is a report in a batch. Its app_id may be missing: the batch has it.
+// itemRequest is a report in a batch. Its app_id may be missing, because the batch has it.
 type itemRequest reportRequest
 
 func (r *itemRequest) Validate() []task.Field { return (*reportRequest)(r).validate() }
@@ -168,8 +165,8 @@ func readItem(c *fn.Call, raw json.RawMessage, app string) (*tasks.Report, error
 	return (*reportRequest)(&item).storeReport(c, raw)
 }
 
-// respond returns the response to a report. If the report changed the task, it schedules sweep for when
-// the task is due, and wakes a waiting claim if the task is pending again.
+// respond returns the response to a report. If the report changed the task, respond schedules sweep for when the task is due, and
+// wakes a waiting claim if the task is pending again.
 func (r *reporter) respond(out tasks.Reported) (any, error) {
 	t := out.Task
 	switch {

@@ -40,7 +40,7 @@ func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	require.Equal(t, 1000, s.Count(`select count(*) from tasks`))
 }
 
-// In a batch of tasks and in a batch of reports, a bad item is refused and the other items are processed.
+// A batch of tasks and a batch of reports refuse a bad item and process the other items.
 func TestBadBatchItemFailsAlone(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

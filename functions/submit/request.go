@@ -22,22 +22,20 @@ const (
 	maxExponent    = 300     // of a number in the metadata, positive or negative
 )
 
-// sendRequest adds validation to api.SendRequest.
-type sendRequest api.SendRequest
+type (
+	sendRequest  api.SendRequest
+	batchRequest api.SendBatchRequest
+)
 
-// batchRequest adds validation to api.SendBatchRequest.
-type batchRequest api.SendBatchRequest
-
-// Validate checks only the number of items. Each item is validated separately, so that one bad item does not fail the
-// batch.
+// Validate checks only the number of items. Each item is validated separately, so that a bad item does not fail the batch.
 func (r *batchRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must have 1 to 1000 items")
 	return bad
 }
 
-// Validate returns all fields with an invalid value. It does not compare times with the current
-// time, because a replay must be accepted even after its times have passed. checkNow does that.
+// Validate does not compare times with the current time, because a replay must be accepted even after its times have passed.
+// checkNow does.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
@@ -55,8 +53,7 @@ func (r *sendRequest) Validate() []task.Field {
 }
 
 func (r *sendRequest) validateText(bad *decode.Rules) {
-	named := r.TemplateID != 0 || r.TemplateName != ""
-	templated := named || r.Params != nil
+	templated := r.TemplateID != 0 || r.TemplateName != "" || r.Params != nil
 	bad.When(r.TemplateID > math.MaxInt32, "template_id", "must be the id of a template")
 	bad.AtMost("template_name", r.TemplateName, task.MaxTemplateName)
 	bad.When(r.TemplateID != 0 && r.TemplateName != "", "template_name", "must not be given together with template_id")
@@ -84,8 +81,8 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A
-// replay is accepted even then.
+// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. Despite the
+// error, a replay is accepted.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -141,18 +138,15 @@ func metadataProblem(value any) string {
 	return ""
 }
 
-// outOfRange reports whether a number has too many characters or too large an exponent. Programs that
-// read the metadata might fail to parse it.
+// outOfRange reports whether a number has too many characters or too large an exponent. Programs that read the metadata might fail
+// to parse it.
 func outOfRange(number string) bool {
-	_, exponent, hasExponent := strings.Cut(strings.ToLower(number), "e")
-	if !hasExponent {
-		return len(number) > maxNumberChars
-	}
-	n, err := strconv.Atoi(exponent)
+	_, exponent, _ := strings.Cut(strings.ToLower(number), "e")
+	n, err := strconv.Atoi(cmp.Or(exponent, "0"))
 	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
 }
 
-// draft returns the text that the request asks for. A template or params imply use_template.
+// draft returns the text of the request. A template or params imply use_template.
 func (r *sendRequest) draft() task.Draft {
 	d := task.Draft{Content: r.Content, TemplateID: int32(r.TemplateID), TemplateName: r.TemplateName}
 	d.UseTemplate = r.UseTemplate != nil && *r.UseTemplate || r.Params != nil || r.TemplateID != 0 || r.TemplateName != ""

@@ -1,5 +1,5 @@
-// Package submit is the function that third parties call to submit a task, which sends one
-// text message, and to read its state:
+// Package submit is the function that third parties call to submit tasks, each of which sends one text message, and to read and
+// cancel them:
 //
 //	POST /api/v1/sms/send
 //	POST /api/v1/sms/send/batch
@@ -7,8 +7,7 @@
 //	GET  /api/v1/sms/by-key/{key}
 //	POST /api/v1/sms/task/{task_id}/cancel
 //
-// A 2xx means that the task is committed. The same key with the same body returns the same
-// task, at any later time.
+// A 2xx means that the task is committed. The same key with the same body returns the same task at any later time.
 package submit
 
 import (
@@ -85,8 +84,7 @@ func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 	return response(out), nil
 }
 
-// sendBatch returns for each item the result that a request for this item alone would have. A bad
-// item does not affect the others.
+// sendBatch returns for each item the result of a request for this item alone.
 func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 	var req batchRequest
 	err := decode.Object(c.Body, &req)
@@ -132,8 +130,7 @@ func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission
 	return s.read(c, item, nil)
 }
 
-// recordRefused writes a batch that could not be decoded to the request log, and returns the
-// refusal.
+// recordRefused writes a batch that could not be decoded to the request log, and returns the refusal.
 func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	sub := s.submission(c, c.Body)
 	sub.Refused = refusal
@@ -144,8 +141,8 @@ func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	return refusal
 }
 
-// wake wakes a waiting claim if the task is pending, and schedules sweep for when the task is due or
-// expires. It is called for a replay too: the process of the first call may have died before this.
+// wake wakes a waiting claim if the task is pending, and schedules sweep for when the task is due or expires. A replay does this
+// again, because the process of the first call may have died before it did.
 func (s *submitter) wake(sub *tasks.Submission, out tasks.Submitted) {
 	switch out.State {
 	case task.Pending:
@@ -164,8 +161,7 @@ func response(out tasks.Submitted) api.SendResponse {
 	}
 }
 
-// read converts a request to a submission. A bad request becomes a refused submission, so that
-// the request log has it too.
+// read converts a request to a submission. A bad request becomes a refused submission, so that the request log has it too.
 func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Submission {
 	sub := s.submission(c, raw)
 	var req sendRequest
@@ -194,7 +190,7 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Subm
 	return sub
 }
 
-// checkPriority refuses a priority that is better (smaller) than the caller may use.
+// checkPriority refuses a priority that is smaller, so better, than the caller may use.
 func checkPriority(c *fn.Call, priority int16) *task.Error {
 	if int64(priority) >= c.Caller.BestPriority {
 		return nil
@@ -204,8 +200,8 @@ func checkPriority(c *fn.Call, priority int16) *task.Error {
 	}}
 }
 
-// onlyPhone reports whether the phone number is the only bad field. Such a request is a replay
-// if its key exists: it may have been accepted before the rule for phone numbers became stricter.
+// onlyPhone reports whether the phone number is the only bad field. Such a request is a replay if its key exists: it may have been
+// accepted before the rule for phone numbers became stricter.
 func onlyPhone(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
@@ -217,11 +213,9 @@ func (s *submitter) submission(c *fn.Call, raw []byte) *tasks.Submission {
 	}
 }
 
-// setKey sets the idempotency key of a submission and the fingerprint of its request. The
-// fingerprint covers the decoded request without the key, before templates and defaults are
-// applied. It covers the phone number as it was written: the same number in another form is
-// another request, so that a change of PHONE_DEFAULT_COUNTRY_CODE does not turn replays
-// into conflicts.
+// setKey sets the idempotency key of a submission and the fingerprint of its request. The fingerprint covers the decoded request
+// without the key, before templates and defaults are applied. It covers the phone number as it was written, so that a change of
+// PHONE_DEFAULT_COUNTRY_CODE does not turn replays into conflicts.
 func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 	body := struct {
 		sendRequest
@@ -237,8 +231,7 @@ func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 	return nil
 }
 
-// oneKey returns the idempotency key of the body or the header; if both have one, they must
-// be equal.
+// oneKey returns the idempotency key of the body or the header. If both have one, they must be equal.
 func oneKey(inBody string, header []string) (string, *task.Field) {
 	switch {
 	case len(header) == 0:
@@ -262,10 +255,7 @@ func addField(err *task.Error, f task.Field) *task.Error {
 
 func (s *submitter) task(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	t, err := s.ownTask(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return fn.TaskResponse(t), nil
+	return fn.TaskResponse(t), err
 }
 
 func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -274,10 +264,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 		return nil, task.Invalid([]task.Field{{Name: "key", Message: task.KeyRule}})
 	}
 	t, err := s.tasks.ByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
-	if err != nil {
-		return nil, err
-	}
-	return fn.TaskResponse(t), nil
+	return fn.TaskResponse(t), err
 }
 
 func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -290,14 +277,11 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 		operator := c.Operator("")
 		by = &operator
 	}
-	if t.Task, err = s.tasks.Cancel(ctx, t.ID, by); err != nil {
-		return nil, err
-	}
-	return fn.TaskResponse(t), nil
+	t.Task, err = s.tasks.Cancel(ctx, t.ID, by)
+	return fn.TaskResponse(t), err
 }
 
-// ownTask returns the task of the path. The error is not_found for another caller's task,
-// unless the caller is an admin.
+// ownTask returns the task of the path. The error is not_found for another caller's task, unless the caller is an admin.
 func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {

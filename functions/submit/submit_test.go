@@ -70,7 +70,7 @@ func TestBatchReturnsResultsInOrder(t *testing.T) {
 	require.Equal(t, 400, s.Post("/api/v1/sms/send/batch", `{"items":[]}`).Status)
 }
 
-// If numbers with exponents were expanded, short metadata would become a very long text, in every event too.
+// Short metadata would become a very long text, also in every event, if numbers with exponents were expanded.
 func TestMetadataIsStoredAsSent(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -99,8 +99,7 @@ func TestTaskIsCancelledUntilClaimed(t *testing.T) {
 	require.Equal(t, 409, refused.Status)
 }
 
-// Each bad call returns a 4xx that names every bad field, and stores nothing but a row of the
-// request log.
+// Each bad call returns a 4xx that names every bad field, and stores only a row of the request log.
 func TestBadInputNamesItsFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
