@@ -1,13 +1,13 @@
-// Package exporter is the function that shows the state of the service to Prometheus:
+// Package exporter is the function with the metrics of the whole service, for Prometheus:
 //
 //	GET /exporter/metrics
 //
-// These metrics are about the database and the streams, which all processes share, so one instance is scraped and
-// no other. What a process counts itself is at its own /metrics. Both are protected by SENDONCE_METRICS.
+// These metrics are about the database and the streams, which all processes share, so Prometheus scrapes only one instance. The
+// metrics of each process are at its own /metrics. SENDONCE_METRICS protects both.
 //
-// The values are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the last
-// values are shown, and sendonce_exporter_up and the timestamps show that they are old. The number of label values is
-// limited: overview.MaxNames queues and sender apps have one each, and all others share one.
+// The values are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the metrics keep the
+// last values; sendonce_exporter_up and the timestamps show that they are old. overview.MaxNames queues and sender apps have a
+// label value of their own, and all others share one.
 package exporter
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/sendonce/sendonce/shared/store/overview"
 )
 
-// Path is what Prometheus scrapes.
+// Path is the path of the metrics.
 const Path = "/exporter/metrics"
 
-// Function serves the state of all queues to Prometheus.
+// Function serves the metrics of the whole service.
 var Function = fn.HTTP("exporter", New)
 
-// New runs once per cold start and does not touch the network. The function has no routes: scrapes are not calls of the API.
+// New runs once per cold start and does not touch the network. It returns no routes, because a scrape is not a call of the API.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	e := &exporter{snapshot: env.Snapshot}
 	if env.Bus() != nil {
@@ -52,7 +52,7 @@ type exporter struct {
 
 // streams reads how much of each stream is used.
 type streams struct {
-	current cache.Value[struct{}] // limits how often streams are read; its result is in last
+	current cache.Value[struct{}] // limits how often streams are read; the result of a read is in last
 	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet
 }
 
@@ -84,14 +84,14 @@ func (s *streams) read() (u usage, current bool) {
 }
 
 func (e *exporter) collect(s *metrics.Scrape) {
-	var both sync.WaitGroup
+	var nats sync.WaitGroup
 	var used usage
 	var natsUp bool
 	if e.streams != nil {
-		both.Go(func() { used, natsUp = e.streams.read() })
+		nats.Go(func() { used, natsUp = e.streams.read() })
 	}
 	snapshot, err := e.snapshot()
-	both.Wait()
+	nats.Wait()
 
 	s.Gauge("build_info", "1, with the version of the exporter.", 1, "version", fn.Version())
 	const upHelp = "Whether the newest values of postgres and nats could be read."

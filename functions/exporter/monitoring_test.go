@@ -26,7 +26,7 @@ func readMonitoring(t *testing.T, file string) string {
 	return string(text)
 }
 
-// openWithSampleData serves all functions on a database with sample data, a paused stream and an open alert.
+// openWithSampleData serves all functions, with sample data, a paused stream and an open alert.
 func openWithSampleData(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t, "SENDONCE_METRICS=open")
@@ -58,7 +58,7 @@ func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 	}
 }
 
-// Prometheus scrapes a running system, and the alert rules, with their waiting times removed, fire.
+// Prometheus scrapes a running system. The alert rules fire, here without their waiting times.
 func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 	cluster.Eventually(t, func() bool { return !firingAlerts(address)["SendonceMessagesStuck"] }, "the alert stops firing")
 }
 
-// firingAlerts returns the alerts that fire in Prometheus; none if it does not respond.
+// firingAlerts returns the alerts that fire in Prometheus, or none if Prometheus does not respond.
 func firingAlerts(address string) map[string]bool {
 	firing := map[string]bool{}
 	res, err := http.Get("http://" + address + "/api/v1/alerts")

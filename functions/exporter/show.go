@@ -8,11 +8,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// other is the label of all queues and apps that have none of their own.
-const other = "other"
-
-// Labels of results.
+// Values of labels.
 const (
+	other     = "other" // all queues or apps without a value of their own
 	succeeded = "succeeded"
 	failed    = "failed"
 )
