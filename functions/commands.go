@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Commands returns the commands of the binary, which it has beside serving functions.
+// Commands returns the commands that the binary has beside serving functions.
 func Commands() []command.Command {
 	return []command.Command{
 		command.New("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
@@ -30,8 +30,7 @@ func Commands() []command.Command {
 	}
 }
 
-// natsUsers prints a part of the configuration of nats-server; the passwords are
-// variables in it.
+// natsUsers prints a part of the configuration of nats-server, with variables in place of the passwords.
 func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	flags := flag.NewFlagSet("nats-users", flag.ContinueOnError)
 	var receivers []string
@@ -66,7 +65,7 @@ type migrateConfig struct {
 	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of the caller SENDONCE_TRIGGER_USER; migrate requires at least 24 characters, which must be random"`
 }
 
-// Validate checks the name of the trigger as admin checks that of any caller.
+// Validate checks the name of the trigger by the rule for names of callers.
 func (c *migrateConfig) Validate() []task.Field {
 	if c.TriggerUser != "" && !task.ValidUser(c.TriggerUser) {
 		return []task.Field{{Name: "SENDONCE_TRIGGER_USER", Message: task.UserRule}}

@@ -33,8 +33,7 @@ func readPage(t *testing.T, path string) string {
 	return string(text)
 }
 
-// generatedPart returns the text between the marks of name on a page, and the text
-// before and after it.
+// generatedPart returns the text between the marks of name on a page, and the text before and after it.
 func generatedPart(t *testing.T, path, name string) (before, part, after string) {
 	t.Helper()
 	before, rest, found := strings.Cut(readPage(t, path), "<!-- "+name+" -->\n")
@@ -44,7 +43,7 @@ func generatedPart(t *testing.T, path, name string) (before, part, after string)
 	return before, part, after
 }
 
-// requirePart compares the text between the marks of name on a page, or writes it.
+// requirePart compares the text between the marks of name on a page with want, or replaces it with -update.
 func requirePart(t *testing.T, path, name, want string) {
 	t.Helper()
 	pageMu.Lock()
@@ -64,7 +63,7 @@ func TestDocsListEverySetting(t *testing.T) {
 	requirePart(t, "../docs/settings.md", "settings", settingsTable())
 }
 
-// In the Chinese table people write the meaning; everything else is generated.
+// People write the meanings in the Chinese table. Everything else is generated.
 func TestDocsListEverySettingInChinese(t *testing.T) {
 	t.Parallel()
 	const page = "../docs/zh-CN/settings.md"
@@ -100,7 +99,7 @@ func TestDocsListFeaturesByNATSVersion(t *testing.T) {
 	requirePart(t, "../docs/platform.md", "nats", b.String())
 }
 
-// pages returns every page of the documentation.
+// pages returns the paths of all pages of the documentation.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -113,8 +112,8 @@ func pages(t *testing.T) []string {
 	return all
 }
 
-// The commands in the docs work unchanged beside `make run`: the API is on
-// 8000, the sink on 8001, and `make example` on 8081 and 8082.
+// The commands in the docs work unchanged beside `make run`: the API is on 8000, the sink on 8001, and `make example` on 8081 and
+// 8082.
 func TestDocsUseThePortsOfMakeRun(t *testing.T) {
 	t.Parallel()
 	for _, path := range append(pages(t), "../scripts/sender/flags.go", "../scripts/example/main.go") {
@@ -124,8 +123,7 @@ func TestDocsUseThePortsOfMakeRun(t *testing.T) {
 	}
 }
 
-// The points service of `make example` reads msg.orders.paid and logs a warning for each
-// message that another program sent there.
+// The points service of `make example` reads msg.orders.paid and logs a warning for each message of another program there.
 func TestDocsUseNoSubjectOfMakeExample(t *testing.T) {
 	t.Parallel()
 	for _, path := range pages(t) {
@@ -133,8 +131,7 @@ func TestDocsUseNoSubjectOfMakeExample(t *testing.T) {
 	}
 }
 
-// A Chinese page is not a word-for-word translation, but it has the same commands, calls
-// and settings.
+// A Chinese page has the same commands, calls and settings as the English page.
 func TestDocsAreTheSameInBothLanguages(t *testing.T) {
 	t.Parallel()
 	english, err := filepath.Glob("../docs/*.md")

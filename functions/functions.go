@@ -1,6 +1,5 @@
-// Package functions lists every function of Sendonce, and the commands of the
-// binary. Two programs serve them: functions/sendonce with our own server, and
-// functions/framework with the server of the functions framework.
+// Package functions lists every function of Sendonce and the commands of the binary. Two programs serve the functions:
+// functions/sendonce with our own server, and functions/framework with the server of the functions framework.
 package functions
 
 import (
@@ -23,8 +22,8 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Register registers all functions with the functions framework (see
-// fn.Register). A program whose main is generated calls it from an init:
+// Register registers all functions with the functions framework (see fn.Register). A program whose main is generated calls it in
+// an init function:
 //
 //	func init() {
 //		if _, err := functions.Register(); err != nil {
@@ -33,7 +32,7 @@ import (
 //	}
 func Register() (*fn.Env, error) { return fn.Register(command.Readers(Commands()), Catalogue()...) }
 
-// Catalogue returns every function, one line each.
+// Catalogue returns every function.
 func Catalogue() []fn.Function {
 	return []fn.Function{
 		submit.Function,

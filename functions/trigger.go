@@ -19,14 +19,12 @@ type triggerConfig struct {
 	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat run without an event"`
 }
 
-// runTrigger delivers events to the functions until ctx ends, and returns when the deliveries
-// in progress have ended. It returns an error if it cannot start. It does not use Postgres: it
-// only passes events on. At the address where a function would listen, it serves
+// runTrigger delivers events to the functions until ctx ends, and returns when the deliveries in progress have ended. It returns an
+// error if it cannot start. It does not use Postgres. At the address where a function would listen, it serves
 //
-//   - /healthz: 503 when a route hangs, which only a restart can resolve (see
-//     trigger.Trigger.Alive), but not while NATS or the functions are unavailable;
-//   - /readyz: 503 while NATS is unavailable or a route does not pull; it names each such route
-//     and the cause;
+//   - /healthz: 503 if a route hangs, which only a restart can resolve (see trigger.Trigger.Alive). While NATS or the functions are
+//     unavailable it is 200;
+//   - /readyz: 503 while NATS is unavailable or a route does not pull. It names each such route and the cause;
 //   - /metrics: the counts of deliveries, and the metrics of every process.
 func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if cfg.SafetyTick < time.Second {
@@ -51,7 +49,7 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if err != nil {
 		return err
 	}
-	// Probes are served until the last delivery has ended. If their server fails, the trigger stops.
+	// The server of the probes runs until the last delivery has ended. If it fails, the trigger stops.
 	probesCtx, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopProbes()
 	ctx, stopTrigger := context.WithCancel(ctx)
@@ -67,7 +65,7 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	return <-probesErr
 }
 
-// triggerRoutes returns the routes to the functions of Catalogue.
+// triggerRoutes returns the routes to functions in Catalogue.
 func triggerRoutes(two settings.TwoPhase, tick time.Duration) []trigger.Route {
 	exists := map[string]bool{}
 	for _, f := range Catalogue() {

@@ -1,7 +1,6 @@
-// Command framework serves the functions of Sendonce with the functions
-// framework's own server instead of ours. FUNCTION_TARGET picks one function;
-// unset or sendonce, it serves all. It has the settings of the binary sendonce, but
-// not its commands. docs/platform.md says when to use which.
+// Command framework serves the functions of Sendonce with the server of the functions framework. It has the settings of the binary
+// sendonce, but not its commands. FUNCTION_TARGET picks one function; unset or sendonce, it serves all. docs/platform.md says when
+// to use which binary.
 package main
 
 import (
@@ -23,8 +22,8 @@ func main() {
 	}
 	address := env.Config.Address()
 	env.Log.Info("starting the functions framework", "address", address, "version", fn.Version())
-	port := strings.LastIndexByte(address, ':') // the host may have colons of its own
-	err = funcframework.StartHostPort(address[:port], address[port+1:])
+	colon := strings.LastIndexByte(address, ':') // an IPv6 host has colons, too
+	err = funcframework.StartHostPort(address[:colon], address[colon+1:])
 	env.Log.Error("serve failed", "cause", err.Error())
 	os.Exit(1)
 }

@@ -1,5 +1,4 @@
-// Command sendonce is every function of Sendonce in one binary. FUNCTION_TARGET
-// picks the one that it serves; unset, it serves all.
+// Command sendonce has every function of Sendonce. FUNCTION_TARGET picks one function; unset, it serves all.
 package main
 
 import (
