@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -17,8 +16,6 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
-
-var update = flag.Bool("update", false, "rewrite the generated files")
 
 const (
 	ourImage   = "${IMAGE:-sendonce:local}"
@@ -43,8 +40,7 @@ func withDefaults(value string) string {
 	return regexp.MustCompile(`\$\{\w+:-([^}]*)\}`).ReplaceAllString(value, "$1")
 }
 
-// composeWorkloads returns the workloads of a profile, and what is wrong with their secrets and
-// names.
+// composeWorkloads returns the workloads of a profile, and what is wrong with their secrets and names.
 func composeWorkloads(compose object, profile string) (all []workload, wrong []string) {
 	for name, s := range services(compose) {
 		profiles := list(s, "profiles")
@@ -60,7 +56,7 @@ func composeWorkloads(compose object, profile string) (all []workload, wrong []s
 				w.function = fmt.Sprint(value)
 			case isFile:
 				w.secrets = append(w.secrets, base)
-				if base == "NATS_PASSWORD" { // each has its own user
+				if base == "NATS_PASSWORD" { // each service has its own user
 					file = "nats_" + fmt.Sprint(s["environment"].(object)["NATS_USER"])
 				}
 				if value != secretsDir+file {
@@ -159,13 +155,12 @@ func texts(items []any) []string {
 
 func TestUpCreatesEverySecretFile(t *testing.T) {
 	t.Parallel()
-	script, err := os.ReadFile("compose/up")
-	require.NoError(t, err)
+	script := readFile(t, "compose/up")
 	created := map[string]bool{}
-	for _, match := range regexp.MustCompile(`(?m)^secret (\S+) `).FindAllStringSubmatch(string(script), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^secret (\S+) `).FindAllStringSubmatch(script, -1) {
 		created[match[1]] = true
 	}
-	created["basic_auth_password_hash"] = strings.Contains(string(script), "hash=secrets/basic_auth_password_hash\n")
+	created["basic_auth_password_hash"] = strings.Contains(script, "hash=secrets/basic_auth_password_hash\n")
 	for _, u := range bus.Users(bus.StreamAccepted) { // up reads their names from nats-users.conf
 		created["nats_"+u.Name] = true
 	}
@@ -224,7 +219,7 @@ func TestExternalNetworks(t *testing.T) {
 	require.Contains(t, externalNetworks(compose), "front")
 }
 
-// A function trusts X-Forwarded-For of the gateway only.
+// Functions trust X-Forwarded-For only from the gateway.
 func TestOnlyGatewayIsTrusted(t *testing.T) {
 	t.Parallel()
 	compose := readCompose(t)
@@ -315,9 +310,7 @@ func TestExampleEnvironment(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "\n#%s=%s\n", s.name, s.def)
 	}
-	content, err := os.ReadFile(envFile)
-	require.NoError(t, err)
-	head, tail, found := strings.Cut(string(content), generated)
+	head, tail, found := strings.Cut(readFile(t, envFile), generated)
 	require.True(t, found)
 	if *update {
 		require.NoError(t, os.WriteFile(envFile, []byte(head+generated+b.String()), 0o644))
@@ -325,10 +318,8 @@ func TestExampleEnvironment(t *testing.T) {
 	}
 	sandbox.RequireGolden(t, envFile, tail, b.String(), "go test ./deploy -run TestExampleEnvironment -update")
 
-	file, err := os.ReadFile("compose/compose.yaml")
-	require.NoError(t, err)
 	used := map[string]bool{"COMPOSE_PROFILES": true}
-	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(string(file), -1) {
+	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(readFile(t, "compose/compose.yaml"), -1) {
 		used[match[1]] = true
 	}
 	listed := map[string]bool{"COMMIT": true, "SECRETS": true} // set by `up`
@@ -341,13 +332,12 @@ func TestExampleEnvironment(t *testing.T) {
 	}
 }
 
-// gateway returns a function that routes a path like the Caddyfile: to a function, or to "" for none.
+// gateway returns a function that returns where the Caddyfile routes a path: the name of a function, or "".
 func gateway(t *testing.T) func(path string) string {
 	t.Helper()
-	content, err := os.ReadFile("compose/Caddyfile")
-	require.NoError(t, err)
-	inside := regexp.MustCompile(`(?m)^\s*@inside path (.*)$`).FindStringSubmatch(string(content))
-	table := regexp.MustCompile(`(?s)map \{path\} \{function\} \{(.*?)\n\t\t\}`).FindStringSubmatch(string(content))
+	content := readFile(t, "compose/Caddyfile")
+	inside := regexp.MustCompile(`(?m)^\s*@inside path (.*)$`).FindStringSubmatch(content)
+	table := regexp.MustCompile(`(?s)map \{path\} \{function\} \{(.*?)\n\t\t\}`).FindStringSubmatch(content)
 	require.NotNil(t, inside)
 	require.NotNil(t, table)
 	return func(path string) string {
@@ -370,11 +360,9 @@ func gateway(t *testing.T) func(path string) string {
 
 func TestGatewayGracePeriod(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("compose/Caddyfile")
-	require.NoError(t, err)
-	match := regexp.MustCompile(`(?m)^\tgrace_period (\S+)$`).FindSubmatch(content)
+	match := regexp.MustCompile(`(?m)^\tgrace_period (\S+)$`).FindStringSubmatch(readFile(t, "compose/Caddyfile"))
 	require.NotNil(t, match, "without it an open stream delays the shutdown without limit")
-	gracePeriod, err := time.ParseDuration(string(match[1]))
+	gracePeriod, err := time.ParseDuration(match[1])
 	require.NoError(t, err)
 	stopGracePeriod, err := time.ParseDuration(text(services(readCompose(t))["gateway"], "stop_grace_period"))
 	require.NoError(t, err)

@@ -1,10 +1,10 @@
-// Package deploy tests the manifests: they must match the schemas of Compose and
-// Kubernetes, and every function, route, setting and secret in them must be one that
-// the binary lists.
+// Package deploy tests the manifests: they must match the schemas of Compose and Kubernetes, and every function, route, setting and
+// secret in them must be one that the binary lists.
 package deploy
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
+
+var update = flag.Bool("update", false, "rewrite the generated files")
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
@@ -53,7 +55,7 @@ var (
 	described     *binary
 )
 
-// describeBinary builds and runs the binary once for all tests. They must not change the result.
+// describeBinary builds and runs the binary once for all tests, which must not change the result.
 func describeBinary(t *testing.T) binary {
 	t.Helper()
 	describeMutex.Lock()
@@ -75,7 +77,7 @@ func newBinary(t *testing.T) binary {
 			bin.functions = append(bin.functions, row[0])
 		}
 	}
-	bin.functions = append(bin.functions, "exporter") // not in routes: a gateway must not route it
+	bin.functions = append(bin.functions, "exporter") // has no routes: a gateway must not route to it
 	for _, row := range bin.table(t, "config") {
 		s := setting{name: row[0], def: row[1], meaning: row[2]}
 		s.secret = strings.Contains(s.meaning, "`"+s.name+"_FILE`")
@@ -86,7 +88,7 @@ func newBinary(t *testing.T) binary {
 	}
 	require.Greater(t, len(bin.functions), 10)
 	require.Greater(t, len(bin.settings), 40)
-	// Without spare capacity, an append in one test does not change what other tests read.
+	// Without spare capacity, an append in a test does not change the slices of other tests.
 	bin.functions, bin.calls, bin.settings = slices.Clip(bin.functions), slices.Clip(bin.calls), slices.Clip(bin.settings)
 	return bin
 }
@@ -121,8 +123,7 @@ func (bin binary) run(env []string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// workload is a container that runs the binary: in compose a service, in
-// Kubernetes a Service of Knative, a Deployment or a Job.
+// workload is a container that runs the binary: a service in compose, or a Service of Knative, a Deployment or a Job in Kubernetes.
 type workload struct {
 	name     string
 	function string // "" = all, unless there is a command
@@ -143,7 +144,7 @@ func (w workload) wrongUser() []string {
 	return nil
 }
 
-// plainSecrets are secret settings that a manifest may contain: they are URLs, here without a password.
+// plainSecrets are secret settings that a manifest may contain: URLs, there without a password.
 var plainSecrets = []string{"NATS_URL", "DATABASE_URL"}
 
 // mismatches lists the functions, settings and secrets that workloads lack or should not have.
@@ -175,9 +176,10 @@ func (w workload) mismatches(bin binary) []string {
 		wrong = append(wrong, fmt.Sprintf("%s: there is no function %q", w.name, w.function))
 	}
 	for _, s := range bin.settings {
-		if has, needs := slices.Contains(w.secrets, s.name), w.needs(s); has && !needs {
+		switch has, needs := slices.Contains(w.secrets, s.name), w.needs(s); {
+		case has && !needs:
 			wrong = append(wrong, fmt.Sprintf("%s: has the secret %s and does not read it", w.name, s.name))
-		} else if needs && !has {
+		case needs && !has:
 			wrong = append(wrong, fmt.Sprintf("%s: reads the secret %s and does not have it", w.name, s.name))
 		}
 	}
@@ -226,7 +228,7 @@ func (w workload) needs(s setting) bool {
 	return slices.Contains(s.readBy, w.function)
 }
 
-// accepts runs the binary with the settings of a workload; it rejects wrong settings at its start.
+// accepts runs the binary with the settings of a workload. The binary refuses wrong settings when it starts.
 func (bin binary) accepts(w workload) error {
 	env := []string{}
 	for name, value := range w.env {
@@ -251,8 +253,8 @@ func (bin binary) accepts(w workload) error {
 	return err
 }
 
-// wrongRoutes compares the routes of a gateway with every path of the binary. routeOf
-// returns the function that a path is routed to, "" for none.
+// wrongRoutes compares the routes of a gateway with every path of the binary. routeOf returns the function to which the gateway
+// routes a path, or "".
 func wrongRoutes(bin binary, routeOf func(path string) string) []string {
 	var wrong []string
 	want := func(path, function string) {
@@ -274,11 +276,25 @@ func wrongRoutes(bin binary, routeOf func(path string) string) []string {
 	return wrong
 }
 
-func readYAML(t *testing.T, path string) []object {
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	return parseYAML(t, path, text)
+	return string(text)
+}
+
+// requireGolden compares a generated file with want, after writing it if -update is set.
+func requireGolden(t *testing.T, path, want, updateCommand string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
+	}
+	sandbox.RequireGolden(t, path, readFile(t, path), want, updateCommand)
+}
+
+func readYAML(t *testing.T, path string) []object {
+	t.Helper()
+	return parseYAML(t, path, []byte(readFile(t, path)))
 }
 
 func parseYAML(t *testing.T, name string, text []byte) []object {

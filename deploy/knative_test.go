@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
-// cluster lists the objects of one overlay.
+// cluster has the objects of an overlay.
 type cluster []object
 
 // of returns the objects of a kind, such as "apps/v1 Deployment".
@@ -94,7 +94,7 @@ func TestKnativeMatchesBinary(t *testing.T) {
 	t.Parallel()
 	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
-		all, wrong := cluster(render(t, dir)).workloads()
+		all, wrong := render(t, dir).workloads()
 		require.Empty(t, wrong, dir)
 		require.Empty(t, mismatches(bin, all), dir)
 		for _, w := range all {
@@ -123,11 +123,11 @@ func TestKnativeMismatchesAreFound(t *testing.T) {
 	require.Contains(t, mismatchesOf(c[1:], more), "reads the secret NEW")
 }
 
-// The Secrets of both overlays have the keys that are read, and no others.
+// The Secrets of both overlays have exactly the keys that are read.
 func TestSecretKeys(t *testing.T) {
 	t.Parallel()
 	for dir, secrets := range map[string]cluster{
-		"knative/overlays/local":      cluster(render(t, "knative/overlays/local")).of("v1 Secret"),
+		"knative/overlays/local":      render(t, "knative/overlays/local").of("v1 Secret"),
 		"knative/overlays/production": append(readYAML(t, "knative/overlays/production/secrets.example.yaml"), natsSecrets(t)...),
 	} {
 		stored, read := map[string]bool{}, map[string]bool{}
@@ -136,7 +136,7 @@ func TestSecretKeys(t *testing.T) {
 				stored[text(secret, "metadata", "name")+"/"+key] = true
 			}
 		}
-		all := cluster(render(t, dir))
+		all := render(t, dir)
 		walk([]object(all), func(o object) {
 			ref, _ := o["secretKeyRef"].(object)
 			if key := text(ref, "name") + "/" + text(ref, "key"); ref != nil && (ref["optional"] != true || stored[key]) {
@@ -185,8 +185,7 @@ func walk(node any, visit func(object)) {
 	}
 }
 
-// httpRoute returns a function that routes a path like the HTTPRoute: an Exact match first, then the
-// longest prefix.
+// httpRoute returns a function that returns where the HTTPRoute routes a path: by an Exact match, else by the longest prefix.
 func (c cluster) httpRoute(t *testing.T) func(path string) string {
 	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
 	require.NotNil(t, route)
@@ -219,20 +218,20 @@ func TestHTTPRoute(t *testing.T) {
 	t.Parallel()
 	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
-		c := cluster(render(t, dir))
+		c := render(t, dir)
 		require.Empty(t, wrongRoutes(bin, c.httpRoute(t)), dir)
 		from := at(c.of("gateway.networking.k8s.io/v1beta1 ReferenceGrant").named("sendonce"), "spec", "from", 0)
 		require.Equal(t, "sendonce", text(from, "namespace"))
 	}
 	bin.calls = append(bin.calls, call{function: "new", path: "/api/v1/new"})
-	require.Len(t, wrongRoutes(bin, cluster(render(t, "knative/base")).httpRoute(t)), 1)
+	require.Len(t, wrongRoutes(bin, render(t, "knative/base").httpRoute(t)), 1)
 }
 
 func TestKnativeServiceFields(t *testing.T) {
 	t.Parallel()
 	known := moduleFiles(t, "knative.dev/serving@v0.51.0", "pkg/apis/autoscaling/register.go")["pkg/apis/autoscaling/register.go"]
 	for _, dir := range overlays(t) {
-		c := cluster(render(t, dir))
+		c := render(t, dir)
 		settings := c.of(configMap).named("sendonce")["data"]
 		for _, o := range c.of(knativeService) {
 			name, template := text(o, "metadata", "name"), at(o, "spec", "template")
@@ -290,11 +289,11 @@ func number(t *testing.T, node any, path ...any) int {
 // The maximum number of pods must not need more connections than Postgres accepts.
 func TestKnativeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
-	// Every function logs in as two roles, and admin, console and sweep each as a third one with
-	// few connections (store.rareConns).
+	// Every function logs in as two roles. admin, console and sweep also log in as a third one, with few connections
+	// (store.rareConns).
 	const roles, rareConns, spare = 2, 2, 30
 	for _, dir := range overlays(t) {
-		c := cluster(render(t, dir))
+		c := render(t, dir)
 		settings := c.of(configMap).named("sendonce")["data"]
 		pods, thirdRole := 0, 0 // thirdRole counts connections
 		for _, o := range c.of(knativeService) {
@@ -326,11 +325,10 @@ func TestKnativeConnectionsSuffice(t *testing.T) {
 	}
 }
 
-// The durability of production depends on these.
 func TestProductionIsReplicated(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"knative/overlays/production", "knative/overlays/eventing"} {
-		c := cluster(render(t, dir))
+		c := render(t, dir)
 		settings := c.of(configMap).named("sendonce")["data"]
 		nats := c.of(statefulSet).named("nats")
 		require.Equal(t, 3, number(t, settings, "SENDONCE_NATS_REPLICAS"))
@@ -349,9 +347,7 @@ func TestProductionIsReplicated(t *testing.T) {
 		require.Equal(t, "true", text(postgres, "managed", "roles", 0, "createrole"))
 		require.Greater(t, number(t, c.of(deployment).named("trigger"), "spec", "replicas"), 1)
 		require.Len(t, c.of("policy/v1 PodDisruptionBudget"), 2)
-	}
-	for _, dir := range []string{"knative/overlays/production", "knative/overlays/eventing"} {
-		functions := text(cluster(render(t, dir)).of(configMap).named("sendonce-database"), "data", "DATABASE_URL")
+		functions := text(c.of(configMap).named("sendonce-database"), "data", "DATABASE_URL")
 		require.Contains(t, functions, "target_session_attrs=read-write")
 		require.NotContains(t, functions, "@", "each role has its own password")
 	}
@@ -365,7 +361,7 @@ const nodeCache = "169.254.20.10/32" // NodeLocal DNSCache
 func TestEgressPolicies(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
-		for _, o := range cluster(render(t, dir)).of(networkPolicy) {
+		for _, o := range render(t, dir).of(networkPolicy) {
 			for _, rule := range list(o, "spec", "egress") {
 				open := len(list(rule, "to")) == 0
 				for _, peer := range list(rule, "to") {
@@ -381,8 +377,8 @@ func TestEgressPolicies(t *testing.T) {
 	}
 }
 
-// The policy must deny a compromised deliver the addresses that deliver itself refuses to call. NAT64 embeds an IPv4 address
-// in the last 32 bits of an IPv6 address.
+// The policy denies deliver, if it is compromised, the addresses that deliver itself refuses to call. NAT64 embeds an IPv4 address in
+// the last 32 bits of an IPv6 address.
 func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
@@ -398,7 +394,7 @@ func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 		want[nat64.String()] = append(want[nat64.String()], netip.PrefixFrom(netip.AddrFrom16(mapped), nat64.Bits()+p.Bits()).String())
 	}
 	for _, dir := range overlays(t) {
-		policy := cluster(render(t, dir)).of(networkPolicy).named("outgoing")
+		policy := render(t, dir).of(networkPolicy).named("outgoing")
 		got := map[string][]string{}
 		for _, peer := range list(at(policy, "spec", "egress", 0), "to") {
 			got[text(peer, "ipBlock", "cidr")] = texts(list(peer, "ipBlock", "except"))
@@ -410,7 +406,7 @@ func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 func TestSelectorsMatchPods(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
-		c := cluster(render(t, dir))
+		c := render(t, dir)
 		var pods []object // the labels of each kind of pod
 		for _, o := range slices.Concat(c.ours(), c.of(statefulSet)) {
 			labels := clone(at(o, "spec", "template", "metadata", "labels")).(object)
@@ -453,7 +449,7 @@ func selects(selector, labels object) bool {
 func TestPingSources(t *testing.T) {
 	t.Parallel()
 	bin := describeBinary(t)
-	all := cluster(render(t, "knative/overlays/eventing")).of("sources.knative.dev/v1 PingSource")
+	all := render(t, "knative/overlays/eventing").of("sources.knative.dev/v1 PingSource")
 	require.Len(t, all, 2)
 	for _, o := range all {
 		sink, err := url.Parse(text(o, "spec", "sink", "uri"))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -40,8 +39,8 @@ type operation struct {
 	Path string `yaml:"path"`
 }
 
-// unmatched lists errors that kustomize does not report: patches and images that match
-// no object, and replacements of fields that do not exist.
+// unmatched lists errors that kustomize does not report: patches and images that match no object, and replacements of fields that do
+// not exist.
 func (k kustomization) unmatched(before []object, patch func(path string) []operation) (wrong []string) {
 	for _, p := range k.Patches {
 		matches := 0
@@ -72,7 +71,7 @@ func (k kustomization) unmatched(before []object, patch func(path string) []oper
 	return wrong
 }
 
-// steps returns the names and indexes of the path, as at takes them.
+// steps returns the path as arguments of at.
 func (o operation) steps() (steps []any) {
 	for part := range strings.SplitSeq(strings.TrimPrefix(o.Path, "/"), "/") {
 		if index, err := strconv.Atoi(part); err == nil {
@@ -108,8 +107,8 @@ func kustomize(ctx context.Context, dir string) ([]byte, error) {
 
 var rendered sync.Map // of func() ([]object, error), by folder
 
-// render returns a copy of the objects of a folder, which is rendered and parsed once.
-func render(t *testing.T, dir string) (objects []object) {
+// render returns a copy of the objects of a folder. It renders each folder once.
+func render(t *testing.T, dir string) (objects cluster) {
 	t.Helper()
 	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]object, error) {
 		out, err := kustomize(context.Background(), dir)
@@ -161,9 +160,7 @@ func overlays(t *testing.T) []string {
 // readKustomization returns a kustomization with the objects before its patches.
 func readKustomization(t *testing.T, dir string) (k kustomization, before []object) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
-	require.NoError(t, err)
-	require.NoError(t, yaml.Unmarshal(content, &k))
+	require.NoError(t, yaml.Unmarshal([]byte(readFile(t, filepath.Join(dir, "kustomization.yaml"))), &k))
 	for _, resource := range k.Resources {
 		path := filepath.Join(dir, resource)
 		if filepath.Ext(path) == ".yaml" {
@@ -179,9 +176,7 @@ func TestEveryPatchAndImageMatches(t *testing.T) {
 	t.Parallel()
 	for _, dir := range append(overlays(t), "knative/base", "knative/nats", "knative/postgres") {
 		patch := func(path string) (steps []operation) {
-			content, err := os.ReadFile(filepath.Join(dir, path))
-			require.NoError(t, err)
-			require.NoError(t, yaml.Unmarshal(content, &steps))
+			require.NoError(t, yaml.Unmarshal([]byte(readFile(t, filepath.Join(dir, path))), &steps))
 			require.NotEmpty(t, steps, path)
 			return steps
 		}

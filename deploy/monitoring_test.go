@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"encoding/json"
-	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -15,13 +14,6 @@ import (
 
 const monitoring = "monitoring/"
 
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(text)
-}
-
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
 	promtool := sandbox.Tool(t, "promtool")
@@ -31,7 +23,7 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// alertNames returns the names in the order of alerts.yaml.
+// alertNames returns the names of the alerts in the order of alerts.yaml.
 func alertNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, found := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(readFile(t, monitoring+"alerts.yaml"), -1) {
@@ -86,7 +78,7 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// ruleHead precedes the rules of alerts.yaml in the PrometheusRule.
+// ruleHead is the text before the rules of alerts.yaml in the PrometheusRule.
 const ruleHead = `# deploy/monitoring/alerts.yaml for the Prometheus Operator; make golden writes it.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -103,22 +95,18 @@ func TestKnativeRulesAreTheAlertRules(t *testing.T) {
 			want += "  " + line
 		}
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
-	}
-	sandbox.RequireGolden(t, file, readFile(t, file), want, "go test ./deploy -run TestKnativeRules -update")
+	requireGolden(t, file, want, "go test ./deploy -run TestKnativeRules -update")
 }
 
-// Each PodMonitor of the Prometheus Operator must select pods that exist.
 func TestPodMonitorsSelectPods(t *testing.T) {
 	t.Parallel()
 	pods := map[string]bool{"serving.knative.dev/service: exporter": true}
-	for _, o := range cluster(render(t, "knative/overlays/production")).ours() {
+	for _, o := range render(t, "knative/overlays/production").ours() {
 		for name, value := range at(o, "spec", "template", "metadata", "labels").(object) {
 			pods[name+": "+value.(string)] = true
 		}
 	}
-	monitors := cluster(render(t, "knative/monitoring")).of("monitoring.coreos.com/v1 PodMonitor")
+	monitors := render(t, "knative/monitoring").of("monitoring.coreos.com/v1 PodMonitor")
 	require.Len(t, monitors, 3)
 	for _, m := range monitors {
 		for name, value := range at(m, "spec", "selector", "matchLabels").(object) {

@@ -21,8 +21,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// productionNATS runs the three NATS servers of the overlay production on this machine, with
-// the Secrets that the scripts generate.
+// productionNATS runs the three NATS servers of the overlay production on this machine, with the Secrets that the scripts generate.
 type productionNATS struct {
 	servers []*server.Server
 	urls    string
@@ -33,13 +32,11 @@ type productionNATS struct {
 // startProductionNATS starts the servers and waits until they form a cluster.
 func startProductionNATS(t *testing.T) *productionNATS {
 	t.Helper()
-	const overlay = "knative/overlays/production"
-	mainFile := natsConfig(t, overlay)
+	mainFile := natsConfig(t, "knative/overlays/production")
 	p := &productionNATS{dir: filepath.Dir(mainFile), users: map[string]string{}}
-	passwords, err := os.ReadFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"))
-	require.NoError(t, err)
+	passwords := readFile(t, filepath.Join(p.dir, "secrets/nats-passwords.conf"))
 	var values object // the file is valid YAML, too
-	require.NoError(t, yaml.Unmarshal(passwords, &values))
+	require.NoError(t, yaml.Unmarshal([]byte(passwords), &values))
 	for _, u := range bus.Users(bus.StreamAccepted) {
 		p.users[u.Name] = text(values, bus.PasswordVariable(u.Name))
 		require.Len(t, p.users[u.Name], 48)
@@ -50,11 +47,10 @@ func startProductionNATS(t *testing.T) *productionNATS {
 		require.NoError(t, err)
 		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", port))
 	}
-	withLocalRoutes := string(passwords)
 	for i, route := range routes {
-		withLocalRoutes = strings.ReplaceAll(withLocalRoutes, fmt.Sprintf("nats-%d.%s:6222", i, natsService), route)
+		passwords = strings.ReplaceAll(passwords, fmt.Sprintf("nats-%d.%s:6222", i, natsService), route)
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"), []byte(withLocalRoutes), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"), []byte(passwords), 0o600))
 	var clients []string
 	for i, route := range routes {
 		s := p.start(t, mainFile, fmt.Sprintf("nats-%d", i), route, nil)
@@ -76,10 +72,8 @@ func startProductionNATS(t *testing.T) *productionNATS {
 // start starts a server with this configuration file, name and address for routes.
 func (p *productionNATS) start(t *testing.T, mainFile, name, route string, change func(*server.Options)) *server.Server {
 	t.Helper()
-	config, err := os.ReadFile(mainFile)
-	require.NoError(t, err)
 	own := filepath.Join(p.dir, name+".conf")
-	require.NoError(t, os.WriteFile(own, []byte(strings.ReplaceAll(string(config), "$POD_NAME", name)), 0o600))
+	require.NoError(t, os.WriteFile(own, []byte(strings.ReplaceAll(readFile(t, mainFile), "$POD_NAME", name)), 0o600))
 	var o server.Options
 	require.NoError(t, o.ProcessConfigFile(own))
 	host, port, err := net.SplitHostPort(route)

@@ -21,10 +21,13 @@ import (
 const (
 	usersFile   = "compose/nats-users.conf"
 	usersObject = "knative/nats/users.yaml"
+
+	natsService  = "nats.sendonce.svc.cluster.local"
+	testPassword = "sendonce-local" // as in the overlay local
 )
 
-// natsConfig writes the configuration of a deployment into a directory, with the
-// passwords and certificates of the test, and returns the path of the main file.
+// natsConfig writes the configuration of a deployment into a directory, with passwords and certificates for the test, and returns the
+// path of the main file.
 func natsConfig(t *testing.T, deployment string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,9 +38,7 @@ func natsConfig(t *testing.T, deployment string) string {
 	}
 	if deployment == "compose" {
 		for _, name := range []string{"nats.conf", "nats-users.conf"} {
-			content, err := os.ReadFile(filepath.Join("compose", name))
-			require.NoError(t, err)
-			write(name, string(content))
+			write(name, readFile(t, filepath.Join("compose", name)))
 		}
 		passwords := map[string]string{}
 		for _, u := range bus.Users(bus.StreamAccepted) {
@@ -46,7 +47,7 @@ func natsConfig(t *testing.T, deployment string) string {
 		write("secrets/nats-passwords.conf", bus.PasswordConfig(passwords))
 		return filepath.Join(dir, "nats.conf")
 	}
-	c := cluster(render(t, deployment))
+	c := render(t, deployment)
 	secrets := c.of("v1 Secret")
 	if !strings.HasSuffix(deployment, "local") {
 		secrets = append(secrets, natsSecrets(t)...)
@@ -69,10 +70,7 @@ func natsConfig(t *testing.T, deployment string) string {
 	return filepath.Join(dir, "nats.conf")
 }
 
-const testPassword = "sendonce-local" // as in the overlay local
-
-// natsSecrets returns the Secrets that the scripts generate for production, with a
-// certificate for this machine.
+// natsSecrets returns the Secrets that the scripts generate for production, with a certificate for this machine.
 func natsSecrets(t *testing.T) cluster {
 	t.Helper()
 	var all cluster
@@ -84,8 +82,6 @@ func natsSecrets(t *testing.T) cluster {
 	return all
 }
 
-const natsService = "nats.sendonce.svc.cluster.local"
-
 func TestNATSUsers(t *testing.T) {
 	t.Parallel()
 	file := bus.ServerFile(bus.Users(bus.StreamAccepted), "")
@@ -95,16 +91,11 @@ func TestNATSUsers(t *testing.T) {
 		manifest += "    " + line
 	}
 	for path, want := range map[string]string{usersFile: file, usersObject: manifest} {
-		if *update {
-			require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
-		}
-		got, err := os.ReadFile(path)
-		require.NoError(t, err)
-		sandbox.RequireGolden(t, path, string(got), want, "go test ./deploy -run TestNATSUsers -update")
+		requireGolden(t, path, want, "go test ./deploy -run TestNATSUsers -update")
 	}
 }
 
-// nats-server starts in spite of warnings about its configuration; ProcessConfigFile returns them.
+// ProcessConfigFile returns warnings as an error, in spite of which nats-server would start.
 func TestNATSConfigHasNoWarnings(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {
@@ -127,7 +118,7 @@ func TestNATSConfigHasNoWarnings(t *testing.T) {
 	}
 }
 
-// NATS reserves the size of each stream: it does not create a stream whose size exceeds the free space.
+// NATS reserves the size of each stream. It does not create a stream that is larger than the free space.
 func TestStreamsFitIntoNATS(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {
@@ -138,7 +129,7 @@ func TestStreamsFitIntoNATS(t *testing.T) {
 			nats := natsserver.NewWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
 			cfg := bus.Config{URL: nats.URL(), Replicas: 1}
 			if name != "compose" {
-				set := cluster(render(t, name)).of(configMap).named("sendonce")
+				set := render(t, name).of(configMap).named("sendonce")
 				for variable, size := range map[string]*int{
 					"SENDONCE_STREAM_EVENTS_MB": &cfg.EventsMB, "SENDONCE_STREAM_MESSAGES_MB": &cfg.MessagesMB, "SENDONCE_STREAM_USERS_MB": &cfg.UsersMB,
 					"SENDONCE_STREAM_ACCEPTED_MB": &cfg.AcceptedMB, "SENDONCE_STREAM_DEADLETTERS_MB": &cfg.DeadLettersMB,

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// podViolations lists what the Pod Security Standard `restricted` forbids in the pods of an
-// object. The pod or the container may set runAsNonRoot and seccompProfile.
+// podViolations lists what the Pod Security Standard restricted forbids in the pods of an object. The pod or the container may set
+// runAsNonRoot and seccompProfile.
 func podViolations(o object) (wrong []string) {
 	spec := at(o, "spec", "template", "spec")
 	pod := at(spec, "securityContext")
@@ -32,7 +32,7 @@ func podViolations(o object) (wrong []string) {
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
-		c := cluster(render(t, dir))
+		c := render(t, dir)
 		require.Equal(t, "restricted", text(c.of("v1 Namespace").named("sendonce"), "metadata", "labels", "pod-security.kubernetes.io/enforce"))
 		all := slices.Concat(c.ours(), c.of(statefulSet))
 		require.Greater(t, len(all), 10)

@@ -15,8 +15,7 @@ func (bin binary) port() string {
 	return bin.settings[slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == "APP_PORT" })].def
 }
 
-// withoutHealthcheck lists the long-running services of compose with our image that have
-// no health check.
+// withoutHealthcheck lists the long-running services of compose with our image that have no health check.
 func withoutHealthcheck(compose object) (wrong []string) {
 	for name, s := range services(compose) {
 		longRunning := text(s, "image") == ourImage && text(s, "restart") == "unless-stopped"
@@ -37,8 +36,7 @@ func TestComposeHealthchecks(t *testing.T) {
 	}
 }
 
-// wrongProbes lists what is wrong with the probes of the trigger and with the access to its
-// metrics.
+// wrongProbes lists what is wrong with the probes of the trigger and with the access to its metrics.
 func (c cluster) wrongProbes(bin binary) (wrong []string) {
 	o := c.of(deployment).named("trigger")
 	container := at(o, "spec", "template", "spec", "containers", 0)
@@ -78,7 +76,7 @@ func TestTriggerProbes(t *testing.T) {
 	t.Parallel()
 	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
-		require.Empty(t, cluster(render(t, dir)).wrongProbes(bin), dir)
+		require.Empty(t, render(t, dir).wrongProbes(bin), dir)
 	}
 }
 
@@ -101,7 +99,7 @@ func TestWrongProbesAreFound(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			c := cluster(render(t, "knative/overlays/production"))
+			c := render(t, "knative/overlays/production")
 			container := at(c.of(deployment).named("trigger"), "spec", "template", "spec", "containers", 0).(object)
 			spoil(container, c.of(networkPolicy).named("trigger"))
 			require.Contains(t, strings.Join(c.wrongProbes(bin), "\n"), want)

@@ -17,8 +17,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// sources are the modules that contain the schemas of Kubernetes, Knative and so on.
-// They are read from Go's module cache and not stored in this repository.
+// sources are the modules with the schemas of Kubernetes, Knative and so on, which the tests read from Go's module cache.
 var sources = []struct{ module, prefix string }{
 	{"knative.dev/serving@v0.51.0", "config/core/300-resources/"},
 	{"knative.dev/eventing@v0.48.1", "config/core/resources/"},
@@ -113,8 +112,8 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 	}
 }
 
-// addCore adds the kinds of Kubernetes itself. The file is older than policy/v1, whose
-// PodDisruptionBudget has the fields of v1beta1 and unhealthyPodEvictionPolicy (since 1.27).
+// addCore adds the kinds of Kubernetes itself. The file is older than policy/v1, whose PodDisruptionBudget has the fields of v1beta1
+// and, since 1.27, unhealthyPodEvictionPolicy.
 func (s *schemas) addCore(t *testing.T, content []byte) {
 	t.Helper()
 	var doc object
@@ -139,8 +138,7 @@ func (s *schemas) addCore(t *testing.T, content []byte) {
 	s.add(t, "core", core, content)
 }
 
-// closeObjects makes a schema reject unknown fields, which the API server would drop
-// silently.
+// closeObjects makes a schema reject unknown fields, which the API server would drop silently.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case []any:
