@@ -20,47 +20,47 @@ func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, err
 	if err != nil {
 		c.Log("snapshot", err.Error())
 	}
-	all := api.OverviewResponse{At: s.At.UTC(), CountedTo: s.CountedTo.UTC(), Queues: []api.QueueOverview{}, Alerts: []api.AlertResponse{}}
+	response := api.OverviewResponse{At: s.At.UTC(), CountedTo: s.CountedTo.UTC(), Queues: []api.QueueOverview{}, Alerts: []api.AlertResponse{}}
 	for _, q := range s.Queues {
 		if c.MayUseQueue(q.Name) {
-			all.Queues = append(all.Queues, queueOverview(q))
+			response.Queues = append(response.Queues, queueOverview(q))
 		}
 	}
 	for _, a := range s.Alerts {
 		if !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, a.Queue) {
-			all.Alerts = append(all.Alerts, alertResponse(alerts.Alert{ID: a.ID, Since: a.Since, Alert: a.Alert}))
+			response.Alerts = append(response.Alerts, alertResponse(alerts.Alert{ID: a.ID, Since: a.Since, Alert: a.Alert}))
 		}
 	}
 	if c.LimitedToQueues() {
-		return all, nil
+		return response, nil
 	}
 	if other := queueOverview(s.OtherQueues); other.Submitted+other.Claims > 0 || s.OtherQueues.Live().N > 0 {
-		all.OtherQueues = &other
+		response.OtherQueues = &other
 	}
 	for _, app := range s.Senders {
-		all.Senders = append(all.Senders, senderOverview(app))
+		response.Senders = append(response.Senders, senderOverview(app))
 	}
-	slices.SortFunc(all.Senders, func(a, b api.SenderOverview) int { return timeOf(b.LastClaim).Compare(timeOf(a.LastClaim)) })
-	all.Service = serviceOverview(s)
-	return all, nil
+	slices.SortFunc(response.Senders, func(a, b api.SenderOverview) int { return timeOf(b.LastClaim).Compare(timeOf(a.LastClaim)) })
+	response.Service = serviceOverview(s)
+	return response, nil
 }
 
 func queueOverview(q overview.Queue) api.QueueOverview {
-	o := api.QueueOverview{
+	response := api.QueueOverview{
 		Queue: q.Name, Scheduled: api.Count(q.Scheduled), Pending: backlog(q.Pending), Retries: api.Count(q.Retries), Processing: backlog(q.Processing), Held: backlog(q.Held),
 		Submitted: q.Totals.Submitted, Claims: q.Totals.Claims, LeaseTimeouts: q.Totals.LeaseTimeouts, Succeeded: q.Totals.Succeeded,
 		Failed: map[string]int64{}, Throughput: make([]api.Throughput, len(q.Throughput)),
 	}
 	if p := q.Pause; p != nil {
-		o.Pause = &api.QueuePause{Queue: q.Name, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.By, ByHand: p.Manual, CreatedAt: p.Since.UTC()}
+		response.Pause = &api.QueuePause{Queue: q.Name, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.By, ByHand: p.Manual, CreatedAt: p.Since.UTC()}
 	}
 	for reason, n := range q.Totals.Failed {
-		o.Failed[reason.String()] = n
+		response.Failed[reason.String()] = n
 	}
 	for i, t := range q.Throughput {
-		o.Throughput[i] = api.Throughput{Since: t.Since.UTC(), Submitted: t.Submitted, Succeeded: t.Succeeded, Failed: t.Failed}
+		response.Throughput[i] = api.Throughput{Since: t.Since.UTC(), Submitted: t.Submitted, Succeeded: t.Succeeded, Failed: t.Failed}
 	}
-	return o
+	return response
 }
 
 func senderOverview(s overview.Sender) api.SenderOverview {

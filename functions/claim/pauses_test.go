@@ -134,8 +134,8 @@ func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 
 func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	t.Parallel()
-	o := cluster.New(t)
-	claims, admin, submit := o.At(o.Start("claim")), o.At(o.Start("admin")), o.At(o.Start("submit"))
+	c := cluster.New(t)
+	claims, admin, submit := c.At(c.Start("claim")), c.At(c.Start("admin")), c.At(c.Start("submit"))
 	id := submit.SubmitTo(task.DefaultQueue)
 	pauseQueue(admin, "default", time.Time{})
 	woken := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
@@ -147,28 +147,28 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 // schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
-	o := cluster.New(t)
-	claims, admin := o.At(o.Start("claim")), o.At(o.Start("admin"))
-	trigger := o.StartTrigger(o.Start("sweep"))
+	c := cluster.New(t)
+	claims, admin := c.At(c.Start("claim")), c.At(c.Start("admin"))
+	trigger := c.StartTrigger(c.Start("sweep"))
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
 	pauseQueue(admin, "default", until)
-	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
+	wake, err := c.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {
 		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.>"))
 		return err == nil && slices.ContainsFunc(slices.Collect(maps.Keys(info.State.Subjects)), func(name string) bool { return !strings.HasSuffix(name, ".tick") })
 	})
 	for _, name := range []string{"admin", "sweep", "trigger"} {
-		require.NoError(t, o.Process(name).Kill())
+		require.NoError(t, c.Process(name).Kill())
 	}
 	// A task whose submitter died before it published a wake-up.
 	id := task.NewID()
-	o.Admin.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	c.Admin.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)
-	o.Admin.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
-	o.StartTrigger(o.Start("sweep"))
+	c.Admin.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
+	c.StartTrigger(c.Start("sweep"))
 	cluster.RequireClaimed(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "not before the pause ends")
 }

@@ -13,11 +13,11 @@ import (
 )
 
 func (p *page) audit() error {
-	found, err := get[api.Page[api.ActionResponse]](p, "/api/v1/admin/actions", p.query("subject", "after"))
+	response, err := get[api.Page[api.ActionResponse]](p, "/api/v1/admin/actions", p.query("subject", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
-	return p.show("audit", p.T("Audit log"), found)
+	return p.show("audit", p.T("Audit log"), response)
 }
 
 // maxAuditValue is the number of characters of a value that the audit log shows.

@@ -164,16 +164,16 @@ func (b bulkProgress) TasksPath() string {
 }
 
 func (p *page) bulk() error {
-	found, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+p.id(), nil)
+	response, err := get[api.BulkResponse](p, "/api/v1/admin/bulk/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
-	if found.Filter.CallerID != nil {
-		if err := p.nameCallers(*found.Filter.CallerID); err != nil {
+	if response.Filter.CallerID != nil {
+		if err := p.nameCallers(*response.Filter.CallerID); err != nil {
 			return err
 		}
 	}
-	return p.show("bulk", p.T("Bulk change"), bulkProgress{found})
+	return p.show("bulk", p.T("Bulk change"), bulkProgress{response})
 }
 
 func (p *page) stopBulk() error {

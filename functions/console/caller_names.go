@@ -93,15 +93,15 @@ func (p *page) filter(names ...string) (url.Values, error) {
 }
 
 // filtered reads a list of the API with the filter in the address. If the API refuses the filter, the page shows the refusal.
-func filtered[T any](p *page, path string, names ...string) (found T, err error) {
+func filtered[T any](p *page, path string, names ...string) (response T, err error) {
 	query, err := p.filter(names...)
 	if err == nil {
-		found, err = get[T](p, path, query)
+		response, err = get[T](p, path, query)
 	}
 	if p.storeRefusal(err) {
 		err = nil
 	}
-	return found, err
+	return response, err
 }
 
 // callerNamed returns the id of the caller with this name. It also accepts an id instead of a name that the visitor may not read.

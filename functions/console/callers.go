@@ -56,16 +56,16 @@ func (p *page) newCaller() error {
 
 func (p *page) caller() error {
 	id := p.id()
-	found, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
+	response, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)
 	if err != nil {
 		return err
 	}
-	if found.MadeBy != nil {
-		if err := p.nameCallers(*found.MadeBy); err != nil {
+	if response.MadeBy != nil {
+		if err := p.nameCallers(*response.MadeBy); err != nil {
 			return err
 		}
 	}
-	return p.show("caller", p.T("Caller"), callerPage{found, "/console/callers/" + id})
+	return p.show("caller", p.T("Caller"), callerPage{response, "/console/callers/" + id})
 }
 
 // typedLines returns the lines of a field, without empty ones.

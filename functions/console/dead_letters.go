@@ -15,13 +15,13 @@ const deadLettersPerPage = "10"
 func (p *page) deadLetters() error {
 	query := p.query("after")
 	query.Set("limit", deadLettersPerPage)
-	found, err := get[api.Page[api.DeadLetterResponse]](p, "/api/v1/admin/dead-letters", query)
+	response, err := get[api.Page[api.DeadLetterResponse]](p, "/api/v1/admin/dead-letters", query)
 	if err != nil {
 		return err
 	}
-	shown := api.Page[deadLetter]{NextAfter: found.NextAfter}
+	shown := api.Page[deadLetter]{NextAfter: response.NextAfter}
 	var callers []api.ID
-	for _, item := range found.Items {
+	for _, item := range response.Items {
 		letter := readDeadLetter(item)
 		shown.Items = append(shown.Items, letter)
 		if letter.CallerID != nil {

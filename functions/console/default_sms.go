@@ -9,11 +9,11 @@ import (
 const defaultsPath = "/api/v1/admin/default-sms"
 
 func (p *page) defaultSMSes() error {
-	found, err := get[api.Page[api.DefaultSMSResponse]](p, defaultsPath, p.query("phone_number", "is_sent", "after"))
+	response, err := get[api.Page[api.DefaultSMSResponse]](p, defaultsPath, p.query("phone_number", "is_sent", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
-	return p.show("default_sms_list", p.T("Default SMS"), found)
+	return p.show("default_sms_list", p.T("Default SMS"), response)
 }
 
 func (p *page) addDefaultSMS() error {

@@ -41,10 +41,10 @@ func (p *page) messages() error {
 
 // messageByKey redirects to the message with the sender and the key in the address.
 func (p *page) messageByKey() error {
-	found, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
+	response, err := get[api.MessageResponse](p, messagesPath+"/by-key/"+url.PathEscape(p.Param("client_msg_id")), p.query("from"))
 	switch refused := p.refusalOf(err); {
 	case err == nil:
-		return p.redirect("/console/messages/" + found.ServerMsgID)
+		return p.redirect("/console/messages/" + response.ServerMsgID)
 	case refused != nil && refused.Status == http.StatusNotFound:
 		p.Refusal = &api.Error{Status: refused.Status, Message: p.T("Nothing was found."), Fields: []api.Field{{Field: "client_msg_id", Message: p.T("no message of this sender has this key")}}}
 		if err := p.setAddress("/console/messages?" + p.query("client_msg_id", "from").Encode()); err != nil {
@@ -97,17 +97,17 @@ func (p *page) message() error { return p.showMessage(nil) }
 
 // showMessage shows the message of the path. Its data is hidden unless revealed, by message ids, has it.
 func (p *page) showMessage(revealed map[string]api.JSON) error {
-	found, err := get[api.MessageResponse](p, messagesPath+"/"+p.id(), nil)
+	response, err := get[api.MessageResponse](p, messagesPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
-	data, isRevealed := revealed[found.ServerMsgID]
+	data, isRevealed := revealed[response.ServerMsgID]
 	if isRevealed {
-		found.Data = data
+		response.Data = data
 	} else {
-		maskTexts(&found.LastError)
+		maskTexts(&response.LastError)
 	}
-	return p.show("message", p.T("Message"), messagePage{found, isRevealed})
+	return p.show("message", p.T("Message"), messagePage{response, isRevealed})
 }
 
 // changeMessage handles the buttons of a message's page: redrive, abandon or reveal.
@@ -137,9 +137,9 @@ func (p *page) changeMessage() error {
 
 // revealMessages returns the data of messages by their ids. The API writes an audit entry for each message.
 func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
-	found, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
+	response, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
 	revealed := map[string]api.JSON{}
-	for _, m := range found.Items {
+	for _, m := range response.Items {
 		revealed[m.ServerMsgID] = m.Data
 	}
 	return revealed, err

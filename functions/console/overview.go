@@ -37,22 +37,22 @@ func (p *page) overview() error {
 		}
 		return &api.Error{Status: http.StatusForbidden, Message: p.T("The console is for callers with the role admin, viewer or submitter.")}
 	}
-	found, err := get[api.OverviewResponse](p, "/api/v1/admin/overview", nil)
+	response, err := get[api.OverviewResponse](p, "/api/v1/admin/overview", nil)
 	if err != nil {
 		return err
 	}
-	shown := overviewPage{OverviewResponse: found, Stale: time.Since(found.At) > time.Minute}
-	all := found.Queues
-	if found.OtherQueues != nil {
-		all = append(all, *found.OtherQueues)
+	shown := overviewPage{OverviewResponse: response, Stale: time.Since(response.At) > time.Minute}
+	all := response.Queues
+	if response.OtherQueues != nil {
+		all = append(all, *response.OtherQueues)
 	}
 	var throughput []api.Throughput // of all queues
 	for _, q := range all {
 		shown.Total.add(q)
-		shown.Rows = append(shown.Rows, queueRow{q, p.newPlot(smallPlot, found.At, q.Throughput)})
+		shown.Rows = append(shown.Rows, queueRow{q, p.newPlot(smallPlot, response.At, q.Throughput)})
 		throughput = append(throughput, q.Throughput...)
 	}
-	shown.Plot = p.newPlot(largePlot, found.At, throughput)
+	shown.Plot = p.newPlot(largePlot, response.At, throughput)
 	return p.show("overview", p.T("Overview"), shown)
 }
 

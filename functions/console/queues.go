@@ -13,12 +13,12 @@ const queuesPerPage = "100"
 func (p *page) queues() error {
 	query := p.query("after")
 	query.Set("limit", queuesPerPage)
-	found, err := get[api.QueuesResponse](p, "/api/v1/admin/queues", query)
+	response, err := get[api.QueuesResponse](p, "/api/v1/admin/queues", query)
 	if err != nil {
 		return err
 	}
-	shown := api.Page[shownQueue]{NextAfter: found.NextAfter}
-	for _, q := range found.Queues {
+	shown := api.Page[shownQueue]{NextAfter: response.NextAfter}
+	for _, q := range response.Queues {
 		shown.Items = append(shown.Items, shownQueue{q})
 	}
 	return p.show("queues", p.T("Queues"), shown)

@@ -29,20 +29,20 @@ func (p *page) search() error {
 	if len(query) == 0 {
 		return p.show("search", p.T("Search"), searchPage{Complete: true})
 	}
-	found, err := get[api.SearchResponse](p, "/api/v1/admin/search", query)
+	response, err := get[api.SearchResponse](p, "/api/v1/admin/search", query)
 	if err != nil {
 		return err
 	}
-	shown := searchPage{Complete: found.Complete}
-	for _, h := range found.Found {
+	shown := searchPage{Complete: response.Complete}
+	for _, h := range response.Found {
 		text := h.ID
 		if h.Kind == "caller" {
 			text = query.Get("q") // the caller's name
 		}
 		shown.Hits = append(shown.Hits, hit{h, kindPaths[h.Kind] + url.PathEscape(h.ID), text})
 	}
-	if found.PhoneNumber != "" {
-		shown.TasksPath = "/console/tasks?" + url.Values{"phone_number": {found.PhoneNumber}}.Encode()
+	if response.PhoneNumber != "" {
+		shown.TasksPath = "/console/tasks?" + url.Values{"phone_number": {response.PhoneNumber}}.Encode()
 	}
 	switch {
 	case len(shown.Hits) == 1 && shown.TasksPath == "":

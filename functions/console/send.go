@@ -29,11 +29,11 @@ func (p *page) sendForm() error {
 	}
 	shown := sendPage{Action: "/console/send", Key: p.Entered("idempotency_key", "console-"+rand.Text())}
 	if p.May(fn.Viewer) {
-		found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, url.Values{"active": {"true"}, "limit": {"200"}})
+		response, err := get[api.Page[api.TemplateResponse]](p, templatesPath, url.Values{"active": {"true"}, "limit": {"200"}})
 		if err != nil {
 			return err
 		}
-		shown.Templates = found.Items
+		shown.Templates = response.Items
 	}
 	var err error
 	if shown.Preview, err = shown.preview(p); err != nil {
@@ -111,11 +111,11 @@ func (p *page) send() error {
 	}
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == task.CodeKeyReused {
 		// The form was sent twice and the requests differ, because a time such as "2h" depends on when the form is sent.
-		found, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
+		response, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
 		if err != nil {
 			return err
 		}
-		return p.done("/console/tasks/"+url.PathEscape(found.TaskID), "sent_before")
+		return p.done("/console/tasks/"+url.PathEscape(response.TaskID), "sent_before")
 	}
 	if err != nil {
 		return p.showRefused(err, "/console/send", (*page).sendForm)

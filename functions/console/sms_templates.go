@@ -10,11 +10,11 @@ import (
 const templatesPath = "/api/v1/admin/template"
 
 func (p *page) smsTemplates() error {
-	found, err := get[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"))
+	response, err := get[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
-	return p.show("sms_templates", p.T("Templates"), found)
+	return p.show("sms_templates", p.T("Templates"), response)
 }
 
 type smsTemplatePage struct {
@@ -51,13 +51,13 @@ func (p *page) newSMSTemplate() error {
 
 func (p *page) smsTemplate() error {
 	id := p.id()
-	found, err := get[api.TemplateResponse](p, templatesPath+"/"+id, nil)
+	response, err := get[api.TemplateResponse](p, templatesPath+"/"+id, nil)
 	if err != nil {
 		return err
 	}
-	shown := smsTemplatePage{TemplateResponse: found, Action: "/console/templates/" + id}
+	shown := smsTemplatePage{TemplateResponse: response, Action: "/console/templates/" + id}
 	if p.MayChange() {
-		if shown.Preview, err = p.previewTemplate(p.Entered("template_content", found.TemplateContent)); err != nil {
+		if shown.Preview, err = p.previewTemplate(p.Entered("template_content", response.TemplateContent)); err != nil {
 			return err
 		}
 	}

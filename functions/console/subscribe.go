@@ -22,12 +22,12 @@ type subscribePage struct {
 }
 
 func (p *page) subscribeMessages() error {
-	found, err := filtered[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages",
+	response, err := filtered[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages",
 		"send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
 	if err != nil {
 		return err
 	}
-	return p.show("subscribe_messages", p.T("Subscribe messages"), subscribePage{found, sendStatuses})
+	return p.show("subscribe_messages", p.T("Subscribe messages"), subscribePage{response, sendStatuses})
 }
 
 type subscribeMessagePage struct {
@@ -36,32 +36,32 @@ type subscribeMessagePage struct {
 }
 
 func (p *page) subscribeMessage() error {
-	found, err := p.readSubscribeMessage()
+	response, err := p.readSubscribeMessage()
 	if err != nil {
 		return err
 	}
-	maskTexts(&found.ErrorCode, &found.ErrorMessage)
-	for i := range found.Sends {
-		maskTexts(&found.Sends[i].ErrorCode, &found.Sends[i].Result)
+	maskTexts(&response.ErrorCode, &response.ErrorMessage)
+	for i := range response.Sends {
+		maskTexts(&response.Sends[i].ErrorCode, &response.Sends[i].Result)
 	}
-	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, false})
+	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{response, false})
 }
 
 func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
-	found, err := get[api.SubscribeDetailResponse](p, subscribePath+p.id(), p.query("after"))
+	response, err := get[api.SubscribeDetailResponse](p, subscribePath+p.id(), p.query("after"))
 	if err != nil {
-		return found, err
+		return response, err
 	}
-	return found, p.nameCallers(found.CallerID)
+	return response, p.nameCallers(response.CallerID)
 }
 
 // revealSubscribe shows the contents of the sends of a message. Each send is a task, and the audit log gets an entry for each.
 func (p *page) revealSubscribe() error {
-	found, err := p.readSubscribeMessage()
+	response, err := p.readSubscribeMessage()
 	if err != nil {
 		return err
 	}
-	for _, send := range found.Sends {
+	for _, send := range response.Sends {
 		if err := p.API(http.MethodPost, "/api/v1/admin/tasks/"+send.TaskID+"/reveal", nil, nil); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (p *page) revealSubscribe() error {
 	if err := p.setAddress("/console/subscribe/" + p.id()); err != nil {
 		return err
 	}
-	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{found, true})
+	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{response, true})
 }
 
 func (p *page) resendSubscribe() error {
@@ -88,26 +88,26 @@ func (p *page) resendSubscribe() error {
 func (p *page) subscribeStatistics() error {
 	query := p.query("since")
 	pastTimes(query, "since")
-	found, err := get[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query)
+	response, err := get[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query)
 	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
-	return p.show("subscribe_statistics", p.T("Statistics of subscribe messages"), found)
+	return p.show("subscribe_statistics", p.T("Statistics of subscribe messages"), response)
 }
 
 func (p *page) subscribeTemplates() error {
-	found, err := get[api.SubscribeTemplatesResponse](p, "/api/v1/admin/subscribe-templates", p.query("limit", "after"))
+	response, err := get[api.SubscribeTemplatesResponse](p, "/api/v1/admin/subscribe-templates", p.query("limit", "after"))
 	if err != nil {
 		return err
 	}
 	var callers []api.ID
-	for _, template := range found.Templates {
+	for _, template := range response.Templates {
 		callers = append(callers, template.CallerID)
 	}
 	if err := p.nameCallers(callers...); err != nil {
 		return err
 	}
-	return p.show("subscribe_templates", p.T("Templates with errors"), found)
+	return p.show("subscribe_templates", p.T("Templates with errors"), response)
 }
 
 func (p *page) resumeSubscribeTemplate() error {

@@ -39,16 +39,16 @@ func (p *page) task() error { return p.showTask(false) }
 // showTask shows the task of the path. Phone numbers and the content are hidden unless revealed is true.
 func (p *page) showTask(revealed bool) error {
 	id := p.id()
-	found, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+id, p.query("after"))
+	response, err := get[api.AdminTaskResponse](p, "/api/v1/admin/tasks/"+id, p.query("after"))
 	if err != nil {
 		return err
 	}
-	webhooks, err := p.webhooksOf(found.Task.TaskID)
+	webhooks, err := p.webhooksOf(response.Task.TaskID)
 	if err != nil {
 		return err
 	}
-	callers := []api.ID{found.Task.CallerID}
-	for _, event := range found.Timeline {
+	callers := []api.ID{response.Task.CallerID}
+	for _, event := range response.Timeline {
 		if event.CallerID != nil {
 			callers = append(callers, *event.CallerID)
 		}
@@ -57,19 +57,19 @@ func (p *page) showTask(revealed bool) error {
 		return err
 	}
 	if !revealed {
-		maskTask(&found.Task)
-		maskTimeline(found.Timeline, webhooks)
+		maskTask(&response.Task)
+		maskTimeline(response.Timeline, webhooks)
 	}
-	return p.show("task", p.T("Task"), taskPage{found, timeline(found.Timeline, webhooks), revealed})
+	return p.show("task", p.T("Task"), taskPage{response, timeline(response.Timeline, webhooks), revealed})
 }
 
 // webhooksOf returns the deliveries about a task, or none if the visitor may not read deliveries.
 func (p *page) webhooksOf(taskID string) ([]api.DeliveryResponse, error) {
-	found, err := get[api.Page[api.DeliveryResponse]](p, "/api/v1/webhooks/deliveries", url.Values{"task_id": {taskID}})
+	response, err := get[api.Page[api.DeliveryResponse]](p, "/api/v1/webhooks/deliveries", url.Values{"task_id": {taskID}})
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusForbidden {
 		return nil, nil
 	}
-	return found.Items, err
+	return response.Items, err
 }
 
 // timeline merges the events of a task and the tries of its webhooks, oldest first.

@@ -31,12 +31,12 @@ func (p *page) tasks() error {
 			return p.writeTasks(query)
 		}
 	}
-	found, err := filtered[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", taskFilters...)
+	response, err := filtered[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", taskFilters...)
 	if err != nil {
 		return err
 	}
-	maskTasks(found.Items)
-	return p.show("tasks", p.T("Tasks"), tasksPage{found, taskStates, taskReasons})
+	maskTasks(response.Items)
+	return p.show("tasks", p.T("Tasks"), tasksPage{response, taskStates, taskReasons})
 }
 
 // maxExport is the number of rows of an export, which must end within the time limit of a page.
@@ -46,29 +46,35 @@ const maxExport = 20_000
 // has the parameter after with which the next export continues.
 func (p *page) writeTasks(query url.Values) error {
 	query.Set("limit", "200")
-	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	response, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
 	if err != nil {
 		return err
 	}
 	p.w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 	p.w.Header().Set("Content-Disposition", `attachment; filename="tasks.csv"`)
 	out := csv.NewWriter(p.w)
-	_ = out.Write([]string{"task_id", "created_at", "state", "reason", "result", "error_code", "queue", "source", "caller_id", "app_id", "phone_number", "retry_count", "sent_at", "reported_at"}) // errors stay until Flush
+	_ = out.Write([]string{ // after an error, further writes do nothing
+		"task_id", "created_at", "state", "reason", "result", "error_code", "queue", "source", "caller_id", "app_id", "phone_number", "retry_count",
+		"sent_at", "reported_at",
+	})
 	for rows := 0; ; {
-		maskTasks(found.Items)
-		for _, t := range found.Items {
-			_ = out.Write(csvSafe(t.TaskID, t.CreatedAt.Format(time.RFC3339Nano), t.State, t.Reason, t.Result, t.ErrorCode, t.Queue, t.Source, t.CallerID.String(), t.AppID, task.MaskPhone(t.PhoneNumber), number(t.RetryCount), instant(t.SentAt), instant(t.ReportedAt)))
+		maskTasks(response.Items)
+		for _, t := range response.Items {
+			_ = out.Write(csvSafe(
+				t.TaskID, t.CreatedAt.Format(time.RFC3339Nano), t.State, t.Reason, t.Result, t.ErrorCode, t.Queue, t.Source, t.CallerID.String(), t.AppID,
+				task.MaskPhone(t.PhoneNumber), number(t.RetryCount), instant(t.SentAt), instant(t.ReportedAt),
+			))
 		}
-		rows += len(found.Items)
-		if found.NextAfter == "" {
+		rows += len(response.Items)
+		if response.NextAfter == "" {
 			break
 		}
 		if rows >= maxExport {
-			_ = out.Write([]string{p.T("More tasks match: export again with after=%s", found.NextAfter)})
+			_ = out.Write([]string{p.T("More tasks match: export again with after=%s", response.NextAfter)})
 			break
 		}
-		query.Set("after", found.NextAfter)
-		if found, err = get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query); err != nil {
+		query.Set("after", response.NextAfter)
+		if response, err = get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query); err != nil {
 			_ = out.Write([]string{p.T("The export ended early: %s", err.Error())})
 			break
 		}
@@ -148,10 +154,10 @@ func (p *page) changeTask() error {
 func (p *page) held() error {
 	query := p.query("queue", "limit", "after")
 	query.Set("state", "held")
-	found, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
+	response, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)
 	if err != nil {
 		return err
 	}
-	maskTasks(found.Items)
-	return p.show("held", p.T("Held tasks"), found)
+	maskTasks(response.Items)
+	return p.show("held", p.T("Held tasks"), response)
 }

@@ -32,18 +32,18 @@ type endpointsPage struct {
 }
 
 func (p *page) endpoints() error {
-	found, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
+	response, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
 	if err != nil && !p.storeRefusal(err) {
 		return err
 	}
 	var owners []api.ID
-	for _, e := range found.Items {
+	for _, e := range response.Items {
 		owners = append(owners, e.CallerID)
 	}
 	if err := p.nameCallers(owners...); err != nil {
 		return err
 	}
-	shown := endpointsPage{Page: found, Events: eventKinds, Formats: formats, MayAdd: p.MaySubmit()}
+	shown := endpointsPage{Page: response, Events: eventKinds, Formats: formats, MayAdd: p.MaySubmit()}
 	if p.MayChangeAll() {
 		shown.Events = slices.Concat(eventKinds, alertKinds)
 	}
@@ -85,7 +85,7 @@ func (e endpointPage) Robot() bool { return isRobot(e.Format) }
 
 func (p *page) endpoint() error {
 	id := p.PathValue("id")
-	found, err := get[api.EndpointResponse](p, endpointsPath+"/"+url.PathEscape(id), nil)
+	response, err := get[api.EndpointResponse](p, endpointsPath+"/"+url.PathEscape(id), nil)
 	if err != nil {
 		return err
 	}
@@ -93,10 +93,10 @@ func (p *page) endpoint() error {
 	if err != nil {
 		return err
 	}
-	if err := p.nameCallers(found.CallerID); err != nil {
+	if err := p.nameCallers(response.CallerID); err != nil {
 		return err
 	}
-	return p.show("endpoint", p.T("Endpoint"), endpointPage{found, newest.Items, p.owns(found.CallerID)})
+	return p.show("endpoint", p.T("Endpoint"), endpointPage{response, newest.Items, p.owns(response.CallerID)})
 }
 
 // changeEndpoint handles the buttons of an endpoint's page: enable, disable, delete, rotate or test.
@@ -134,11 +134,11 @@ type deliveriesPage struct {
 }
 
 func (p *page) deliveries() error {
-	found, err := filtered[api.Page[api.DeliveryResponse]](p, deliveriesPath, "state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
+	response, err := filtered[api.Page[api.DeliveryResponse]](p, deliveriesPath, "state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
 	if err != nil {
 		return err
 	}
-	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{found, deliveryStates, p.MaySubmit()})
+	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{response, deliveryStates, p.MaySubmit()})
 }
 
 // resendFailed resends the deliveries that failed since a time, up to the limit of one call of the API.
@@ -170,11 +170,11 @@ type deliveryPage struct {
 }
 
 func (p *page) delivery() error {
-	found, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+p.id(), nil)
+	response, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
-	return p.show("delivery", p.T("Delivery"), deliveryPage{found, p.MaySubmit()})
+	return p.show("delivery", p.T("Delivery"), deliveryPage{response, p.MaySubmit()})
 }
 
 func (p *page) resendDelivery() error {

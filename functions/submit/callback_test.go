@@ -28,7 +28,7 @@ func TestCallbackURLFollowsEndpointRules(t *testing.T) {
 		"https://hook.example.com:65536":                       false,
 		"https://hook.example.com/" + strings.Repeat("x", 2e3): false,
 	}
-	n := 0
+	n := 0 // number of a subscribe message
 	for url, valid := range urls {
 		n++
 		task := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","callback_url":%q}`, url)

@@ -98,15 +98,15 @@ func groups(contract node) []group {
 	for _, section := range []string{"paths", "webhooks"} {
 		for _, path := range contract.at(section).entries() {
 			for _, method := range path.value.entries() {
-				o := operationOf(path.key, method.key, method.value)
+				op := operationOf(path.key, method.key, method.value)
 				if section == "webhooks" {
-					o.Method, o.Path = "webhook", path.key
+					op.Method, op.Path = "webhook", path.key
 				}
 				tag := ""
 				if tags := method.value.texts("tags"); len(tags) > 0 {
 					tag = tags[0]
 				}
-				byTag[tag] = append(byTag[tag], o)
+				byTag[tag] = append(byTag[tag], op)
 			}
 		}
 	}
@@ -119,18 +119,18 @@ func groups(contract node) []group {
 }
 
 func operationOf(path, method string, n node) operation {
-	o := operation{
+	op := operation{
 		ID: n.text("operationId"), Method: strings.ToUpper(method), Path: path, Summary: n.text("summary"),
 		Description: markdown(n.text("description")), Roles: n.texts("x-roles"), WithinQueues: n.text("x-within-queues") == "true",
 	}
 	for _, p := range n.at("parameters").items() {
 		p = p.resolved()
-		o.Parameters = append(o.Parameters, field{
+		op.Parameters = append(op.Parameters, field{
 			Name: p.text("name"), In: p.text("in"), Required: p.text("required") == "true",
 			Type: typeOf(p.at("schema")), Description: markdown(p.text("description")),
 		})
 	}
-	o.Body = contents(n.at("requestBody").resolved())
+	op.Body = contents(n.at("requestBody").resolved())
 	for _, r := range n.at("responses").entries() {
 		shown := response{Status: r.key, Description: markdown(r.value.resolved().text("description"))}
 		if strings.HasPrefix(r.key, "1") || strings.HasPrefix(r.key, "2") { // all failures have the same content
@@ -139,9 +139,9 @@ func operationOf(path, method string, n node) operation {
 			}
 			shown.Content = contents(r.value.resolved())
 		}
-		o.Responses = append(o.Responses, shown)
+		op.Responses = append(op.Responses, shown)
 	}
-	return o
+	return op
 }
 
 // contents returns the body of a request or response in each media type.
