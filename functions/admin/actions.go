@@ -20,7 +20,7 @@ func (r *actionsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) actions(ctx context.Context, c *fn.Call, req actionsRequest) (any, error) {
-	rows, more, err := h.adminStore.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Admin.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
 	if !c.May(fn.Admin) {
 		for i := range rows {
 			rows[i].Before, rows[i].After = task.MaskURLFields(rows[i].Before), task.MaskURLFields(rows[i].After)

@@ -17,14 +17,6 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store/admin"
-	"github.com/sendonce/sendonce/shared/store/alerts"
-	"github.com/sendonce/sendonce/shared/store/callers"
-	"github.com/sendonce/sendonce/shared/store/messages"
-	"github.com/sendonce/sendonce/shared/store/overview"
-	"github.com/sendonce/sendonce/shared/store/subscribe"
-	"github.com/sendonce/sendonce/shared/store/tasks"
-	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -33,11 +25,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{
-		adminStore: env.Admin, alertStore: env.Alerts, callerStore: env.Callers, messageStore: env.Messages, subscribeStore: env.Subscribe,
-		webhookStore: env.Webhooks, taskStore: env.Tasks, wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt,
-		username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry, snapshot: env.Snapshot,
-	}
+	h := &handlers{env}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
@@ -115,21 +103,7 @@ const readTimeout = 15 * time.Second
 
 const maxReason = 500
 
-type handlers struct {
-	adminStore     *admin.Store
-	alertStore     *alerts.Store
-	callerStore    *callers.Store
-	messageStore   *messages.Store
-	subscribeStore *subscribe.Store
-	webhookStore   *webhooks.Store
-	taskStore      *tasks.Store
-	wakeClaims     func(queue string, n int)
-	wakeSweepAt    func(at time.Time)
-	username       string                                       // of the built-in admin, which is not in the database
-	callerChanged  func(ctx context.Context, callers ...string) // invalidates callers in the caches of all instances
-	phones         task.Country
-	snapshot       func() (overview.Snapshot, error)
-}
+type handlers struct{ env *fn.Env }
 
 type listRequest api.ListRequest
 

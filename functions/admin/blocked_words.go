@@ -21,17 +21,17 @@ func (r *blockedWordRequest) Validate() []task.Field {
 }
 
 func (h *handlers) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
-	w, err := h.adminStore.AddBlockedWord(ctx, req.Word, c.Operator(""))
+	w, err := h.env.Admin.AddBlockedWord(ctx, req.Word, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
 func (h *handlers) removeBlockedWord(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
-	w, err := h.adminStore.RemoveBlockedWord(ctx, id, c.Operator(""))
+	w, err := h.env.Admin.RemoveBlockedWord(ctx, id, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
 func (h *handlers) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.adminStore.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Admin.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, blockedWordResponse, func(w admin.BlockedWord) int32 { return w.ID }), err
 }
 

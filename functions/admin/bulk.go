@@ -79,7 +79,7 @@ func (h *handlers) previewBulk(ctx context.Context, c *fn.Call, req bulkPreviewR
 	if err != nil {
 		return nil, err
 	}
-	matched, err := h.taskStore.CountMatches(ctx, filter)
+	matched, err := h.env.Tasks.CountMatches(ctx, filter)
 	return api.BulkPreviewResponse{Action: req.Action, Filter: wireFilter(filter), Matched: matched}, err
 }
 
@@ -89,18 +89,18 @@ func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (
 	if err != nil {
 		return nil, err
 	}
-	matched, err := h.taskStore.CountMatches(ctx, filter)
+	matched, err := h.env.Tasks.CountMatches(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
 	if matched > req.Expected {
 		return nil, task.Refuse(task.CodeConflict, fmt.Sprintf("%d tasks match, more than the %d expected; look at them and begin again", matched, req.Expected))
 	}
-	b, err := h.taskStore.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, tasks.TokenProof{Salt: c.Caller.Salt, Proof: c.Caller.Proof}, c.Operator(req.Reason))
+	b, err := h.env.Tasks.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, tasks.TokenProof{Salt: c.Caller.Salt, Proof: c.Caller.Proof}, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	h.wakeSweepAt(time.Now())
+	h.env.WakeSweepAt(time.Now())
 	return bulkResponse(b), nil
 }
 
@@ -122,7 +122,7 @@ func ownBulks(c *fn.Call) *int64 {
 
 func (h *handlers) bulks(ctx context.Context, c *fn.Call, req bulkListRequest) (any, error) {
 	after, _ := task.ParseID(req.After) // valid
-	rows, more, err := h.taskStore.Bulks(ctx, ownBulks(c), after, decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Tasks.Bulks(ctx, ownBulks(c), after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, bulkResponse, func(b tasks.Bulk) task.ID { return b.ID }), err
 }
 
@@ -136,7 +136,7 @@ func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, er
 	if err != nil {
 		return tasks.Bulk{}, task.Refuse(task.CodeNotFound, "no such bulk change")
 	}
-	b, err := h.taskStore.BulkByID(ctx, id)
+	b, err := h.env.Tasks.BulkByID(ctx, id)
 	if err == nil && ownBulks(c) != nil && b.CallerID != c.Caller.ID {
 		err = task.Refuse(task.CodeNotFound, "no such bulk change")
 	}
@@ -146,7 +146,7 @@ func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, er
 func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	b, err := h.readableBulk(ctx, c)
 	if err == nil {
-		b, err = h.taskStore.StopBulk(ctx, b.ID, c.Operator(req.Reason))
+		b, err = h.env.Tasks.StopBulk(ctx, b.ID, c.Operator(req.Reason))
 	}
 	return bulkResponse(b), err
 }

@@ -46,10 +46,10 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 // callerNames returns the callers that the admin manages, and the built-in admin unless the admin is limited to queues.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // valid
-	rows, err := h.callerStore.Named(ctx, ids, req.Name)
+	rows, err := h.env.Callers.Named(ctx, ids, req.Name)
 	response := api.CallerNamesResponse{Callers: []api.NamedCaller{}}
-	if (req.Name == h.username || slices.Contains(ids, builtInAdmin)) && !c.LimitedToQueues() {
-		response.Callers = append(response.Callers, api.NamedCaller{Name: h.username})
+	if (req.Name == h.env.Config.Username || slices.Contains(ids, builtInAdmin)) && !c.LimitedToQueues() {
+		response.Callers = append(response.Callers, api.NamedCaller{Name: h.env.Config.Username})
 	}
 	for _, row := range rows {
 		if limits(c).Manages(row) {

@@ -99,12 +99,12 @@ func checkList(bad *decode.Rules, field, noun string, values []string, check fun
 }
 
 func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
-	if req.Name == h.username && limits(c).MayName(req.Name) {
+	if req.Name == h.env.Config.Username && limits(c).MayName(req.Name) {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := h.callerStore.Add(ctx, req.Name, hash, req.grants(), c.Operator(""))
-	h.callerChanged(ctx, row.Name)
+	row, err := h.env.Callers.Add(ctx, req.Name, hash, req.grants(), c.Operator(""))
+	h.env.CallersChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
 
@@ -118,7 +118,7 @@ func newToken() (token string, hash []byte) {
 }
 
 func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.callerStore.List(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Callers.List(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row callers.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {
@@ -139,7 +139,7 @@ func limits(c *fn.Call) *callers.StoredCaller {
 }
 
 func (h *handlers) caller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
-	row, err := h.callerStore.ByID(ctx, id)
+	row, err := h.env.Callers.ByID(ctx, id)
 	if err == nil && !limits(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
 	}
@@ -147,19 +147,19 @@ func (h *handlers) caller(ctx context.Context, c *fn.Call, id int64, _ struct{})
 }
 
 func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, id int64, req callerChange) (any, error) {
-	row, created, err := h.callerStore.Update(ctx, id, callers.Grants(req), c.Operator(""))
+	row, created, err := h.env.Callers.Update(ctx, id, callers.Grants(req), c.Operator(""))
 	return h.publishChanges(ctx, row, created), err
 }
 
 func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
 	token, hash := newToken()
-	row, err := h.callerStore.RotateToken(ctx, id, hash, c.Operator(""))
-	h.callerChanged(ctx, row.Name)
+	row, err := h.env.Callers.RotateToken(ctx, id, hash, c.Operator(""))
+	h.env.CallersChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
 
 func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
-	row, created, err := h.callerStore.Revoke(ctx, id, c.Operator(""))
+	row, created, err := h.env.Callers.Revoke(ctx, id, c.Operator(""))
 	return h.publishChanges(ctx, row, created), err
 }
 
@@ -169,7 +169,7 @@ func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller,
 	for _, other := range created {
 		response.AlsoChanged = append(response.AlsoChanged, other.Name)
 	}
-	h.callerChanged(ctx, append(response.AlsoChanged, row.Name)...)
+	h.env.CallersChanged(ctx, append(response.AlsoChanged, row.Name)...)
 	return response
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.adminStore.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Admin.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 
@@ -26,7 +26,7 @@ func (r *dismissRequest) Validate() []task.Field {
 
 func (h *handlers) dismiss(ctx context.Context, c *fn.Call, id int64, req dismissRequest) (any, error) {
 	c.Status(http.StatusNoContent)
-	return nil, h.adminStore.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
+	return nil, h.env.Admin.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
 }
 
 func deadLetterResponse(l store.DeadLetter) api.DeadLetterResponse {

@@ -36,13 +36,13 @@ func checkDefaultContent(bad *decode.Rules, content string, useTemplate bool) {
 }
 
 func (h *handlers) addDefault(ctx context.Context, c *fn.Call, req defaultRequest) (any, error) {
-	row, err := h.adminStore.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
+	row, err := h.env.Admin.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
 	return defaultResponse(row), err
 }
 
 // phone returns a phone number in the form in which it is stored, or "" if text is not a phone number.
 func (h *handlers) phone(text string) string {
-	number, _ := h.phones.Phone(text)
+	number, _ := h.env.Config.PhoneCountry.Phone(text)
 	return number
 }
 
@@ -56,12 +56,12 @@ func (r *defaultsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
-	rows, more, err := h.adminStore.Defaults(ctx, h.phone(req.PhoneNumber), req.IsSent, int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Admin.Defaults(ctx, h.phone(req.PhoneNumber), req.IsSent, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, defaultResponse, func(row admin.DefaultSMS) int32 { return row.ID }), err
 }
 
 func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
-	row, err := h.adminStore.Default(ctx, id)
+	row, err := h.env.Admin.Default(ctx, id)
 	return defaultResponse(row), err
 }
 
@@ -96,12 +96,12 @@ func (h *handlers) resetDefault(ctx context.Context, c *fn.Call, id int32, _ str
 }
 
 func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, id int32, edit func(*admin.DefaultSMS) error) (any, error) {
-	row, err := h.adminStore.EditDefault(ctx, id, c.Operator(""), edit)
+	row, err := h.env.Admin.EditDefault(ctx, id, c.Operator(""), edit)
 	return defaultResponse(row), err
 }
 
 func (h *handlers) deleteDefault(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
-	row, err := h.adminStore.DeleteDefault(ctx, id, c.Operator(""))
+	row, err := h.env.Admin.DeleteDefault(ctx, id, c.Operator(""))
 	return defaultResponse(row), err
 }
 

@@ -13,7 +13,7 @@ import (
 
 // overview returns the last snapshot if the database is unavailable. The field at is the time of the snapshot.
 func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
-	s, err := h.snapshot()
+	s, err := h.env.Snapshot()
 	if err != nil && s.At.IsZero() {
 		return nil, err
 	}

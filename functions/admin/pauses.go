@@ -26,7 +26,7 @@ func (r *queuesRequest) Validate() []task.Field {
 }
 
 func (h *handlers) queues(ctx context.Context, c *fn.Call, req queuesRequest) (any, error) {
-	queues, more, err := h.taskStore.Queues(ctx, c.Caller.Queues, req.After, decode.ValueOr(req.Limit, queuesPerPage))
+	queues, more, err := h.env.Tasks.Queues(ctx, c.Caller.Queues, req.After, decode.ValueOr(req.Limit, queuesPerPage))
 	page := fn.PageOf(queues, more, queueState, func(q tasks.QueueState) string { return q.Queue })
 	return api.QueuesResponse{Queues: page.Items, NextAfter: page.NextAfter}, err
 }
@@ -60,11 +60,11 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 	}
 	p := tasks.Pause{Queue: queue, Reason: req.Reason}
 	setIfGiven(&p.Until, req.Until)
-	p, err = h.taskStore.PauseQueue(ctx, p, c.Operator(req.Reason))
+	p, err = h.env.Tasks.PauseQueue(ctx, p, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	h.wakeSweepAt(p.Until)
+	h.env.WakeSweepAt(p.Until)
 	return pauseResponse(p), nil
 }
 
@@ -81,12 +81,12 @@ func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req resumeReques
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.taskStore.ResumeQueue(ctx, queue, c.Operator(req.Reason))
+	p, err := h.env.Tasks.ResumeQueue(ctx, queue, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	h.wakeClaims(queue, p.Pending)
-	h.wakeSweepAt(time.Now()) // sweep removes the row of the pause
+	h.env.WakeClaims(queue, p.Pending)
+	h.env.WakeSweepAt(time.Now()) // sweep removes the row of the pause
 	return api.ResumeQueueResponse{Queue: queue, PendingTasks: p.Pending}, nil
 }
 

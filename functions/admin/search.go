@@ -74,14 +74,14 @@ func (s *search) byID(ctx context.Context) error {
 	if err := s.addTasks(ctx, id); err != nil || s.readsOnlyTasks() {
 		return err
 	}
-	m, err := s.messageStore.ByID(ctx, id)
+	m, err := s.env.Messages.ByID(ctx, id)
 	if err == nil && (s.own() == nil || m.CallerID == s.c.Caller.ID) {
 		s.add("message", id.String(), m.Status.String())
 	}
 	if err = ignoreUnknown(err); err != nil {
 		return err
 	}
-	d, err := s.webhookStore.Delivery(ctx, id, s.own())
+	d, err := s.env.Webhooks.Delivery(ctx, id, s.own())
 	if err == nil {
 		s.add("delivery", id.String(), d.State)
 	}
@@ -91,7 +91,7 @@ func (s *search) byID(ctx context.Context) error {
 // addTasks adds the tasks that the caller may read.
 func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	for _, id := range ids {
-		t, err := s.taskStore.ByID(ctx, id)
+		t, err := s.env.Tasks.ByID(ctx, id)
 		if err = ignoreUnknown(err); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 
 // byNumber finds a phone number, a subscribe message and a claim.
 func (s *search) byNumber(ctx context.Context) error {
-	if number, problem := s.phones.Phone(s.text); problem == "" {
+	if number, problem := s.env.Config.PhoneCountry.Phone(s.text); problem == "" {
 		s.found.PhoneNumber = number
 	}
 	n, err := strconv.ParseInt(s.text, 10, 64)
@@ -112,7 +112,7 @@ func (s *search) byNumber(ctx context.Context) error {
 		return nil
 	}
 	if !s.readsOnlyTasks() {
-		l, err := s.subscribeStore.LogByID(ctx, n)
+		l, err := s.env.Subscribe.LogByID(ctx, n)
 		if err == nil && (s.own() == nil || l.CallerID == s.c.Caller.ID) && s.c.MayUseBusinessType(l.BusinessType) {
 			s.add("subscribe", s.text, "")
 		}
@@ -140,7 +140,7 @@ func (s *search) byName(ctx context.Context) error {
 	if s.own() != nil || s.c.LimitedToQueues() || !task.ValidUser(s.text) {
 		return nil
 	}
-	caller, err := s.callerStore.ByName(ctx, s.text, true)
+	caller, err := s.env.Callers.ByName(ctx, s.text, true)
 	if err == nil {
 		s.add("caller", strconv.FormatInt(caller.ID, 10), "")
 	}
@@ -149,7 +149,7 @@ func (s *search) byName(ctx context.Context) error {
 
 func (s *search) findTasks(ctx context.Context, criteria tasks.Search) error {
 	criteria.Queues = s.c.Caller.Queues
-	ids, complete, err := s.taskStore.Find(ctx, criteria)
+	ids, complete, err := s.env.Tasks.Find(ctx, criteria)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any, error) {
-	s, err := h.taskStore.Statistics(ctx)
+	s, err := h.env.Tasks.Statistics(ctx)
 	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.Counts), Subscribe: taskStatistics(s.Subscribe)}, err
 }
 

@@ -69,7 +69,7 @@ func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subsc
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
 	after, _ := parseTemplateCursor(req.After) // valid
-	templates, more, err := h.subscribeStore.Templates(ctx, after, decode.PageLimit(req.Limit))
+	templates, more, err := h.env.Subscribe.Templates(ctx, after, decode.PageLimit(req.Limit))
 	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
@@ -81,7 +81,7 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 	switch {
 	case c.LimitedToQueues(): // may not see the names of callers
 	case t.CallerID == builtInAdmin:
-		response.CallerName = h.username
+		response.CallerName = h.env.Config.Username
 	default:
 		response.CallerName = t.CallerName
 	}
@@ -104,10 +104,10 @@ func (h *handlers) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTem
 	if !validTemplateID(id) {
 		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
 	}
-	due, err := h.subscribeStore.ResumeTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
+	due, err := h.env.Subscribe.ResumeTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	h.wakeSweepAt(time.Now())
+	h.env.WakeSweepAt(time.Now())
 	return api.ResumeTemplateResponse{TemplateID: id, DueTasks: due}, nil
 }

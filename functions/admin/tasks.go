@@ -58,7 +58,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 		filter.CallerID = &c.Caller.ID
 	}
 	filter.Phone = h.phone(req.PhoneNumber)
-	found, err := h.taskStore.List(ctx, filter)
+	found, err := h.env.Tasks.List(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
 	for i, t := range found.Tasks {
 		page.Items[i] = adminTask(c, t)
@@ -109,7 +109,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 		return nil, err
 	}
 	before, _ := parseTimelineCursor(req.After) // valid
-	events, next, err := h.taskStore.Timeline(ctx, t.ID, before, eventsPerPage)
+	events, next, err := h.env.Tasks.Timeline(ctx, t.ID, before, eventsPerPage)
 	response := api.AdminTaskResponse{Task: adminTask(c, t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
@@ -129,7 +129,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 	if err != nil {
 		return tasks.Detail{}, err
 	}
-	t, err := h.taskStore.ByID(ctx, id)
+	t, err := h.env.Tasks.ByID(ctx, id)
 	if err == nil && (!c.MayUseQueue(t.Queue) || !readsAll(c) && t.CallerID != c.Caller.ID) {
 		err = task.Refuse(task.CodeNotFound, "no such task")
 	}
@@ -142,7 +142,7 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	if err := h.taskStore.RecordReveal(ctx, t.ID, c.Operator(req.Reason)); err != nil {
+	if err := h.env.Tasks.RecordReveal(ctx, t.ID, c.Operator(req.Reason)); err != nil {
 		return nil, err
 	}
 	return api.RevealResponse{TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content}, nil
@@ -158,13 +158,13 @@ func (r *repairRequest) Validate() []task.Field {
 
 func (h *handlers) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return h.taskStore.RetryFailed(ctx, id, c.Operator(req.Reason))
+		return h.env.Tasks.RetryFailed(ctx, id, c.Operator(req.Reason))
 	})
 }
 
 func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	by := c.Operator(req.Reason)
-	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.taskStore.Cancel(ctx, id, &by) })
+	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.env.Tasks.Cancel(ctx, id, &by) })
 }
 
 type resolveRequest api.ResolveRequest
@@ -183,7 +183,7 @@ func (r *resolveRequest) Validate() []task.Field {
 
 func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return h.taskStore.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
+		return h.env.Tasks.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
 	})
 }
 
@@ -195,7 +195,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 		return nil, err
 	}
 	if c.LimitedToQueues() {
-		switch before, err := h.taskStore.ByID(ctx, id); {
+		switch before, err := h.env.Tasks.ByID(ctx, id); {
 		case err != nil:
 			return nil, err
 		case !c.MayUseQueue(before.Queue):
@@ -207,7 +207,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 		return nil, err
 	}
 	if t.State == task.Pending {
-		h.wakeClaims(t.Queue, 1)
+		h.env.WakeClaims(t.Queue, 1)
 	}
 	return api.RepairResponse{
 		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),

@@ -21,7 +21,7 @@ func (r *templateRequest) Validate() []task.Field {
 }
 
 func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
-	t, err := h.adminStore.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
+	t, err := h.env.Admin.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
 	return templateResponse(t), err
 }
 
@@ -34,12 +34,12 @@ func (r *templatesRequest) Validate() []task.Field {
 }
 
 func (h *handlers) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
-	rows, more, err := h.adminStore.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Admin.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, templateResponse, func(t admin.Template) int32 { return t.ID }), err
 }
 
 func (h *handlers) template(ctx context.Context, _ *fn.Call, id int32, _ struct{}) (any, error) {
-	t, err := h.adminStore.Template(ctx, id)
+	t, err := h.env.Admin.Template(ctx, id)
 	return templateResponse(t), err
 }
 
@@ -58,7 +58,7 @@ func (r *templateChange) Validate() []task.Field {
 }
 
 func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, id int32, req templateChange) (any, error) {
-	t, err := h.adminStore.EditTemplate(ctx, id, c.Operator(""), func(t *admin.Template) {
+	t, err := h.env.Admin.EditTemplate(ctx, id, c.Operator(""), func(t *admin.Template) {
 		setIfGiven(&t.Name, req.TemplateName)
 		setIfGiven(&t.Content, req.TemplateContent)
 		setIfGiven(&t.Active, req.IsActive)
@@ -129,7 +129,7 @@ func (r *previewRequest) values() (map[string]string, []task.Field) {
 }
 
 func (h *handlers) previewTemplate(ctx context.Context, _ *fn.Call, id int32, req previewRequest) (any, error) {
-	t, err := h.adminStore.Template(ctx, id)
+	t, err := h.env.Admin.Template(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *prev
 		response.Problem = err.Error()
 		return response, nil
 	}
-	blocked, err := h.adminStore.Blocked(ctx, text)
+	blocked, err := h.env.Admin.Blocked(ctx, text)
 	if blocked {
 		response.Problem = "the content holds a blocked word"
 	}

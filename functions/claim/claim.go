@@ -39,7 +39,7 @@ var Function = fn.HTTP("claim", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	c := &claimer{tasks: env.Tasks, env: env, lease: time.Duration(cfg.LeaseMinutes) * time.Minute}
+	c := &claimer{env, time.Duration(cfg.LeaseMinutes) * time.Minute}
 	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second).Changes()
 	return fn.Routes{
 		"GET /api/v1/sms/tasks/pending":           claim,
@@ -62,7 +62,6 @@ const (
 )
 
 type claimer struct {
-	tasks *tasks.Store
 	env   *fn.Env
 	lease time.Duration
 }
@@ -236,7 +235,7 @@ func checkQueue(call *fn.Call, queue string) error {
 func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]tasks.Claimed, tasks.PendingByQueue, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	return c.tasks.Claim(ctx, want)
+	return c.env.Tasks.Claim(ctx, want)
 }
 
 // resumed returns a channel that fires when the pause of the queue expires, or nil if the queue has no pause with an end. So the poll
@@ -245,7 +244,7 @@ func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]task
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	p, _, err := c.tasks.QueuePause(ctx, queue)
+	p, _, err := c.env.Tasks.QueuePause(ctx, queue)
 	if err != nil || p.Until.IsZero() {
 		return nil, err
 	}
@@ -272,7 +271,7 @@ func (c *claimer) giveBack(call *fn.Call, want tasks.ClaimRequest, claimed []tas
 			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: why,
 		}}
 	}
-	_, errs := c.tasks.Report(reports)
+	_, errs := c.env.Tasks.Report(reports)
 	c.env.WakeClaims(want.Queue, len(claimed))
 	call.Log("given_back", len(claimed))
 	return errors.Join(errs...)
@@ -309,7 +308,7 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 	if err != nil {
 		return nil, err
 	}
-	lease, err := c.tasks.Extend(ctx, tasks.Extension{
+	lease, err := c.env.Tasks.Extend(ctx, tasks.Extension{
 		TaskID: id, AppID: req.AppID, CallerID: call.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), Sending: req.Sending,
 	}, call.Caller.Queues)
 	if err != nil {

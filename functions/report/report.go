@@ -25,7 +25,7 @@ var Function = fn.HTTP("report", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	r := &reporter{tasks: env.Tasks, env: env}
+	r := &reporter{env}
 	return fn.Routes{
 		"POST /api/v1/sms/report":       fn.JSON(fn.Sender, r.report).MaxBody(maxBody),
 		"POST /api/v1/sms/report/batch": fn.JSON(fn.Sender, r.batch).MaxBody(maxBatchBody).Timeout(30 * time.Second),
@@ -40,10 +40,7 @@ const (
 	maxRetryAfter = 7 * 24 * 3600 // seconds
 )
 
-type reporter struct {
-	tasks *tasks.Store
-	env   *fn.Env
-}
+type reporter struct{ env *fn.Env }
 
 type (
 	reportRequest api.ReportRequest
@@ -111,7 +108,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	if err != nil {
 		return nil, err
 	}
-	outs, errs := r.tasks.Report([]*tasks.Report{report})
+	outs, errs := r.env.Tasks.Report([]*tasks.Report{report})
 	if errs[0] != nil {
 		return nil, errs[0]
 	}
@@ -137,7 +134,7 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 		reports, indexes = append(reports, report), append(indexes, i)
 	}
 	c.Pause()
-	outs, errs := r.tasks.Report(reports)
+	outs, errs := r.env.Tasks.Report(reports)
 	for n, i := range indexes {
 		if errs[n] != nil {
 			results[i] = c.Item(nil, errs[n])

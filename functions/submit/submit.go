@@ -42,7 +42,7 @@ var Function = fn.HTTP("submit", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &submitter{tasks: env.Tasks, env: env, maxRetries: cfg.MaxRetries}
+	s := &submitter{env, cfg.MaxRetries}
 	return fn.Routes{
 		"POST /api/v1/sms/send":                  fn.Raw(fn.Submitter, s.send),
 		"POST /api/v1/sms/send/batch":            fn.Raw(fn.Submitter, s.sendBatch).MaxBody(maxBatchBody).Timeout(batchTimeout),
@@ -60,14 +60,13 @@ const (
 )
 
 type submitter struct {
-	tasks      *tasks.Store
 	env        *fn.Env
 	maxRetries int
 }
 
 func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 	sub := s.read(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
-	outs, errs := s.tasks.SubmitWithinQuota(c.Caller, []*tasks.Submission{sub})
+	outs, errs := s.env.Tasks.SubmitWithinQuota(c.Caller, []*tasks.Submission{sub})
 	c.Log("phone", task.MaskPhone(sub.Phone))
 	if errs[0] != nil {
 		return nil, errs[0]
@@ -105,7 +104,7 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api
 		subs[i] = s.readItem(c, item)
 	}
 	c.Pause()
-	outs, errs := s.tasks.SubmitWithinQuota(c.Caller, subs)
+	outs, errs := s.env.Tasks.SubmitWithinQuota(c.Caller, subs)
 	for i, out := range outs {
 		switch {
 		case errs[i] != nil:
@@ -134,7 +133,7 @@ func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission
 func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	sub := s.submission(c, c.Body)
 	sub.Refused = refusal
-	_, errs := s.tasks.Submit([]*tasks.Submission{sub})
+	_, errs := s.env.Tasks.Submit([]*tasks.Submission{sub})
 	if errs[0] != nil {
 		return errs[0]
 	}
@@ -263,7 +262,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if !task.ValidKey(key) {
 		return nil, task.Invalid([]task.Field{{Name: "key", Message: task.KeyRule}})
 	}
-	t, err := s.tasks.ByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
+	t, err := s.env.Tasks.ByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
 	return fn.TaskResponse(t), err
 }
 
@@ -277,7 +276,7 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 		operator := c.Operator("")
 		by = &operator
 	}
-	t.Task, err = s.tasks.Cancel(ctx, t.ID, by)
+	t.Task, err = s.env.Tasks.Cancel(ctx, t.ID, by)
 	return fn.TaskResponse(t), err
 }
 
@@ -287,7 +286,7 @@ func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (tasks.Detail, erro
 	if err != nil {
 		return tasks.Detail{}, err
 	}
-	t, err := s.tasks.ByID(ctx, id)
+	t, err := s.env.Tasks.ByID(ctx, id)
 	if err == nil && t.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return tasks.Detail{}, task.Refuse(task.CodeNotFound, "no such task")
 	}
