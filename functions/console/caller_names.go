@@ -39,7 +39,7 @@ func (p *page) nameCallers(ids ...api.ID) error {
 	return nil
 }
 
-// LinkCaller returns the name and page of a caller: the id instead of a name that the visitor may not read.
+// LinkCaller returns the name and the page of a caller. If the visitor may not read the name, it is the id.
 func (p *page) LinkCaller(id api.ID) callerLink {
 	name := p.callerNames[id]
 	switch {

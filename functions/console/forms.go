@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// storeRefusal stores err in p.Refusal if the page can still be shown, and reports whether it did. That is so after a GET whose
-// parameters the API refused, and after a POST whose change the API refused. After a POST, forms show the entered values.
+// storeRefusal stores err in p.Refusal and returns true if the page can still be shown: after a GET whose parameters the API refused,
+// or a POST whose change the API refused. After a POST, forms then show the entered values.
 func (p *page) storeRefusal(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {

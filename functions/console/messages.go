@@ -21,8 +21,7 @@ type messagesPage struct {
 	Kind string // state of the stuck messages: sending or sent
 }
 
-// messages lists the stuck messages if the visitor may read the messages of all callers. A submitter finds its messages by their
-// keys.
+// messages lists the stuck messages, if the visitor may read those of all callers. A submitter finds its messages by their keys.
 func (p *page) messages() error {
 	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
@@ -95,7 +94,7 @@ func (m messagePage) Redrives() int { return m.Epoch - 1 }
 
 func (p *page) message() error { return p.showMessage(nil) }
 
-// showMessage shows the message of the path. Its data is hidden unless revealed, by message ids, has it.
+// showMessage shows the message of the path. revealed has the data of messages by their ids; without it, the data is hidden.
 func (p *page) showMessage(revealed map[string]api.JSON) error {
 	response, err := get[api.MessageResponse](p, messagesPath+"/"+p.id(), nil)
 	if err != nil {

@@ -94,7 +94,7 @@ func (p *page) redirect(to string) error {
 	return nil
 }
 
-// done redirects to a page that shows the notice with this key.
+// done redirects to a page with a notice, which is a key of notices.
 func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, notice, "")) }
 
 // doneMany is done for a notice with a count.
@@ -163,8 +163,8 @@ func (p *page) render(status int, name, title string, content any) error {
 // parsedTemplates has the templates that pageTemplate has parsed, by "language/name".
 var parsedTemplates sync.Map
 
-// pageTemplate returns a template of a page together with the shared ones. It parses each on first use: parsing all at the
-// start would take 25 ms.
+// pageTemplate returns the template of a page. It parses each template on first use: parsing all of them at the start would take
+// 25 ms.
 func pageTemplate(language, name string) (*template.Template, error) {
 	key := language + "/" + name
 	if t, ok := parsedTemplates.Load(key); ok {
@@ -254,7 +254,7 @@ func (p *page) ReadsAll() bool { return p.May(fn.Viewer) && len(p.Caller.Queues)
 // id returns the {id} of the address, escaped for a path.
 func (p *page) id() string { return url.PathEscape(p.PathValue("id")) }
 
-// query returns those parameters of the address that are not empty.
+// query returns the parameters of the address that have these names and are not empty.
 func (p *page) query(names ...string) url.Values {
 	all, query := p.URL.Query(), url.Values{}
 	for _, name := range names {

@@ -20,7 +20,7 @@ func contractJSON() ([]byte, error) {
 	return json.Marshal(contract)
 }
 
-// node is a value of the contract. A missing value has no yaml.
+// node is a value of the contract. The yaml of a missing value is nil.
 type node struct {
 	yaml *yaml.Node
 	root *yaml.Node // of the contract
