@@ -28,13 +28,14 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (a
 	if err := c.Reserve(ctx, len(req.IDs)*message.MaxData); err != nil {
 		return nil, err
 	}
+	isMember := func(m messages.Detail) bool { // of the message's conversation
+		return m.Kind == message.User && (m.From == c.Caller.Name || m.Destination == c.Caller.Name)
+	}
 	revealed := api.MessageRevealResponse{Items: []api.RevealedMessage{}}
 	var ids []task.ID
 	for _, text := range req.IDs {
-		id, _ := task.ParseID(text)                                            // valid
-		m, err := h.readableMessage(ctx, c, id, func(m messages.Detail) bool { // also for both users of a conversation
-			return m.Kind == message.User && (m.From == c.Caller.Name || m.Destination == c.Caller.Name)
-		})
+		id, _ := task.ParseID(text) // valid
+		m, err := h.readableMessage(ctx, c, id, isMember)
 		if task.CodeOf(err) == task.CodeNotFound {
 			continue
 		}
