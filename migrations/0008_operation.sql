@@ -37,8 +37,8 @@ CREATE TABLE bulk_changes (
     request_id  varchar(50) NOT NULL,
     token_salt  bytea CHECK (octet_length(token_salt) <= 64),
     token_proof bytea CHECK (octet_length(token_proof) <= 64),
-    action      text NOT NULL CHECK (action IN ('cancel', 'retry', 'succeeded', 'failed', 'resend')),
-    filter      jsonb NOT NULL CHECK (octet_length(filter::text) <= 4096), -- json would accept texts that its operators cannot read, such as \u0000
+    action      text NOT NULL,
+    filter      jsonb NOT NULL, -- json would accept texts that its operators cannot read, such as \u0000
     reason      varchar(500) NOT NULL,
     matched     integer NOT NULL,
     place       uuid,
@@ -51,7 +51,8 @@ CREATE TABLE bulk_changes (
     stop_reason varchar(100),
     created_at  timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
-    CONSTRAINT bulk_changes_counters CHECK (least(matched, looked, changed, refused) >= 0)
+    CONSTRAINT bulk_changes_values CHECK (action IN ('cancel', 'retry', 'succeeded', 'failed', 'resend')
+        AND octet_length(filter::text) <= 4096 AND least(matched, looked, changed, refused) >= 0)
 );
 CREATE INDEX bulk_changes_running ON bulk_changes (leased_to, id) WHERE finished_at IS NULL;
 CREATE INDEX bulk_changes_finished ON bulk_changes (finished_at, id) WHERE finished_at IS NOT NULL;

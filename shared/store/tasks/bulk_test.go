@@ -353,8 +353,8 @@ func TestBulkChangeWithCountersAtTheirLimitDoesNotStopOthers(t *testing.T) {
 
 	for _, column := range []string{"looked", "changed", "refused"} {
 		_, err = hot.Exec(t.Context(), `update bulk_changes set `+column+` = -1 where id = $1`, b.ID.String())
-		require.ErrorContains(t, err, "bulk_changes_counters", column)
+		require.ErrorContains(t, err, "bulk_changes_values", column)
 	}
 	_, err = hot.Exec(t.Context(), `insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter, reason, matched) values (gen_random_uuid(), 0, 'x', 'x', 'cancel', '{}', 'x', -1)`)
-	require.ErrorContains(t, err, "bulk_changes_counters")
+	require.ErrorContains(t, err, "bulk_changes_values")
 }
