@@ -5,7 +5,7 @@ CREATE TABLE overview_totals (
     kind       smallint NOT NULL CHECK (kind BETWEEN 0 AND 10),
     key        smallint NOT NULL,
     name       text COLLATE "C" NOT NULL CHECK (octet_length(name) <= 255),
-    n          bigint NOT NULL,
+    n          bigint NOT NULL CHECK (n >= 0),
     seconds    double precision NOT NULL CHECK (seconds >= 0),
     last_at    timestamptz,
     counted_at timestamptz NOT NULL DEFAULT now(),
@@ -24,7 +24,8 @@ CREATE TABLE overview_throughput (
     submitted bigint NOT NULL,
     succeeded bigint NOT NULL,
     failed    bigint NOT NULL,
-    PRIMARY KEY (since, queue)
+    PRIMARY KEY (since, queue),
+    CONSTRAINT overview_throughput_counters CHECK (least(submitted, succeeded, failed) >= 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE overview_throughput IS 'Numbers of tasks submitted and finished in the five minutes that begin at since, by queue, with the names of overview_totals. Kept for a day.';
 

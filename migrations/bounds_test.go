@@ -104,6 +104,19 @@ func TestFunctionsCannotWriteNegativeIDs(t *testing.T) {
 	require.Empty(t, accepted, "extend the constraint <table>_bounds in a migration")
 }
 
+// Counters are added up, and the relay has all events of one row in memory.
+func TestFunctionsCannotWriteExtremeCounts(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, sandbox.NewDatabase(t))
+	for _, row := range [][3]string{
+		{"overview_totals", "n", "-1"}, {"overview_throughput", "submitted", "-1"}, {"overview_throughput", "succeeded", "-1"}, {"overview_throughput", "failed", "-1"},
+		{"event_outbox", "ids", "array_fill(gen_random_uuid(), array[10001])"},
+	} {
+		require.NotNil(t, tryInsert(t, conn, row[0], row[1], row[2]), "%s.%s", row[0], row[1])
+	}
+	require.Nil(t, tryInsert(t, conn, "event_outbox", "ids", "array_fill(gen_random_uuid(), array[10000])"))
+}
+
 // Go panics at the name of a state that it does not know: with one such row, pages that show it would fail.
 func TestFunctionsCannotWriteUnknownStates(t *testing.T) {
 	t.Parallel()
