@@ -67,8 +67,12 @@ func parseSettings(all map[string]string) (settings, error) {
 	}
 	var bad []error
 	var err error
-	if s.port, err = strconv.Atoi(cmp.Or(all["PORT"], "8000")); err != nil || s.port < 1 || s.port > 65535 {
-		bad = append(bad, fmt.Errorf("PORT is %q: it must be a number from 1 to 65535", all["PORT"]))
+	port := "APP_PORT"
+	if all["PORT"] != "" {
+		port = "PORT" // as for the server, it overrides APP_PORT
+	}
+	if s.port, err = strconv.Atoi(cmp.Or(all[port], "8000")); err != nil || s.port < 1 || s.port > 65535 {
+		bad = append(bad, fmt.Errorf("%s is %q: it must be a number from 1 to 65535", port, all[port]))
 	}
 	parseBool := func(name, defaultValue, accepted string) bool {
 		value, err := strconv.ParseBool(cmp.Or(all[name], defaultValue))

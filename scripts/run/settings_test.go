@@ -27,6 +27,17 @@ func TestParseSettingsDefaults(t *testing.T) {
 	require.Empty(t, s.databaseURL)
 }
 
+func TestPortOverridesAppPort(t *testing.T) {
+	t.Parallel()
+	for want, all := range map[int]map[string]string{1111: {"APP_PORT": "1111"}, 2222: {"APP_PORT": "1111", "PORT": "2222"}} {
+		s, err := parseSettings(all)
+		require.NoError(t, err)
+		require.Equal(t, want, s.port)
+	}
+	_, err := parseSettings(map[string]string{"APP_PORT": "eighty"})
+	require.EqualError(t, err, `APP_PORT is "eighty": it must be a number from 1 to 65535`)
+}
+
 func TestEnvironmentOverridesDotEnv(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile(".env", []byte("PORT=1111\nDEMO_SENDER=false\nMAX_RETRY_COUNT=7\n"), 0o600))
