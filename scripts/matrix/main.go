@@ -52,7 +52,7 @@ func matrix(ctx context.Context, majors, packages []string, pattern string) erro
 			return errors.New("interrupted")
 		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("Postgres %s: go test: %w", versions[i], err))
+			failed = append(failed, fmt.Errorf("tests on Postgres %s: %w", versions[i], err))
 		}
 	}
 	return errors.Join(failed...)
