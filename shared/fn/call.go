@@ -30,7 +30,6 @@ type Call struct {
 	header       http.Header
 	status       int
 	attrs        []slog.Attr
-	events       *EventWriter // of a Stream
 	slot         *slot
 
 	correlation string // client_msg_id of the frame of a Socket
@@ -153,3 +152,9 @@ func (c *Call) TryReserve(n int) error { return c.memory.tryReserve(int64(n)) }
 
 // Unreserve releases all memory that the call has reserved. A long poll calls it before it waits.
 func (c *Call) Unreserve() { c.memory.resize(0) }
+
+// AcquireRead waits until fewer than readsAtOnce of the caller's streams and sockets read events.
+// done releases the slot.
+func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
+	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
+}

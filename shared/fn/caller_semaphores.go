@@ -57,9 +57,3 @@ func (c *callerSemaphores) acquire(ctx context.Context, caller string) (done fun
 	}
 	return func() { s.free.Release(1); leave() }, nil
 }
-
-// AcquireRead waits until fewer than readsAtOnce of the caller's streams and sockets read events.
-// done releases the slot.
-func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
-	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
-}

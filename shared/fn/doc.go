@@ -1,7 +1,7 @@
 // Package fn is the server around the functions: it authenticates calls, limits them, decodes
 // requests, writes responses, log lines and metrics, serves probes, and drains at the end. A
 // function declares its routes and the roles that may call them. Pages for browsers are handled by
-// request.page. Every call of the API takes the same steps (request.run in mux.go):
+// request.page. Every call of the API takes the same steps (request.run):
 //
 //	route -> request id -> origin check -> authentication -> role check -> slot -> memory ->
 //	body -> caller checked again -> decode -> handler -> response -> one log line
@@ -60,12 +60,13 @@
 //
 // # Files
 //
-//	calls:             mux, request, response, errors, call, route, batch, wire, function
+//	calls:             handler, run, mux, function, route, request, new_request, request_body,
+//	                   request_slot, request_end, response, errors, call, batch, wire
 //	callers:           authenticate, stream_token, revocation, role, source_address
 //	limits:            call_limiter, caller_semaphores, memory_budget, body_reader
-//	browsers:          page, cors, cross_origin
+//	browsers:          page, visit, session, cors, cross_origin
 //	CloudEvents:       event
-//	streams and polls: stream, socket, socket_limits, upgrade
-//	the process:       env, settings, serve, register, durability, probes, health, metrics,
-//	                   snapshot, alert_check, standard_log, version
+//	streams and polls: stream, event_writer, socket, with_socket, socket_limits, upgrade, waiters
+//	the process:       env, new_env, wake, alert_check, snapshot, settings, serve, register,
+//	                   durability, probes, health, metrics, standard_log, version
 package fn

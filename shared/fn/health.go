@@ -1,21 +1,12 @@
 package fn
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
-	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/store"
 )
-
-// newDatabaseProbe returns a check of the database. It runs at most once a second, so that
-// probes do not load the database.
-func newDatabaseProbe(ping func(context.Context) error) *cache.Value[struct{}] {
-	return &cache.Value[struct{}]{Timeout: 2 * time.Second, Read: func(ctx context.Context) (struct{}, error) { return struct{}{}, ping(ctx) }}
-}
 
 // alive never fails: a process that responds is alive.
 func alive() error { return nil }

@@ -17,7 +17,6 @@ const MaxEventBatch = 2 << 20
 const (
 	defaultMaxBody = 64 << 10
 	eventMaxBody   = 1 << 20
-	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
 	maxTimeout     = httpserver.WriteTimeout - 10*time.Second // 10 s are left for writing the response
 )
@@ -30,7 +29,6 @@ type Route struct {
 	timeout      time.Duration
 	event        bool
 	batch        bool // accepts batches of events
-	stream       bool
 	listRole     bool // the handler reads with SENDONCE_READ_ROLE, the database role of lists
 	changesState bool // a GET changes state
 	withinQueues bool // see WithinQueues
@@ -38,9 +36,10 @@ type Route struct {
 	token        bool // see TokenInURL
 	handle       func(ctx context.Context, c *Call) (any, error)
 
-	page          func(w http.ResponseWriter, v *Visit)               // instead of handle, see Page
-	socket        func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket can be opened
-	socketOrigins []string                                            // of web pages that may open it, in addition to the service's own
+	stream        func(ctx context.Context, c *Call, w *EventWriter) error // instead of handle, see Stream
+	page          func(w http.ResponseWriter, v *Visit)                    // instead of handle, see Page
+	socket        func(ctx context.Context, c *Call, s *Socket) error      // nil unless a WebSocket can be opened
+	socketOrigins []string                                                 // of web pages that may open it, in addition to the service's own
 }
 
 // MaxBody sets the largest body in bytes, 64 KiB by default. A larger one gets 413.
@@ -115,14 +114,6 @@ func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Rout
 
 func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route {
 	return Route{roles: []Role{role}, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
-}
-
-// mountedRoute is a route that is registered in the mux under a pattern.
-type mountedRoute struct {
-	Route
-	mux      *mux
-	function string
-	pattern  string
 }
 
 // bodyCharge returns the memory to charge for a body of n bytes.

@@ -45,27 +45,3 @@ func (s *snapshots) readNow(ctx context.Context) (overview.Snapshot, error) {
 	s.last.Store(&snapshot)
 	return snapshot, nil
 }
-
-// Snapshot returns the state of everything, read at most once in snapshotKeep for all callers, who must not change it.
-// After an error it returns the last snapshot with the error; its At is when it was read, zero if there is none.
-func (e *Env) Snapshot() (overview.Snapshot, error) {
-	snapshot, err := e.snapshots.current.Get()
-	if err == nil {
-		return snapshot, nil
-	}
-	if last := e.snapshots.last.Load(); last != nil {
-		snapshot = *last
-	}
-	return snapshot, err
-}
-
-// readSnapshot updates the counters and reads a snapshot. If the counters cannot be updated, the rest is still current.
-func (e *Env) readSnapshot(ctx context.Context) (overview.Snapshot, error) {
-	counting, cancel := context.WithTimeout(ctx, countTimeout)
-	err := e.Stores.Overview.Count(counting, overview.Lag)
-	cancel()
-	if err != nil && ctx.Err() == nil {
-		e.Log.Warn("the counters of the overview stand still", "cause", err.Error())
-	}
-	return e.Stores.Overview.Read(ctx)
-}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/auth"
-	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -29,26 +28,6 @@ const (
 	pongTimeout  = bodyTimeout + defaultTimeout + 5*time.Second
 	closeTimeout = 5 * time.Second // for the client's part of an orderly end
 )
-
-// WithSocket also lets clients upgrade a Stream route to a WebSocket (RFC 6455, HTTP/1.1). Roles,
-// timeout and drain are those of the stream. A socket counts as a stream, and each of its frames
-// as a call while it is handled. origins are the origins of web pages that may open a socket, in
-// addition to the service's own.
-//
-// An error that handle returns before it calls Open is sent as on every route. After Open, the
-// socket is closed when handle returns, with a close code for its error.
-func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
-	plan := decode.PlanOf[Req]()
-	r.socketOrigins = origins
-	r.socket = func(ctx context.Context, c *Call, s *Socket) error {
-		var req Req
-		if err := plan.Parameters(c.request(), &req); err != nil {
-			return err
-		}
-		return handle(ctx, c, req, s)
-	}
-	return r
-}
 
 // FrameHandler handles one text frame of a client, c.Body, as a call with its own deadline, log line
 // and metrics. The response is sent as JSON, an error as a SocketFrame with the event
@@ -91,22 +70,6 @@ type Socket struct {
 	flood error                 // errControls or errParts, if the client sent too many of them
 	close *websocket.CloseError // why the service ends the socket, unless its time is up
 	sent  int                   // bytes
-}
-
-// socket runs the handler of a WebSocket until ctx ends, and returns the error to respond with or to log.
-func (req *request) socket(ctx context.Context, p *mountedRoute) error {
-	if err := req.checkUpgrade(p.socketOrigins); err != nil {
-		return err
-	}
-	ctx, cancel := req.whileAdmitted(ctx)
-	defer cancel(nil)
-	s := &Socket{req: req, ctx: ctx, cancel: cancel, frameLock: make(chan struct{}, 1)}
-	defer func() {
-		if s.conn != nil {
-			_ = s.conn.CloseNow() // of a handler that panics; it does nothing after end
-		}
-	}()
-	return s.end(p.socket(ctx, &req.call, s))
 }
 
 // Open responds with 101 and begins to read frames of at most maxFrame bytes.
@@ -176,6 +139,27 @@ func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 		s.close = &websocket.CloseError{Code: code, Reason: reason}
 	}
 	s.cancel(nil)
+}
+
+// control counts a ping or a pong, and reports whether it may get a reply.
+func (s *Socket) control() bool {
+	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
+		s.controlsSince, s.controls = now, 0
+	}
+	if s.controls++; s.controls > maxControls {
+		s.flooded(errControls)
+		return false
+	}
+	return true
+}
+
+// flooded ends the socket and stops reading from it.
+func (s *Socket) flooded(err error) {
+	s.raw.end(0)
+	s.closeWith(websocket.StatusPolicyViolation, err.Error())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flood = cmp.Or(s.flood, err)
 }
 
 // ping keeps proxies from closing the socket as idle, and detects a lost client.

@@ -2,7 +2,6 @@ package fn
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -10,8 +9,6 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/sendonce/sendonce/shared/httpserver"
 )
@@ -30,27 +27,6 @@ var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
 )
-
-// control counts a ping or a pong, and reports whether it may get a reply.
-func (s *Socket) control() bool {
-	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
-		s.controlsSince, s.controls = now, 0
-	}
-	if s.controls++; s.controls > maxControls {
-		s.flooded(errControls)
-		return false
-	}
-	return true
-}
-
-// flooded ends the socket and stops reading from it.
-func (s *Socket) flooded(err error) {
-	s.raw.end(0)
-	s.closeWith(websocket.StatusPolicyViolation, err.Error())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.flood = cmp.Or(s.flood, err)
-}
 
 // meteredConn is the connection of a socket. It limits the bytes that are read from it.
 type meteredConn struct {

@@ -1,25 +1,18 @@
 package fn
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 const (
-	streamTimeout      = 50 * time.Second
-	maxStream          = time.Hour
-	heartbeat          = 15 * time.Second // less than any proxy waits for a silent response
-	clientWriteTimeout = 10 * time.Second // of one event
+	streamTimeout = 50 * time.Second
+	maxStream     = time.Hour
 )
 
 // Stream returns a route that responds with server-sent events (text/event-stream) until handle
@@ -31,127 +24,15 @@ const (
 // only logged.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
 	plan := decode.PlanOf[Req]()
-	r := newRoute(role, func(ctx context.Context, c *Call) (any, error) {
+	r := newRoute(role, nil).Timeout(streamTimeout)
+	r.stream = func(ctx context.Context, c *Call, w *EventWriter) error {
 		var req Req
 		if err := plan.Parameters(c.request(), &req); err != nil {
-			return nil, err
+			return err
 		}
-		return nil, handle(ctx, c, req, c.events)
-	}).Timeout(streamTimeout)
-	r.stream = true
+		return handle(ctx, c, req, w)
+	}
 	return r
-}
-
-// EventWriter writes the events of one stream. The first write sends status 200. Each write is
-// flushed. If the client does not read it within 10 s, the stream ends, so no events are buffered
-// for a slow client. Send copies its data: reserve memory for both copies of large data. A heartbeat
-// is sent 15 s after the last write. After an error the client is lost: all further writes return
-// the same error.
-type EventWriter struct {
-	req *request
-	out *http.ResponseController
-
-	ctx    context.Context // the handler's
-	cancel context.CancelCauseFunc
-
-	mu    sync.Mutex
-	beat  *time.Timer // nil until the stream has begun
-	err   error       // of the first failed write
-	ended bool
-}
-
-// Send sends one event of the type event. After a broken connection the client sends id to resume.
-// Neither may have a line break. If the caller was revoked or changed, nothing is sent, and the
-// stream ends.
-func (w *EventWriter) Send(id, event string, data []byte) error {
-	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	b.Grow(len(id) + len(event) + len(data) + 64)
-	fmt.Fprintf(&b, "id: %s\nevent: %s\n", id, event)
-	if bytes.IndexByte(data, '\r') >= 0 { // ReplaceAll always makes a copy
-		data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
-		data = bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
-	}
-	for line := range bytes.SplitSeq(data, []byte("\n")) {
-		b.WriteString("data: ")
-		b.Write(line)
-		b.WriteByte('\n')
-	}
-	b.WriteByte('\n')
-	return w.write(b.Bytes())
-}
-
-// Mark sends the id to resume from without an event. If it is sent before the first event, a client whose
-// connection breaks early misses nothing.
-func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
-
-// Comment sends a line for people; clients ignore it.
-func (w *EventWriter) Comment(text string) error {
-	return w.write([]byte(": " + strings.NewReplacer("\r", " ", "\n", " ").Replace(text) + "\n\n"))
-}
-
-func (w *EventWriter) write(chunk []byte) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended || w.err != nil {
-		return cmp.Or(w.err, errors.New("the stream has ended"))
-	}
-	if w.beat == nil {
-		w.begin()
-	}
-	if err := w.push(chunk); err != nil {
-		w.err = fmt.Errorf("write the stream: %w", err)
-		w.cancel(nil)
-	}
-	w.beat.Reset(heartbeat)
-	return w.err
-}
-
-// begin sends status 200; mu is held.
-func (w *EventWriter) begin() {
-	w.req.call.dropHeaders()
-	h := w.req.w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
-	w.req.status = http.StatusOK
-	w.req.w.WriteHeader(http.StatusOK)
-	w.beat = time.AfterFunc(heartbeat, func() { _ = w.write([]byte(":\n\n")) }) // write records its error and ends the handler
-}
-
-// push writes and flushes; mu is held.
-func (w *EventWriter) push(chunk []byte) error {
-	if err := w.setWriteDeadline(time.Now().Add(clientWriteTimeout)); err != nil {
-		return err
-	}
-	n, err := w.req.w.Write(chunk)
-	w.req.bytes += n
-	if err == nil {
-		err = w.out.Flush()
-	}
-	return err
-}
-
-func (w *EventWriter) setWriteDeadline(deadline time.Time) error {
-	if err := w.out.SetWriteDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
-}
-
-// end makes further writes fail, and returns the error of the first failed one. The rest of the
-// response, and later responses on the connection, get the usual write deadline.
-func (w *EventWriter) end() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.beat != nil && !w.ended {
-		w.beat.Stop()
-		_ = w.setWriteDeadline(time.Now().Add(httpserver.WriteTimeout)) // fails on a connection that has ended
-	}
-	w.ended = true
-	return w.err
 }
 
 // stream runs the handler of a stream until ctx ends, and returns the error to respond with.
@@ -160,8 +41,7 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	defer cancel(nil)
 	w := &EventWriter{req: req, ctx: ctx, out: http.NewResponseController(req.w), cancel: cancel}
 	defer w.end() // also of a handler that panics
-	req.call.events = w
-	_, err := p.handle(ctx, &req.call)
+	err := p.stream(ctx, &req.call, w)
 	refusal := revocationOf(ctx)
 	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded is a timeout of the host's server
 	refusedAtStart := refusal != nil && req.status == 0

@@ -1,0 +1,101 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/sendonce/sendonce/shared/auth"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/cache"
+	"github.com/sendonce/sendonce/shared/settings"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/callers"
+	"github.com/sendonce/sendonce/shared/store/maintenance"
+	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/waiters"
+)
+
+// NewEnv returns the Env of a process. It does not use the network. Some zero fields of cfg get
+// their defaults (see settings.Config.SetDefaults). The caller must call Close.
+func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
+	cfg.SetDefaults()
+	env := &Env{
+		Config: cfg, Log: log, alerts: cfg.Alerts.Rules(), waiters: waiters.New(),
+		limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
+		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()),
+		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress),
+	}
+	env.sessionKeys = sync.OnceValue(func() store.Keys {
+		keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
+		return keys
+	})
+	env.metrics = sync.OnceValue(env.newMetrics)
+	var err error
+	var hash *auth.PasswordHash
+	if cfg.PasswordHash != "" {
+		if hash, err = auth.ParsePasswordHash(cfg.PasswordHash); err != nil {
+			return nil, &bus.SettingError{Name: "BASIC_AUTH_PASSWORD_HASH", Message: err.Error()}
+		}
+	}
+	cfg.Bus.AcceptStream, cfg.Bus.AcceptShards = cfg.TwoPhase.Stream, cfg.TwoPhase.Shards
+	if env.bus, err = bus.Open(cfg.Bus, log); err != nil {
+		return nil, err
+	}
+	if cfg.DatabaseURL == "" {
+		env.auth = auth.New(cfg.Username, cfg.Password, hash, withoutDatabase{}, nil, log)
+		env.database = newDatabaseProbe(func(context.Context) error { return errNoDatabase })
+		return env, nil
+	}
+	storesCfg := storesConfig(&cfg)
+	storesCfg.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
+	storesCfg.OnAlert = env.logAlert
+	storesCfg.OnPending = env.WakeClaims
+	if env.alerts.FailureRate.On() {
+		storesCfg.OnFailed = env.scheduleAlertCheck
+	}
+	db, all, err := stores.Open(storesCfg)
+	if err != nil {
+		return nil, err
+	}
+	env.db, env.Stores = db, all
+	env.snapshots = newSnapshots(env.readSnapshot)
+	env.auth = auth.New(cfg.Username, cfg.Password, hash, all.Callers, env.watchCallers, log)
+	env.database = newDatabaseProbe(db.Ping)
+	return env, nil
+}
+
+func storesConfig(c *settings.Config) stores.Config {
+	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has checked them
+	return stores.Config{
+		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf, Keys: keys,
+		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Alerts: c.Alerts.Rules(),
+		Keep:    maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+		Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks,
+		OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
+	}
+}
+
+// withoutDatabase is the source of callers where DATABASE_URL is not set.
+type withoutDatabase struct{}
+
+var errNoDatabase = errors.New("DATABASE_URL is not set")
+
+func (withoutDatabase) ByName(context.Context, string, bool) (callers.Caller, error) {
+	return callers.Caller{}, errNoDatabase
+}
+
+func (withoutDatabase) Existing(context.Context, []string) ([]string, error) {
+	return nil, errNoDatabase
+}
+
+// newDatabaseProbe returns a check of the database. It runs at most once a second, so that
+// probes do not load the database.
+func newDatabaseProbe(ping func(context.Context) error) *cache.Value[struct{}] {
+	return &cache.Value[struct{}]{Timeout: 2 * time.Second, Read: func(ctx context.Context) (struct{}, error) { return struct{}{}, ping(ctx) }}
+}

@@ -1,0 +1,104 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/trigger"
+)
+
+// readBody reads the whole body, at most the route's maxBody, once there is memory for it. The body
+// must arrive within bodyTimeout of the start of the call. This deadline is removed before the
+// handler runs: it would cancel the context of a long poll.
+func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
+	if req.r.ContentLength > p.maxBody {
+		return tooLarge(p.maxBody)
+	}
+	if req.r.Body == nil || req.r.Body == http.NoBody {
+		req.bodyRead = true
+		return req.setReadDeadline(time.Time{})
+	}
+	reader, began := bodyReader{memory: req.call.memory, charge: p.bodyCharge}, time.Now()
+	body, err := reader.read(ctx, http.MaxBytesReader(req.w, req.r.Body, p.maxBody), req.r.ContentLength, func() error {
+		return req.setReadDeadline(req.start.Add(bodyTimeout + time.Since(began))) // the wait for memory does not count
+	})
+	if err != nil {
+		return bodyError(err, p)
+	}
+	req.bodyRead = true
+	if err := req.setReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	req.call.Body = body
+	return checkContentType(req.r.Header, &p.Route)
+}
+
+// readUncharged reads a small body for which no memory is charged, within bodyTimeout.
+func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
+	if req.r.ContentLength > p.maxBody {
+		return nil, tooLarge(p.maxBody)
+	}
+	if err := req.setReadDeadline(req.start.Add(bodyTimeout)); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(req.w, req.r.Body, p.maxBody))
+	if err != nil {
+		return nil, bodyError(err, p)
+	}
+	req.bodyRead = true
+	return body, req.setReadDeadline(time.Time{})
+}
+
+// bodyError returns the error to respond with when the body could not be read.
+func bodyError(err error, p *mountedRoute) error {
+	var large *http.MaxBytesError
+	var refused *task.Error
+	switch {
+	case errors.As(err, &large):
+		return tooLarge(p.maxBody)
+	case errors.As(err, &refused):
+		return refused
+	case p.event: // not a 4xx, which would make the event a dead letter
+		return errors.Join(Busy("the body did not arrive in full; repeat the same call later"), err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
+	default:
+		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
+	}
+}
+
+func (req *request) setReadDeadline(deadline time.Time) error {
+	err := http.NewResponseController(req.w).SetReadDeadline(deadline)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("read deadline: %w", err)
+	}
+	return nil
+}
+
+// checkContentType checks the type of a body of JSON; the handlers of pages parse theirs.
+func checkContentType(h http.Header, r *Route) error {
+	if r.page != nil {
+		return nil
+	}
+	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return task.Refuse(codeUnsupportedMediaType, "the body must not have a Content-Encoding")
+	}
+	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
+	charset, hasCharset := params["charset"]
+	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && kind == trigger.BatchType
+	if err != nil || !ok || hasCharset && !strings.EqualFold(charset, "utf-8") {
+		return task.Refuse(codeUnsupportedMediaType, "Content-Type must be application/json in UTF-8")
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package fn
+
+import (
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/waiters"
+)
+
+// RegisterWaiter registers a long poll for tasks of the queue. The first call subscribes to the
+// wake-ups of other processes. After a gap in that subscription only the oldest poll of each queue
+// is woken: otherwise a thousand polls would query at once, and an app that gets tasks claims again.
+func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
+	e.subscribeQueues.Do(func() {
+		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
+	})
+	return e.waiters.Register(queue)
+}
+
+// WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of this
+// process first, then those of other processes. Call it after the commit. It never blocks.
+func (e *Env) WakeClaims(queue string, n int) {
+	if e.alerts.Backlog.On() {
+		e.scheduleAlertCheck()
+	}
+	if n -= e.waiters.Notify(queue, n); n > 0 {
+		e.bus.Wake(bus.QueueSubject(queue), n)
+	}
+}
