@@ -8,18 +8,11 @@ import (
 	"crypto/subtle"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"time"
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/task"
-)
-
-// The codes of refused logins.
-const (
-	CodeUnauthenticated = "unauthenticated"
-	CodeTooManyAttempts = "too_many_attempts"
 )
 
 // ErrCredentials refuses a call without valid credentials.
@@ -52,14 +45,6 @@ func New(username, password string, hash *PasswordHash, source Source, onFound f
 	}
 }
 
-// Login has the credentials of one call.
-type Login struct {
-	Name, Password string
-	Address        netip.Prefix // all addresses of the client
-	Began          time.Time    // when the call arrived
-	List           bool         // the call is for a list: it reads with the database role of lists
-}
-
 // Authenticate returns the caller of a login. The error is ErrCredentials, or has the code CodeTooManyAttempts or
 // task.CodeServerBusy.
 func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers.Caller, error) {
@@ -70,11 +55,6 @@ func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers
 	a := au.limiter.begin(login)
 	caller, err := au.verify(ctx, login, admin, a)
 	return caller, a.end(ctx, err)
-}
-
-// busy is the refusal of a call that may succeed a moment later.
-func busy(message string) *task.Error {
-	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
 }
 
 // verify returns the caller of the name and password. The built-in admin is not looked up in the
