@@ -7,21 +7,9 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/sendonce/sendonce/shared/task"
-	"github.com/sendonce/sendonce/shared/text"
-)
-
-const (
-	maxDepth  = 20
-	tooDeep   = "must not be nested deeper than 20 levels"
-	maxFields = 200 // bad fields in one response: a few bytes of a request can cause each
-
-	maxElements = 10_000 // of one list or object
-	tooMany     = "must have at most 10000 elements"
 )
 
 // Object fills dst, a pointer to a struct, from one JSON object. The error names every bad
@@ -69,20 +57,6 @@ func (p *Plan) Parameters(r Request, dst any) *task.Error {
 		d.body(p, r.Body, dst)
 	}
 	return d.finish(dst)
-}
-
-// decoder checks types and values. body checks the syntax first, so the other methods rely on it.
-type decoder struct {
-	raw  []byte
-	pos  int
-	path []step
-	bad  []task.Field
-}
-
-// step is one level of the path to the current value.
-type step struct {
-	name  string
-	index int // in a list, if name is ""
 }
 
 func (d *decoder) body(p *Plan, raw []byte, dst any) {
@@ -134,53 +108,4 @@ func overlaps(a, b string) bool {
 		a, b = b, a
 	}
 	return strings.HasPrefix(b, a) && (len(a) == len(b) || b[len(a)] == '.' || b[len(a)] == '[')
-}
-
-func (d *decoder) failBody(message string) { d.note("body", message) }
-
-// fail records that the value at path is bad.
-func (d *decoder) fail(message string) {
-	if len(d.bad) > maxFields {
-		return
-	}
-	var name strings.Builder
-	for i, s := range d.path {
-		switch {
-		case s.name == "":
-			name.WriteString("[" + strconv.Itoa(s.index) + "]")
-		case i > 0:
-			name.WriteString("." + printable(s.name))
-		default:
-			name.WriteString(printable(s.name))
-		}
-	}
-	if name.Len() == 0 {
-		name.WriteString("body")
-	}
-	d.note(name.String(), message)
-}
-
-// note records a bad field, unless its name has one already.
-func (d *decoder) note(name, message string) {
-	if slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == name }) {
-		return
-	}
-	switch {
-	case len(d.bad) < maxFields:
-		d.bad = append(d.bad, task.Field{Name: name, Message: message})
-	case len(d.bad) == maxFields:
-		d.bad = append(d.bad, task.Field{Name: "body", Message: "has further bad fields"})
-	}
-}
-
-// failAt records that a member of the value at path is bad.
-func (d *decoder) failAt(name, message string) {
-	d.path = append(d.path, step{name: name})
-	d.fail(message)
-	d.path = d.path[:len(d.path)-1]
-}
-
-// printable returns a name that the caller wrote, safe for an error message.
-func printable(name string) string {
-	return text.Cut(text.Printable(name, unicode.ReplacementChar), 64)
 }

@@ -12,6 +12,11 @@ const (
 	badTime = "must be an RFC 3339 time such as 2023-12-01T10:00:00Z"
 )
 
+const (
+	maxDepth = 20
+	tooDeep  = "must not be nested deeper than 20 levels"
+)
+
 func (d *decoder) space() {
 	for d.pos < len(d.raw) {
 		switch d.raw[d.pos] {

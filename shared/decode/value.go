@@ -12,6 +12,11 @@ import (
 	"strings"
 )
 
+const (
+	maxElements = 10_000 // of one list or object
+	tooMany     = "must have at most 10000 elements"
+)
+
 // value decodes the JSON value at pos into v and moves pos behind it.
 func (d *decoder) value(p *Plan, v reflect.Value) {
 	c := d.raw[d.pos]
