@@ -13,6 +13,10 @@ const (
 	// the beginning of the next request, of which so at most maxRead bytes are not counted.
 	maxRead    = 512
 	readBuffer = 4 << 10 // the buffer of net/http: only a body of known length is read in larger pieces
+
+	// CloseDelay passes before a connection is closed whose client may still send: closing it
+	// while unread bytes arrive would lose the last response.
+	CloseDelay = 500 * time.Millisecond
 )
 
 // errHeaderLines is a net.OpError because net/http sends no response to one.

@@ -20,10 +20,6 @@ const (
 
 	// WriteTimeout limits the time from the header of a request to the end of its response.
 	WriteTimeout = 60 * time.Second
-
-	// CloseDelay passes before a connection is closed whose client may still send: closing it
-	// while unread bytes arrive would lose the last response.
-	CloseDelay = 500 * time.Millisecond
 )
 
 // Server is made by New.
