@@ -87,11 +87,6 @@ func producer() string {
 	return name
 }
 
-const (
-	durabilityTTL = time.Minute // how long the durability is used before it is read again
-	lookUpTimeout = 2 * time.Second
-)
-
 // durability returns the failures that an accepted message is known to survive before it is saved.
 // If the settings require more, the error is bus.ErrUnavailable, and no message may be accepted.
 func (in *Intake) durability() (bus.Durability, error) {

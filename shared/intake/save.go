@@ -1,0 +1,33 @@
+package intake
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store/messages"
+)
+
+// save commits a message and returns ack saved.
+func (in *Intake) save(m *messages.Submission) (Submitted, error) {
+	queued := time.Now()
+	results, errs := in.messages.Submit([]*messages.Submission{m})
+	in.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
+	if errs[0] != nil {
+		return Submitted{}, errs[0]
+	}
+	result := results[0]
+	if result.Refused != nil {
+		return Submitted{}, result.Refused
+	}
+	if result.State == message.Sending.String() { // also for a repeat: the process of the first call may have died before
+		in.env.WakeForMessage(m.To.Kind)
+	}
+	return Submitted{
+		Ack: api.MessageAck{
+			ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckSaved,
+			Status: int(result.Status), State: result.State, Archived: result.Archived,
+		},
+		SavedAt: result.SavedAt, Replayed: result.Replayed,
+	}, nil
+}
