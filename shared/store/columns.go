@@ -3,10 +3,7 @@ package store
 import (
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Column returns a field of every row, as an array parameter of a statement.
@@ -16,23 +13,6 @@ func Column[R, V any](rows []R, field func(R) V) []V {
 		values[i] = field(row)
 	}
 	return values
-}
-
-// CollectSet reads rows of one column into set. It is for QueuedQuery.Query.
-func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var k K
-		return Each(rows, []any{&k}, func() { set[k] = true })
-	}
-}
-
-// CollectTimes reads rows of an id and a time into times.
-func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var id task.ID
-		var at time.Time
-		return Each(rows, []any{&id, &at}, func() { times[id] = at })
-	}
 }
 
 // OrNull returns nil, which is null in SQL, for a zero value.

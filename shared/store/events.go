@@ -1,43 +1,11 @@
 package store
 
 import (
-	"errors"
-	"slices"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// EventMode selects which changes of tasks are published as events.
-type EventMode int8
-
-// The modes.
-const (
-	NoEvents    EventMode = iota
-	FinalEvents           // succeeded and failed
-	AllEvents             // every change of state
-)
-
-// Decode reads none, final or all, as a setting.
-func (m *EventMode) Decode(text string) error {
-	i := slices.Index([]string{"none", "final", "all"}, text)
-	if i < 0 {
-		return errors.New("must be none, final or all")
-	}
-	*m = EventMode(i)
-	return nil
-}
-
-// Pick returns withEvents, the statement that also writes events, if the mode publishes every
-// change. Otherwise it returns plain, which takes less time to plan.
-func (m EventMode) Pick(plain, withEvents string) string {
-	if m == AllEvents {
-		return withEvents
-	}
-	return plain
-}
 
 // HasEndpoint is the condition that a row of the table changed has an endpoint of its caller_id
 // for its kind. receiversSQL of package webhooks has the same condition. Events that neither an

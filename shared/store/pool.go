@@ -24,15 +24,6 @@ import (
 // operators of a name takes 0.4 ms.
 const Unprepared = pgx.QueryExecModeExec
 
-// Roles are the database users of each kind of work. An empty password keeps that of the URL. If
-// Hot is empty, hot, admin and retention work uses the URL's user. If Read is empty, reads use it.
-type Roles struct {
-	Hot, HotPassword             string // everything else
-	Read, ReadPassword           string // lists and statistics
-	Admin, AdminPassword         string // changes of callers, templates and other settings
-	Retention, RetentionPassword string // archiving and deleting old rows
-}
-
 // pools holds one connection pool for each role.
 type pools struct {
 	Hot, Read        *pgxpool.Pool

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // maxPageBytes limits the total size of a page's rows, as the database sends them. A page has at
@@ -175,6 +177,23 @@ func Each(rows pgx.Rows, targets []any, each func()) error {
 		return nil
 	})
 	return err
+}
+
+// CollectSet reads rows of one column into set. It is for QueuedQuery.Query.
+func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var k K
+		return Each(rows, []any{&k}, func() { set[k] = true })
+	}
+}
+
+// CollectTimes reads rows of an id and a time into times.
+func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var id task.ID
+		var at time.Time
+		return Each(rows, []any{&id, &at}, func() { times[id] = at })
+	}
 }
 
 // QueryOne reads the one row that sql returns. Without a row, the error is NotFound(noun).

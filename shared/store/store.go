@@ -2,18 +2,6 @@ package store
 
 import "github.com/jackc/pgx/v5/pgxpool"
 
-// Config says where the database is and as whom the functions log in.
-type Config struct {
-	URL      string // postgres:// URL; several hosts are allowed, see pgx
-	Roles    Roles
-	MaxConns int       // per pool; 0 = 8
-	Pooler   bool      // behind PgBouncer in transaction mode: no prepared statements are kept
-	Events   EventMode // which changes of tasks are published
-	Keys     Keys      // encrypt the secrets that are stored
-	OnEvents func()    // called after a commit that wrote events for the relay; nil = no call
-	OnFailed func()    // called after a commit of failures that count for alerts; nil = no call
-}
-
 // DB has the connection pools that the stores of all subjects share.
 type DB struct {
 	pools
