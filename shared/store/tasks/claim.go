@@ -4,41 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// ClaimRequest requests up to Limit pending tasks of one queue.
-type ClaimRequest struct {
-	Queue        string
-	AppID        string
-	CallerID     int64
-	Limit        int
-	Lease        time.Duration
-	MarksSending bool   // the app promises to mark each task as sending before it sends
-	WokenUp      bool   // the caller was woken because there are tasks
-	Request      []byte // the call's parameters as JSON, for send_logs
-}
-
-// Claimed is one task claimed by one app until LeaseUntil.
-type Claimed struct {
-	ID         task.ID
-	Priority   int16
-	RetryCount int16
-	ClaimID    int64
-	LeaseUntil time.Time
-	Phone      string
-	Content    string
-
-	request  int  // index of its request among those of the statement
-	bodiless bool // it has no row in tasks; only an attacker who controls a function can delete that row
-}
 
 // Claim claims up to req.Limit tasks. If it finds fewer, it processes due tasks, of its own queue and
 // some of each other queue, and tries again, so that due tasks are processed even if only claims run.
@@ -98,38 +70,6 @@ func (st *Store) hasWork(ctx context.Context, queue string) (pending, due bool) 
 	return pending || err != nil, next.isPast(next.pause) || next.isPast(next.task)
 }
 
-// maxNonEmpty limits the queues in recentlyNonEmpty.
-const maxNonEmpty = 1000
-
-// recentlyNonEmpty has the queues whose last claim in this process returned a task. Losing entries only
-// costs time, so it is cleared when it is full.
-type recentlyNonEmpty struct {
-	mu    sync.Mutex
-	names map[string]bool
-}
-
-func (r *recentlyNonEmpty) has(queue string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.names[queue]
-}
-
-func (r *recentlyNonEmpty) set(queue string, found bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !found {
-		delete(r.names, queue)
-		return
-	}
-	if r.names == nil || len(r.names) >= maxNonEmpty {
-		r.names = map[string]bool{}
-	}
-	r.names[queue] = true
-}
-
-// promoteRows limits the due tasks that a claim processes.
-const promoteRows = 100
-
 const (
 	removeRounds = 10     // how often a claim removes bodiless rows
 	removeRows   = "1000" // how many rows at the head of the queue it examines each time
@@ -176,45 +116,6 @@ func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (cl
 		err = nil
 	}
 	return claimed, err
-}
-
-// NextClaimID returns an unused id for a claim.
-func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
-	return st.claimIDs.next(ctx, st.db.Hot)
-}
-
-// claimIDs draws claim ids from the sequence claim_seq in blocks, so that the id is known before the
-// claim is sent. Ids are unique, but not in the order of claims.
-type claimIDs struct {
-	mu         sync.Mutex
-	last, free int64
-}
-
-// claimBlockSQL draws one block of claimBlock ids, which is the increment of the sequence.
-const (
-	claimBlock    = 1000
-	claimBlockSQL = `select nextval('claim_seq')`
-)
-
-func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.free == 0 {
-		if err := pool.QueryRow(store.WithoutCaller(ctx), claimBlockSQL, store.Unprepared).Scan(&c.last); err != nil {
-			return 0, err
-		}
-		c.last, c.free = c.last-1, claimBlock
-	}
-	c.last, c.free = c.last+1, c.free-1
-	return c.last, nil
-}
-
-// drop discards the rest of the block. It must be called after a connection broke: nextval does not
-// wait for a standby, so a promoted standby may return the block again.
-func (c *claimIDs) drop() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.free = 0
 }
 
 // Extension extends the lease of one claim.

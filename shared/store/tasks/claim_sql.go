@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,17 +15,6 @@ import (
 // costs Postgres ten times as much in a statement of its own as in a statement for 64 claims. A claim of
 // many tasks costs the same either way, and separate statements run in parallel.
 const sharedLimit = 10
-
-// claimQueues has the group commit of claims of each queue, so that slow claims of one queue do not
-// delay those of others.
-type claimQueues struct {
-	mu     sync.Mutex
-	byName map[string]*store.Coalescer[ClaimRequest, []Claimed]
-}
-
-// maxClaimQueues limits the queues in claimQueues, which is cleared when it is full: claims under way
-// keep their group, and later claims begin a new one.
-const maxClaimQueues = 1000
 
 func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {
 	q.mu.Lock()
@@ -199,6 +187,11 @@ select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_n
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
 join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
 join tasks body on body.id = l.id`
+
+// NextClaimID returns an unused id for a claim.
+func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
+	return st.claimIDs.next(ctx, st.db.Hot)
+}
 
 // runClaims claims for the requests, above the marks of the buckets if there are any, and returns how
 // long the statement took. If its response is lost, runClaims looks the claims up by their ids, so that a

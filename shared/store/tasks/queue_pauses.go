@@ -130,6 +130,9 @@ func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
 	return pauses, store.Wrap("queue pauses", err)
 }
 
+// PendingByQueue counts, by queue, the tasks that became available to senders.
+type PendingByQueue map[string]int
+
 // removeEndedPausesSQL removes ended pauses and returns how many tasks of each queue are pending.
 // Locked rows are skipped.
 const removeEndedPausesSQL = `

@@ -45,6 +45,3 @@ select * from unnest(@arrays) as t (@columns)`,
 		}
 	},
 }
-
-// loggedAgent returns the User-Agent header, which may have any bytes, as a text that can be stored.
-func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.UserAgent), 500) }

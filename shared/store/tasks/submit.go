@@ -2,73 +2,13 @@ package tasks
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// Submission is one task to create, or one refused request to log. Its ID is created before the
-// commit, so that a transaction whose response was lost can be run again.
-type Submission struct {
-	ID          task.ID
-	Key         *task.Hash // of caller, resource and key; nil = no key given
-	Fingerprint task.Hash  // of the decoded request
-
-	CallerID    int64
-	Queue       string
-	Priority    int16
-	MaxRetries  int16
-	OnUnknown   task.Policy
-	Phone       string // as task.Country normalizes it; "" if a refused request has none
-	Source      string
-	CallbackURL string
-	Metadata    []byte    // a JSON object; nil = none
-	SendAt      time.Time // zero = at once
-	ExpiresAt   time.Time // zero = never, unless TTL is set
-	TTL         time.Duration
-	Draft       task.Draft
-
-	// Refused is why the request is refused; nil = it is valid. If its key is known, it is replayed
-	// all the same: a request that was accepted stays accepted.
-	Refused *task.Error
-
-	RequestID string
-	SourceIP  string
-	UserAgent string
-	Request   []byte // the request body as received; need not be JSON
-
-	tried bool // an insert of this ID was sent, so the task may exist
-}
-
-// Expiry returns when the submission expires if it is stored at now; zero = never.
-func (s *Submission) Expiry(now time.Time) time.Time {
-	switch {
-	case s.TTL == 0:
-		return s.ExpiresAt
-	case s.SendAt.After(now):
-		return s.SendAt.Add(s.TTL)
-	default:
-		return now.Add(s.TTL)
-	}
-}
-
-// Submitted is the result of a Submission.
-type Submitted struct {
-	ID       task.ID
-	State    task.State
-	Replayed bool // the key was known: ID is that of the first call, State the present one
-	Archived bool // with Replayed: the task is archived
-	Text     string
-	Unused   []string    // parameters that the template does not use
-	Refused  *task.Error // nothing was stored but the log
-
-	err error // of this row alone
-}
 
 // Submit stores the submissions, together with those of other calls, and returns when all are
 // committed. The two slices have one entry for each row, in order. A refusal is in Submitted.
@@ -109,26 +49,6 @@ func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone
 	return f.out, nil
 }
 
-// action is what a flush must still do for a row.
-type action int8
-
-const (
-	insert  action = iota // the row is ready
-	refuse                // log the refusal
-	resolve               // the key or the id exists: find the call that inserted it
-)
-
-type submitFlush struct {
-	store    *Store
-	rows     []*Submission
-	alone    bool
-	actions  []action
-	out      []Submitted
-	composed []task.Composed
-	defaults []*task.DefaultContent // the default content that a row uses, else nil
-	blocked  func(text string) bool
-}
-
 // commit inserts or refuses every row except those left to resolve.
 func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	f.composed = make([]task.Composed, len(f.rows))
@@ -149,41 +69,6 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 		err = f.insert(ctx, conn.Conn(), false)
 	}
 	return store.WrapConnectionLost(conn.Conn(), err)
-}
-
-// start composes or refuses a row if that needs no query, and reports whether the row needs a
-// query. The key of a refused row must be queried: the row may be a replay.
-func (f *submitFlush) start(i int, s *Submission) (query bool) {
-	switch {
-	case s.Refused != nil && s.Key == nil:
-		f.refuse(i, s.Refused)
-		return false
-	case s.Refused != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
-		return true
-	default:
-		return !f.compose(i, s.Draft, nil) && s.Key != nil
-	}
-}
-
-// compose sets the final text, or refuses the row and returns false.
-func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
-	composed, err := draft.Compose(tmpl)
-	if err == nil && f.blocked(composed.Text) {
-		err = task.Refuse(task.CodeBlocked, "the content contains a blocked word; change the text")
-	}
-	if err != nil {
-		f.refuse(i, err)
-		return false
-	}
-	f.actions[i], f.composed[i] = insert, composed
-	f.out[i].Text, f.out[i].Unused, f.out[i].Refused = composed.Text, composed.Unused, nil
-	return true
-}
-
-func (f *submitFlush) refuse(i int, err error) {
-	refusal := &task.Error{Code: task.CodeInvalid, Message: err.Error()}
-	errors.As(err, &refusal)
-	f.actions[i], f.out[i].Refused = refuse, refusal
 }
 
 // composeAndInsert handles rows that need templates, default content or a check of their key. It

@@ -12,19 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockTimeout returns the limit of the lock waits of a flush that has keys. It returns "" for a flush
-// without keys, for which the timeout of the role applies.
-func (f *submitFlush) lockTimeout() string {
-	switch {
-	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):
-		return ""
-	case f.alone:
-		return store.KeyTimeoutAlone
-	default:
-		return store.KeyTimeout
-	}
-}
-
 const lockDefaultsSQL = `
 select id, phone_number, content, use_template, is_sent
 from default_sms_data

@@ -84,9 +84,6 @@ func (d *nextDue) at() time.Time {
 	return pauseEnd
 }
 
-// PendingByQueue counts, by queue, the tasks that became available to senders.
-type PendingByQueue map[string]int
-
 // Swept is the result of one batch of a sweep.
 type Swept struct {
 	Rows     int

@@ -3,7 +3,6 @@ package tasks
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -12,19 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// Detail is a task with its body.
-type Detail struct {
-	task.Task
-	Phone       string
-	Content     string
-	Source      string
-	CallbackURL string
-	Metadata    json.RawMessage // a JSON object or nil
-	SendAt      time.Time
-	CreatedAt   time.Time
-	Archived    bool // it was moved to archived_tasks
-}
 
 const detailSQL = `
 select ` + bodyColumns + `, ` + liveColumns + ` from tasks t join task_live l on l.id = t.id where t.id = $1

@@ -1,0 +1,50 @@
+package tasks
+
+import (
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Report is a sender's report.
+type Report struct {
+	task.Report
+	Queues  []string // the caller's queues; empty = all
+	Request []byte   // the report as received, for report_logs
+}
+
+// allowsQueue reports whether the caller may report on tasks of this queue.
+func (r *Report) allowsQueue(t task.Task) bool {
+	return len(r.Queues) == 0 || slices.Contains(r.Queues, t.Queue)
+}
+
+func (r *Report) log(t task.Task, verdict task.Verdict) VerdictLog {
+	l := VerdictLog{
+		ID: r.TaskID, claimID: r.ClaimID, appID: r.AppID, Verdict: verdict,
+		errorCode: r.ErrorCode, Message: r.Message, request: store.LogJSON(r.Request),
+	}
+	if l.claimID == 0 && verdict != task.Stale {
+		l.claimID = t.ClaimID
+	}
+	if verdict == task.Stale && (t.ClaimedBy == nil || t.IsForeign(r.CallerID)) {
+		l.foreignCaller = &r.CallerID
+	}
+	switch r.Outcome {
+	case task.SentOK:
+		l.status = task.Succeeded.Status()
+	case task.SentFailed:
+		l.status = task.Failed.Status()
+	}
+	return l
+}
+
+// Reported is the result of a Report.
+type Reported struct {
+	Task    task.Task // after the report
+	Verdict task.Verdict
+	Found   bool // false: no such task, or not one of the caller's queues
+
+	archived bool
+	err      error // of this report alone
+}

@@ -1,0 +1,69 @@
+package tasks
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Submission is one task to create, or one refused request to log. Its ID is created before the
+// commit, so that a transaction whose response was lost can be run again.
+type Submission struct {
+	ID          task.ID
+	Key         *task.Hash // of caller, resource and key; nil = no key given
+	Fingerprint task.Hash  // of the decoded request
+
+	CallerID    int64
+	Queue       string
+	Priority    int16
+	MaxRetries  int16
+	OnUnknown   task.Policy
+	Phone       string // as task.Country normalizes it; "" if a refused request has none
+	Source      string
+	CallbackURL string
+	Metadata    []byte    // a JSON object; nil = none
+	SendAt      time.Time // zero = at once
+	ExpiresAt   time.Time // zero = never, unless TTL is set
+	TTL         time.Duration
+	Draft       task.Draft
+
+	// Refused is why the request is refused; nil = it is valid. If its key is known, it is replayed
+	// all the same: a request that was accepted stays accepted.
+	Refused *task.Error
+
+	RequestID string
+	SourceIP  string
+	UserAgent string
+	Request   []byte // the request body as received; need not be JSON
+
+	tried bool // an insert of this ID was sent, so the task may exist
+}
+
+// Expiry returns when the submission expires if it is stored at now; zero = never.
+func (s *Submission) Expiry(now time.Time) time.Time {
+	switch {
+	case s.TTL == 0:
+		return s.ExpiresAt
+	case s.SendAt.After(now):
+		return s.SendAt.Add(s.TTL)
+	default:
+		return now.Add(s.TTL)
+	}
+}
+
+// loggedAgent returns the User-Agent header, which may have any bytes, as a text that can be stored.
+func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.UserAgent), 500) }
+
+// Submitted is the result of a Submission.
+type Submitted struct {
+	ID       task.ID
+	State    task.State
+	Replayed bool // the key was known: ID is that of the first call, State the present one
+	Archived bool // with Replayed: the task is archived
+	Text     string
+	Unused   []string    // parameters that the template does not use
+	Refused  *task.Error // nothing was stored but the log
+
+	err error // of this row alone
+}

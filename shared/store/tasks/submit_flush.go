@@ -1,0 +1,77 @@
+package tasks
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// action is what a flush must still do for a row.
+type action int8
+
+const (
+	insert  action = iota // the row is ready
+	refuse                // log the refusal
+	resolve               // the key or the id exists: find the call that inserted it
+)
+
+type submitFlush struct {
+	store    *Store
+	rows     []*Submission
+	alone    bool
+	actions  []action
+	out      []Submitted
+	composed []task.Composed
+	defaults []*task.DefaultContent // the default content that a row uses, else nil
+	blocked  func(text string) bool
+}
+
+// start composes or refuses a row if that needs no query, and reports whether the row needs a
+// query. The key of a refused row must be queried: the row may be a replay.
+func (f *submitFlush) start(i int, s *Submission) (query bool) {
+	switch {
+	case s.Refused != nil && s.Key == nil:
+		f.refuse(i, s.Refused)
+		return false
+	case s.Refused != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
+		return true
+	default:
+		return !f.compose(i, s.Draft, nil) && s.Key != nil
+	}
+}
+
+// compose sets the final text, or refuses the row and returns false.
+func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
+	composed, err := draft.Compose(tmpl)
+	if err == nil && f.blocked(composed.Text) {
+		err = task.Refuse(task.CodeBlocked, "the content contains a blocked word; change the text")
+	}
+	if err != nil {
+		f.refuse(i, err)
+		return false
+	}
+	f.actions[i], f.composed[i] = insert, composed
+	f.out[i].Text, f.out[i].Unused, f.out[i].Refused = composed.Text, composed.Unused, nil
+	return true
+}
+
+func (f *submitFlush) refuse(i int, err error) {
+	refusal := &task.Error{Code: task.CodeInvalid, Message: err.Error()}
+	errors.As(err, &refusal)
+	f.actions[i], f.out[i].Refused = refuse, refusal
+}
+
+// lockTimeout returns the limit of the lock waits of a flush that has keys. It returns "" for a flush
+// without keys, for which the timeout of the role applies.
+func (f *submitFlush) lockTimeout() string {
+	switch {
+	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):
+		return ""
+	case f.alone:
+		return store.KeyTimeoutAlone
+	default:
+		return store.KeyTimeout
+	}
+}
