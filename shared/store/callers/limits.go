@@ -32,6 +32,9 @@ func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller,
 	return &c, nil
 }
 
+// lockCallerSQL does not wait for transactions of other roles that insert rows with foreign keys to the caller.
+const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for no key update`
+
 // lockCaller locks and returns the row of a caller that an operator wants to change, and returns the
 // limits of the operator.
 func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (StoredCaller, *StoredCaller, error) {

@@ -1,58 +1,15 @@
 package callers
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// Grants are the rights of a caller. In a change of a caller, nil leaves a value as it is.
-type Grants struct {
-	Roles         []string
-	Queues        []string // empty = all
-	BusinessTypes []string // of subscribe messages; empty = all
-	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
-
-	MaxWaitingMessages *int64 // messages that may wait; nil or 0 = the limit of the settings
-	MaxWaitingBytes    *int64 // bytes of these; likewise
-	MaxWaitingTasks    *int64 // tasks that may be unfinished; likewise
-
-	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
-}
-
-// StoredCaller is a row of callers without the hash of the token.
-type StoredCaller struct {
-	ID   int64
-	Name string
-	Grants
-	CreatedAt time.Time
-	RotatedAt *time.Time // when the token was last replaced; nil = never
-	RevokedAt *time.Time // nil = may call
-	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token or to grant it more
-	AccountID *int64     // the caller at the beginning of the chain of MadeBy; nil = itself
-}
-
-// account returns the ID of the caller's account.
-func (c StoredCaller) account() int64 { return cmp.Or(orNone(c.AccountID), c.ID) }
-
-func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
-
-func (c StoredCaller) json() string {
-	return store.MustJSON(map[string]any{
-		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes, "receives": c.Receives,
-		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes, "max_waiting_tasks": c.MaxWaitingTasks,
-		"best_priority": c.BestPriority, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt, "made_by": c.MadeBy,
-	})
-}
-
-const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, created_at, rotated_at, revoked_at, made_by, account_id`
 
 const insertCallerSQL = `
 insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, made_by, account_id)
@@ -117,9 +74,6 @@ func (st *Store) changeCallers(ctx context.Context, by store.Operator, change fu
 	})
 }
 
-// lockCallerSQL does not wait for transactions of other roles that insert rows with foreign keys to the caller.
-const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for no key update`
-
 const updateCallerSQL = `
 update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_messages = nullif($6::bigint, 0), max_waiting_bytes = nullif($7::bigint, 0),
@@ -163,45 +117,6 @@ func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.O
 func updateCaller(ctx context.Context, tx pgx.Tx, id int64, grants Grants) (StoredCaller, error) {
 	return store.QueryOne[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, store.NotNull(grants.Roles), store.NotNull(grants.Queues), store.NotNull(grants.BusinessTypes), store.NotNull(grants.Receives),
 		grants.MaxWaitingMessages, grants.MaxWaitingBytes, grants.MaxWaitingTasks, grants.BestPriority)
-}
-
-// over returns g, with the values of before instead of nil.
-func (g Grants) over(before Grants) Grants {
-	for list, old := range map[*[]string][]string{
-		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
-	} {
-		if *list == nil {
-			*list = old
-		}
-	}
-	g.MaxWaitingMessages = cmp.Or(g.MaxWaitingMessages, before.MaxWaitingMessages)
-	g.MaxWaitingBytes = cmp.Or(g.MaxWaitingBytes, before.MaxWaitingBytes)
-	g.MaxWaitingTasks = cmp.Or(g.MaxWaitingTasks, before.MaxWaitingTasks)
-	g.BestPriority = cmp.Or(g.BestPriority, before.BestPriority)
-	return g
-}
-
-// check refuses business types for an admin, since they would not limit it.
-func (g Grants) check() error {
-	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
-		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})
-	}
-	return nil
-}
-
-func (g Grants) equal(h Grants) bool {
-	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
-		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
-		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes) &&
-		orNone(g.MaxWaitingTasks) == orNone(h.MaxWaitingTasks) && orNone(g.BestPriority) == orNone(h.BestPriority)
-}
-
-// orNone returns the limit; 0 = none.
-func orNone(limit *int64) int64 {
-	if limit == nil {
-		return 0
-	}
-	return *limit
 }
 
 const rotateCallerSQL = `
@@ -338,8 +253,6 @@ func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c Sto
 	})
 	return c, also, store.Wrap("revoke caller", err)
 }
-
-const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 
 // ByID returns a caller, revoked or not; task.CodeNotFound if there is none.
 func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {

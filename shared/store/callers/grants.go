@@ -1,0 +1,61 @@
+package callers
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Grants are the rights of a caller. In a change of a caller, nil leaves a value as it is.
+type Grants struct {
+	Roles         []string
+	Queues        []string // empty = all
+	BusinessTypes []string // of subscribe messages; empty = all
+	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
+
+	MaxWaitingMessages *int64 // messages that may wait; nil or 0 = the limit of the settings
+	MaxWaitingBytes    *int64 // bytes of these; likewise
+	MaxWaitingTasks    *int64 // tasks that may be unfinished; likewise
+
+	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
+}
+
+// over returns g, with the values of before instead of nil.
+func (g Grants) over(before Grants) Grants {
+	for list, old := range map[*[]string][]string{
+		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
+	} {
+		if *list == nil {
+			*list = old
+		}
+	}
+	g.MaxWaitingMessages = cmp.Or(g.MaxWaitingMessages, before.MaxWaitingMessages)
+	g.MaxWaitingBytes = cmp.Or(g.MaxWaitingBytes, before.MaxWaitingBytes)
+	g.MaxWaitingTasks = cmp.Or(g.MaxWaitingTasks, before.MaxWaitingTasks)
+	g.BestPriority = cmp.Or(g.BestPriority, before.BestPriority)
+	return g
+}
+
+// check refuses business types for an admin, since they would not limit it.
+func (g Grants) check() error {
+	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
+		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})
+	}
+	return nil
+}
+
+func (g Grants) equal(h Grants) bool {
+	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
+		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
+		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes) &&
+		orNone(g.MaxWaitingTasks) == orNone(h.MaxWaitingTasks) && orNone(g.BestPriority) == orNone(h.BestPriority)
+}
+
+// orNone returns the limit; 0 = none.
+func orNone(limit *int64) int64 {
+	if limit == nil {
+		return 0
+	}
+	return *limit
+}
