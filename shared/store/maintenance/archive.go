@@ -13,12 +13,6 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Retention is for how many days finished rows stay; 0 = forever.
-type Retention struct {
-	TaskDays int // of finished tasks, messages and other rows that move to the archive tables
-	LogDays  int // of logs and other rows that are deleted
-}
-
 // ArchiveRun selects the rows that a run archives.
 type ArchiveRun struct {
 	Before time.Time // rows older than this, whatever Retention says; zero = as Retention says
@@ -54,13 +48,6 @@ type archivePosition struct {
 	Key   string    `json:"key"`
 }
 
-// archiveCutoffs has the times before which rows are archived.
-type archiveCutoffs struct {
-	moved, deleted time.Time // zero = no rows are moved or deleted
-	closed         time.Time // the end of the last day whose results are counted
-	waiting        time.Time // when the oldest event that waits to be published was written, or now
-}
-
 // cutoffsSQL returns archiveCutoffs. Rows of the last day stay. The relay delays an event by a minute at most: an event
 // that is due after more than a day was not written by Sendonce, and must not keep old rows forever.
 const cutoffsSQL = `
@@ -68,9 +55,6 @@ select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now()
     least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
     coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch'),
     coalesce((select created_at from event_outbox where next_at <= now() + interval '1 day' order by id limit 1), now())`
-
-// archiveRows limits the rows of one transaction, since a report may wait for one of them.
-const archiveRows = 500
 
 const oldPartitionsSQL = `select name from old_log_partitions($1)`
 
@@ -91,35 +75,6 @@ func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveS
 			yield(ArchiveStep{}, store.Wrap("archive", err))
 		}
 	}
-}
-
-// Archived is the sum of some steps.
-type Archived struct {
-	Rows   map[string]int // number of rows that were removed, by table
-	Failed []UnarchivedRow
-}
-
-func (a *Archived) add(s ArchiveStep) {
-	if s.Rows > 0 {
-		a.Rows[s.Table] += s.Rows
-	}
-	a.Failed = append(a.Failed, s.Failed...)
-}
-
-// archiveSome archives for about maintenanceSlice, from a position on. If more is true, continue at next. Otherwise next
-// is the beginning.
-func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Archived, next archivePosition, more bool, err error) {
-	end := time.Now().Add(maintenanceSlice)
-	done.Rows = map[string]int{}
-	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) (stop bool) {
-		done.add(s)
-		next, more = s.position, s.more && time.Now().After(end) // it does not stop between two tables
-		return more
-	})
-	if !more {
-		next = archivePosition{}
-	}
-	return done, next, more, err
 }
 
 // afterStep is called after each step. A run ends when it returns true.

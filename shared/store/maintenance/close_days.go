@@ -41,8 +41,7 @@ set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, fa
 where t.counted_to = $2::timestamptz`
 
 const (
-	countTime    = 2 * time.Second // of one part; after that a smaller part is tried
-	shrinkFactor = 8               // a part that took too long is divided by this: a whole day becomes the shortest part in four tries
+	shrinkFactor = 8 // a part that took too long is divided by this: a whole day becomes the shortest part in four tries
 
 	// The shortest part may take tasks.LongestCount. All tries together take less than the 30 s that a function has for
 	// one event.

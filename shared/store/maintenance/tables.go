@@ -8,6 +8,16 @@ import (
 	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
+// archiveRows limits the rows of one transaction, since a report may wait for one of them.
+const archiveRows = 500
+
+// archiveCutoffs has the times before which rows are archived.
+type archiveCutoffs struct {
+	moved, deleted time.Time // zero = no rows are moved or deleted
+	closed         time.Time // the end of the last day whose results are counted
+	waiting        time.Time // when the oldest event that waits to be published was written, or now
+}
+
 // archivable is a table whose old rows are archived, with the statements for it.
 type archivable struct {
 	table   string
