@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -10,9 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 )
-
-// closeTimeout bounds how long Close waits for the connection to drain.
-const closeTimeout = 5 * time.Second
 
 // Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
 // A nil *Bus means that NATS is not configured: its methods do nothing or return an ErrUnavailable. The
@@ -29,6 +25,7 @@ type Bus struct {
 	attempted    chan struct{} // closed after the first attempt to connect
 
 	markAttempted func() // closes attempted, once
+	resendUnsent  func() // sends all unsent wake-ups again
 
 	mu         sync.Mutex
 	closed     bool
@@ -45,25 +42,11 @@ type Bus struct {
 	inboxes   map[inboxKey]*inboxSubscription // only inboxes with followers
 }
 
-// Open returns a Bus without network access. The first use connects; lost connections are re-established
-// until Close. Without a URL it returns a nil *Bus.
-func Open(cfg Config, log *slog.Logger) (*Bus, error) {
-	if cfg.URL == "" {
-		return nil, nil
-	}
-	if err := cfg.check(); err != nil {
-		return nil, fmt.Errorf("open bus: %w", err)
-	}
-	b := &Bus{
-		cfg: cfg, log: log,
-		attempted: make(chan struct{}), connected: make(chan struct{}),
-		pending: map[string]int{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
-		inboxes: map[inboxKey]*inboxSubscription{},
-	}
-	b.markAttempted = sync.OnceFunc(func() { close(b.attempted) })
-	b.closing, b.beginClosing = context.WithCancel(context.Background())
-	b.denied.reset()
-	return b, nil
+// wakeUp is a wake-up, a schedule or a caller notification, to be sent again if it could not be sent.
+type wakeUp struct {
+	subject string
+	at      time.Time // of a schedule; else zero
+	caller  string    // of a notification; else ""
 }
 
 // FailedSends counts the failed attempts since Open to send a wake-up, a schedule or a caller notification.
@@ -75,32 +58,14 @@ func (b *Bus) FailedSends() uint64 {
 	return b.failedSends.Load()
 }
 
-// Close sends pending wake-ups, ends the subscriptions and closes the connection, within a few seconds.
-// A second Close does nothing.
-func (b *Bus) Close() {
+// Denied counts the publications and subscriptions since Open that NATS denied.
+func (b *Bus) Denied() uint64 {
 	if b == nil {
-		return
+		return 0
 	}
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	b.beginClosing()
-	b.background.Wait() // each background goroutine ends within a bounded time
-
-	b.mu.Lock()
-	nc := b.nc
-	b.mu.Unlock()
-	if nc == nil {
-		return
-	}
-	closed := nc.StatusChanged(nats.CLOSED)
-	if nc.Drain() == nil {
-		select {
-		case <-closed:
-		case <-time.After(closeTimeout):
-		}
-	}
-	nc.Close()
+	b.denied.mu.Lock()
+	defer b.denied.mu.Unlock()
+	return b.denied.total
 }
 
 // spawn runs f in a goroutine that Close waits for. After Close it returns false and does not run f.

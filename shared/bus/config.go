@@ -48,6 +48,8 @@ type SettingError struct{ Name, Message string }
 
 func (e *SettingError) Error() string { return e.Name + " " + e.Message }
 
+const day = 24 * time.Hour
+
 func (c *Config) check() error {
 	wrong := func(name, format string, values ...any) error {
 		return &SettingError{name, fmt.Sprintf(format, values...)}

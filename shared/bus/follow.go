@@ -102,7 +102,7 @@ func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemove
 // Close ends the subscription, unless others follow the same user.
 func (f *Follower) Close() {
 	if f.inbox != nil {
-		f.bus.leaveInbox(f, f.inbox)
+		f.bus.leaveInbox(f.inbox, f.wakeUps)
 		f.inbox = nil
 	}
 }
@@ -205,7 +205,7 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
 		f.Close()
-		inbox, err := f.bus.joinInbox(f, conn.nats())
+		inbox, err := f.bus.joinInbox(inboxKey{conn.nats(), f.subject}, f.wakeUps)
 		if err != nil {
 			return err
 		}

@@ -14,10 +14,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// headersPrefix and the name of a stream are the subject of requests for the headers of the stream's messages.
-// One of the triggers replies. Functions may not fetch the headers themselves: see Users in doc.go.
-const headersPrefix = "$SENDONCE.HEADERS."
-
 const (
 	headersTimeout   = 6 * time.Second // of one request
 	headersFetch     = 1000            // messages that are fetched together
@@ -31,9 +27,6 @@ const (
 	headersRestart   = 10 * time.Second    // after a failed subscription
 	headersConsumer  = "sendonce-headers-" // name prefix of the consumer that reads headers
 )
-
-// headerStreams are the streams that deliver trims by the headers of their messages.
-var headerStreams = []string{StreamMessages, StreamUsers}
 
 type headersRequest struct {
 	From uint64 `json:"from"` // sequence number of the first

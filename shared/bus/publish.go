@@ -31,6 +31,8 @@ var (
 	ErrSubjectUnavailable = fmt.Errorf("%w for one subject", ErrUnavailable)
 )
 
+var errDenied = errors.New("the permissions of this NATS user do not include the subject")
+
 // Message is an event for a subject.
 type Message struct {
 	Subject string
@@ -234,13 +236,3 @@ func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
 
 func streamUnavailable(err error) error { return fmt.Errorf("%w: %w", ErrStreamUnavailable, err) }
-
-// maxSubject is far below max_control_line of nats-server (4096 bytes). A longer subject makes the
-// server end the connection, and the client library close it permanently.
-const maxSubject = 1024
-
-// publishable reports whether a message can be published to subject: no blanks, wildcards or empty tokens.
-func publishable(subject string) bool {
-	return len(subject) <= maxSubject && !strings.ContainsAny(subject, " \t\r\n\f\x00*>") &&
-		!slices.Contains(strings.Split(subject, "."), "")
-}

@@ -2,106 +2,13 @@ package bus
 
 import (
 	"cmp"
-	"encoding/hex"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The streams; see doc.go.
 const (
-	StreamWake        = "WAKE"
-	StreamEvents      = "EVENTS"
-	StreamMessages    = "MESSAGES"
-	StreamUsers       = "USERS"
-	StreamDeadLetters = "DEADLETTERS"
-	StreamAccepted    = "ACCEPTED" // the default of Config.AcceptStream
-)
-
-// Subjects of wake-ups, and prefixes of all other subjects. Callers may choose subjects only under
-// MessagePrefix.
-const (
-	WakeSweep   = wakePrefix + "sweep"
-	WakeRelay   = wakePrefix + "relay"
-	WakeDeliver = wakePrefix + "deliver"
-	WakeSave    = wakePrefix + "save"
-	WakeWeChat  = queuePrefix + "wechat" // QueueSubject("wechat"), whose tasks a function sends
-
-	EventDelivered = EventPrefix + "message.delivered" // the only event that deliver publishes
-
-	EventPrefix      = "evt."
-	MessagePrefix    = "msg."
-	UserPrefix       = "inbox."
-	AcceptPrefix     = "acc."
-	DeadLetterPrefix = "dlq."
-	wakePrefix       = "wake."
-	queuePrefix      = wakePrefix + "queue."
-	schedPrefix      = "sched."
-)
-
-// RecordDurable is the consumer by which the function deliver records events.
-const RecordDurable = "record"
-
-// saveDurablePrefix begins the names of the consumers that save.
-const saveDurablePrefix = "save-"
-
-// ShardDurable returns the name of the consumer by which a function receives one shard of the accepted
-// messages. shard is from 0 to shards-1.
-func ShardDurable(function string, shard, shards int) string {
-	return function + "-" + strconv.Itoa(shard+1) + shardsSuffix(shards)
-}
-
-// shardsSuffix ends the names of the consumers for a number of shards. Each number has its own consumers,
-// since a consumer must have seen all messages of its shard.
-func shardsSuffix(shards int) string { return "-of-" + strconv.Itoa(shards) }
-
-// QueueSubject returns the subject to wake when tasks of queue became ready.
-func QueueSubject(queue string) string { return queuePrefix + escapeToken(queue) }
-
-// UserSubject returns the subject of messages to a user.
-func UserSubject(user string) string { return UserPrefix + escapeToken(user) }
-
-// escapeToken makes a name one token of a subject: characters outside [A-Za-z0-9_-] become =XX.
-// Different names give different tokens.
-func escapeToken(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		c := name[i]
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' {
-			b.WriteByte(c)
-			continue
-		}
-		b.WriteByte('=')
-		b.WriteString(hex.EncodeToString([]byte{c}))
-	}
-	return b.String()
-}
-
-// unescapeToken is the inverse of escapeToken.
-func unescapeToken(t string) (string, bool) {
-	var b strings.Builder
-	for {
-		plain, rest, escaped := strings.Cut(t, "=")
-		b.WriteString(plain)
-		if !escaped {
-			return b.String(), true
-		}
-		if len(rest) < 2 {
-			return "", false
-		}
-		c, err := hex.DecodeString(rest[:2])
-		if err != nil {
-			return "", false
-		}
-		b.Write(c)
-		t = rest[2:]
-	}
-}
-
-const (
-	day = 24 * time.Hour
 	mib = 1 << 20
 
 	// wakeMB is several times the largest content of WAKE: a wake-up and at most scheduleLimit schedules

@@ -36,16 +36,6 @@ type User struct {
 	Subscribe []string // subjects beside ReplyPrefix(Name)
 }
 
-// defaultReplyPrefix begins the reply subjects of a process without a NATS user.
-const defaultReplyPrefix = "_INBOX"
-
-// replyRoot begins all reply subjects, but no subject of a stream and no subject of requests to NATS.
-const replyRoot = "_"
-
-// ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
-// subscribe to them.
-func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
-
 // Users returns the permissions of every component and of the operator; see doc.go for the reasons.
 // accepted is the name of the stream of accepted messages. relay and deliver may also publish to subjects,
 // which belong to streams of other services.

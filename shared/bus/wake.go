@@ -1,8 +1,6 @@
 package bus
 
 import (
-	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -64,65 +62,6 @@ func (b *Bus) debounce(subject string) {
 	}
 }
 
-// send publishes and flushes. Without the flush, a message that is written to a dead connection would be lost
-// unnoticed.
-func (b *Bus) send(w wakeUp, body []byte) {
-	<-b.attempted
-	b.mu.Lock()
-	conn := b.current
-	b.mu.Unlock()
-	if conn == nil || conn.nats().Publish(w.subject, body) != nil || conn.nats().FlushTimeout(writeTimeout) != nil {
-		b.keepUnsent(w)
-	}
-}
-
-// wakeUp is a wake-up, a schedule or a caller notification, to be sent again if it could not be sent.
-type wakeUp struct {
-	subject string
-	at      time.Time // of a schedule; else zero
-	caller  string    // of a notification; else ""
-}
-
-const (
-	maxUnsent   = 10_000          // bounds the memory for one outage; the safety tick covers the rest
-	resendDelay = 2 * time.Second // before another try on a live connection
-)
-
-func (b *Bus) keepUnsent(w wakeUp) {
-	b.failedSends.Add(1)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.unsent) < maxUnsent {
-		b.unsent[w] = true
-	}
-	if b.current != nil && !b.closed {
-		// The Bus has reconnected meanwhile, or the server refuses the message for now.
-		time.AfterFunc(resendDelay, b.resendUnsent)
-	}
-}
-
-// resendUnsent sends all unsent wake-ups again. If that fails, they are unsent again.
-func (b *Bus) resendUnsent() {
-	for w := range b.takeUnsent() {
-		switch {
-		case w.caller != "":
-			b.spawn(func() { b.send(w, []byte(w.caller)) })
-		case w.at.IsZero():
-			b.Wake(w.subject, 1)
-		default:
-			b.WakeAt(w.subject, w.at)
-		}
-	}
-}
-
-func (b *Bus) takeUnsent() map[wakeUp]bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	unsent := b.unsent
-	b.unsent = map[wakeUp]bool{}
-	return unsent
-}
-
 // OnQueue calls notify whenever any process, this process included, wakes a queue (QueueSubject), until
 // stop or Close. It calls subscribed after each (re)subscription, since a wake-up that is published without
 // a subscription is lost. Neither callback may block.
@@ -136,66 +75,4 @@ func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) (stop
 		}
 		notify(queue, n)
 	}, subscribed)
-}
-
-// subscribe calls received for each message of a core subject until stop or Close. It calls subscribed
-// whenever the server has confirmed the subscription: the first time and after each outage. subscribe does
-// not wait for the connection.
-func (b *Bus) subscribe(subject string, received nats.MsgHandler, subscribed func()) (stop func()) {
-	if b == nil {
-		return func() {}
-	}
-	b.start()
-	ctx, cancel := context.WithCancel(b.closing)
-	b.spawn(func() { b.runSubscription(ctx, subject, received, subscribed) })
-	return cancel
-}
-
-func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, subscribed func()) {
-	var owner *nats.Conn // the connection of sub; both survive reconnects
-	var sub *nats.Subscription
-	for ctx.Err() == nil {
-		conn, err := b.AwaitConnection(ctx)
-		if err != nil {
-			break
-		}
-		if owner != conn.nats() {
-			if sub, err = conn.nats().Subscribe(subject, received); err == nil {
-				owner = conn.nats()
-			} else if !errors.Is(err, nats.ErrConnectionClosed) {
-				b.log.Error("cannot subscribe", "subject", subject, "error", err)
-				return
-			}
-		}
-		if owner == conn.nats() && b.flushed(ctx, conn) {
-			subscribed()
-		}
-		select {
-		case <-conn.ctx.Done():
-		case <-ctx.Done():
-		}
-	}
-	if sub == nil {
-		return
-	}
-	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		b.log.Warn("cannot unsubscribe", "subject", subject, "error", err)
-	}
-}
-
-// flushed waits until the server has received everything written so far. It returns false if the
-// connection or ctx ends first.
-func (b *Bus) flushed(ctx context.Context, conn *Connection) bool {
-	ctx, cancel := conn.UntilLost(ctx)
-	defer cancel()
-	for ctx.Err() == nil {
-		if conn.nats().FlushTimeout(writeTimeout) == nil {
-			return ctx.Err() == nil
-		}
-		select {
-		case <-time.After(redialWait):
-		case <-ctx.Done():
-		}
-	}
-	return false
 }

@@ -1,18 +1,12 @@
 package bus
 
 import (
-	"errors"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/sendonce/sendonce/shared/loglimit"
-	"github.com/sendonce/sendonce/shared/task"
 )
-
-var errDenied = errors.New("the permissions of this NATS user do not include the subject")
 
 // deniedLimit bounds the memory, since callers choose subjects: denials has the newest 4000 to 8000 denied
 // subjects. A Publish has at most 2000 messages, so it always finds its own denials.
@@ -29,32 +23,6 @@ type denials struct {
 
 	total uint64         // since Open, subscriptions included
 	lines loglimit.Limit // callers choose subjects but must not control the log volume
-}
-
-// Denied counts the publications and subscriptions since Open that NATS denied.
-func (b *Bus) Denied() uint64 {
-	if b == nil {
-		return 0
-	}
-	b.denied.mu.Lock()
-	defer b.denied.mu.Unlock()
-	return b.denied.total
-}
-
-// onAsyncError handles errors that the server reports outside of replies.
-func (b *Bus) onAsyncError(err error) {
-	if !errors.Is(err, nats.ErrPermissionViolation) {
-		b.log.Warn("NATS reported an error", "error", err)
-		return
-	}
-	b.denied.mu.Lock()
-	b.denied.total++
-	unlogged, logNow := b.denied.lines.Next()
-	b.denied.mu.Unlock()
-	if logNow {
-		b.log.Warn("NATS reported an error", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // the error has the subject, which may be a phone number
-	}
-	b.denied.add(err)
 }
 
 func (d *denials) reset() {

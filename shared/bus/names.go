@@ -1,0 +1,125 @@
+package bus
+
+import (
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The streams; see doc.go.
+const (
+	StreamWake        = "WAKE"
+	StreamEvents      = "EVENTS"
+	StreamMessages    = "MESSAGES"
+	StreamUsers       = "USERS"
+	StreamDeadLetters = "DEADLETTERS"
+	StreamAccepted    = "ACCEPTED" // the default of Config.AcceptStream
+)
+
+// Subjects of wake-ups, and prefixes of all other subjects. Callers may choose subjects only under
+// MessagePrefix.
+const (
+	WakeSweep   = wakePrefix + "sweep"
+	WakeRelay   = wakePrefix + "relay"
+	WakeDeliver = wakePrefix + "deliver"
+	WakeSave    = wakePrefix + "save"
+	WakeWeChat  = queuePrefix + "wechat" // QueueSubject("wechat"), whose tasks a function sends
+
+	EventDelivered = EventPrefix + "message.delivered" // the only event that deliver publishes
+
+	EventPrefix      = "evt."
+	MessagePrefix    = "msg."
+	UserPrefix       = "inbox."
+	AcceptPrefix     = "acc."
+	DeadLetterPrefix = "dlq."
+	wakePrefix       = "wake."
+	queuePrefix      = wakePrefix + "queue."
+	schedPrefix      = "sched."
+)
+
+// RecordDurable is the consumer by which the function deliver records events.
+const RecordDurable = "record"
+
+// saveDurablePrefix begins the names of the consumers that save.
+const saveDurablePrefix = "save-"
+
+// ShardDurable returns the name of the consumer by which a function receives one shard of the accepted
+// messages. shard is from 0 to shards-1.
+func ShardDurable(function string, shard, shards int) string {
+	return function + "-" + strconv.Itoa(shard+1) + shardsSuffix(shards)
+}
+
+// shardsSuffix ends the names of the consumers for a number of shards. Each number has its own consumers,
+// since a consumer must have seen all messages of its shard.
+func shardsSuffix(shards int) string { return "-of-" + strconv.Itoa(shards) }
+
+// QueueSubject returns the subject to wake when tasks of queue became ready.
+func QueueSubject(queue string) string { return queuePrefix + escapeToken(queue) }
+
+// UserSubject returns the subject of messages to a user.
+func UserSubject(user string) string { return UserPrefix + escapeToken(user) }
+
+// defaultReplyPrefix begins the reply subjects of a process without a NATS user.
+const defaultReplyPrefix = "_INBOX"
+
+// replyRoot begins all reply subjects, but no subject of a stream and no subject of requests to NATS.
+const replyRoot = "_"
+
+// ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
+// subscribe to them.
+func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
+
+// headersPrefix and the name of a stream are the subject of requests for the headers of the stream's messages.
+// One of the triggers replies. Functions may not fetch the headers themselves: see Users in doc.go.
+const headersPrefix = "$SENDONCE.HEADERS."
+
+// headerStreams are the streams that deliver trims by the headers of their messages.
+var headerStreams = []string{StreamMessages, StreamUsers}
+
+// escapeToken makes a name one token of a subject: characters outside [A-Za-z0-9_-] become =XX.
+// Different names give different tokens.
+func escapeToken(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteByte('=')
+		b.WriteString(hex.EncodeToString([]byte{c}))
+	}
+	return b.String()
+}
+
+// unescapeToken is the inverse of escapeToken.
+func unescapeToken(t string) (string, bool) {
+	var b strings.Builder
+	for {
+		plain, rest, escaped := strings.Cut(t, "=")
+		b.WriteString(plain)
+		if !escaped {
+			return b.String(), true
+		}
+		if len(rest) < 2 {
+			return "", false
+		}
+		c, err := hex.DecodeString(rest[:2])
+		if err != nil {
+			return "", false
+		}
+		b.Write(c)
+		t = rest[2:]
+	}
+}
+
+// maxSubject is far below max_control_line of nats-server (4096 bytes). A longer subject makes the
+// server end the connection, and the client library close it permanently.
+const maxSubject = 1024
+
+// publishable reports whether a message can be published to subject: no blanks, wildcards or empty tokens.
+func publishable(subject string) bool {
+	return len(subject) <= maxSubject && !strings.ContainsAny(subject, " \t\r\n\f\x00*>") &&
+		!slices.Contains(strings.Split(subject, "."), "")
+}

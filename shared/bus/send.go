@@ -1,0 +1,33 @@
+package bus
+
+import "time"
+
+// send publishes and flushes. Without the flush, a message that is written to a dead connection would be lost
+// unnoticed.
+func (b *Bus) send(w wakeUp, body []byte) {
+	<-b.attempted
+	b.mu.Lock()
+	conn := b.current
+	b.mu.Unlock()
+	if conn == nil || conn.nats().Publish(w.subject, body) != nil || conn.nats().FlushTimeout(writeTimeout) != nil {
+		b.keepUnsent(w)
+	}
+}
+
+const (
+	maxUnsent   = 10_000          // bounds the memory for one outage; the safety tick covers the rest
+	resendDelay = 2 * time.Second // before another try on a live connection
+)
+
+func (b *Bus) keepUnsent(w wakeUp) {
+	b.failedSends.Add(1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.unsent) < maxUnsent {
+		b.unsent[w] = true
+	}
+	if b.current != nil && !b.closed {
+		// The Bus has reconnected meanwhile, or the server refuses the message for now.
+		time.AfterFunc(resendDelay, b.resendUnsent)
+	}
+}
