@@ -42,14 +42,6 @@ type batchPipeline struct {
 	held []*item // in stream order; under mu
 }
 
-// item is a message that was delivered to this trigger and is not settled yet: not acknowledged, returned
-// (nak) or terminated.
-type item struct {
-	msg   jetstream.Msg
-	meta  *jetstream.MsgMetadata
-	event postedEvent
-}
-
 // pullBatches delivers batches until the connection or the consumer is lost.
 func (t *Trigger) pullBatches(ctx, work context.Context, conn *bus.Connection, consumer jetstream.Consumer, r *route) error {
 	p := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}

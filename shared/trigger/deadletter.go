@@ -21,19 +21,6 @@ const (
 	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
 )
 
-// RefusedType is the type of an event whose data is a Refused. The trigger posts it to the function that has
-// refused an event, so that the function records the refused event as a dead letter.
-const RefusedType = "sendonce.event.refused.v1"
-
-// Refused is an event that a function refused and that DEADLETTERS did not store.
-type Refused struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Event    string `json:"event"` // its data, cut at 64 KiB
-	Reason   string `json:"reason"`
-	Attempts int    `json:"attempts"`
-}
-
 // errFunctionRefused means that the function also refused to record the dead letter.
 var errFunctionRefused = errors.New("the function does not record it either")
 

@@ -78,3 +78,24 @@ func matchesSubject(subject string, headers map[string]string) bool {
 func deliveryID(meta *jetstream.MsgMetadata, r *Route) string {
 	return r.Stream + "-" + strconv.FormatUint(meta.Sequence.Stream, 10) + "-" + r.Durable
 }
+
+// Refused is an event that a function refused and that DEADLETTERS did not store.
+type Refused struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Event    string `json:"event"` // its data, cut at 64 KiB
+	Reason   string `json:"reason"`
+	Attempts int    `json:"attempts"`
+}
+
+// RefusedType is the type of an event whose data is a Refused. The trigger posts it to the function that has
+// refused an event, so that the function records the refused event as a dead letter.
+const RefusedType = "sendonce.event.refused.v1"
+
+// item is a message that was delivered to this trigger and is not settled yet: not acknowledged, returned
+// (nak) or terminated.
+type item struct {
+	msg   jetstream.Msg
+	meta  *jetstream.MsgMetadata
+	event postedEvent
+}

@@ -17,19 +17,6 @@ import (
 // stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
 const stuckAfter = time.Minute
 
-// setDeadline sets the deadline of the current step to d from now. Alive compares it with the time; there is no
-// timer.
-func (r *route) setDeadline(d time.Duration) {
-	due := time.Now().Add(d)
-	r.deadline.Store(&due)
-}
-
-// sleep waits for d or the end of ctx, and sets the deadline to match.
-func (r *route) sleep(ctx context.Context, d time.Duration) {
-	r.setDeadline(d)
-	sleep(ctx, d)
-}
-
 // Alive, for the liveness probe, returns an error if a route is more than a minute past its deadline, which
 // only a restart can resolve. It returns nil while NATS or functions are unavailable or refuse events, since
 // the trigger recovers from that by itself.
@@ -71,10 +58,7 @@ func (t *Trigger) Ready() error {
 	return nil
 }
 
-var (
-	errStarting = errors.New("starting")
-	errEnding   = errors.New("ending")
-)
+var errStarting = errors.New("starting")
 
 // stopped returns why the route does not run; nil if it does.
 func (r *route) stopped() error {

@@ -2,7 +2,6 @@ package trigger
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -10,13 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// repeat publishes a failed wake-up again if a newer wake-up of the subject has replaced it in WAKE: NATS does not
-// redeliver it then. The call for the newer wake-up may have found nothing to do, because the failed call still
-// held the work.
-type repeat struct {
-	mu    sync.Mutex
-	timer *time.Timer // of the pending repeat; nil = none
-}
+const repeatDelayMax = 10 * time.Second // before the trigger publishes a failed wake-up again
 
 // repeatIfReplaced schedules a repeat of a failed wake-up, whose metadata is meta, if a newer wake-up was delivered
 // since, or if that is unknown. At most one repeat is pending. It is published after the delay, or earlier when the

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -129,6 +130,14 @@ type route struct {
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
+// repeat publishes a failed wake-up again if a newer wake-up of the subject has replaced it in WAKE: NATS does not
+// redeliver it then. The call for the newer wake-up may have found nothing to do, because the failed call still
+// held the work.
+type repeat struct {
+	mu    sync.Mutex
+	timer *time.Timer // of the pending repeat; nil = none
+}
+
 func setDefault[T int | time.Duration](value *T, d T) {
 	if *value <= 0 {
 		*value = d
@@ -184,5 +193,26 @@ func (r *route) acquire(ctx context.Context) (int, error) {
 func (r *route) release(n int) {
 	for range n {
 		<-r.slots
+	}
+}
+
+// setDeadline sets the deadline of the current step to d from now. Alive compares it with the time; there is no
+// timer.
+func (r *route) setDeadline(d time.Duration) {
+	due := time.Now().Add(d)
+	r.deadline.Store(&due)
+}
+
+// sleep waits for d or the end of ctx, and sets the deadline to match.
+func (r *route) sleep(ctx context.Context, d time.Duration) {
+	r.setDeadline(d)
+	sleep(ctx, d)
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
 	}
 }

@@ -1,0 +1,25 @@
+package trigger
+
+import "time"
+
+// Config is how the trigger calls functions. A zero field means the default.
+type Config struct {
+	BaseURL      string // events are posted to {BaseURL}/events/{function}; BaseURL may contain "{function}" too
+	User         string // name of a caller with the role trigger, for HTTP Basic authentication
+	Password     string
+	Concurrency  int           // parallel deliveries of this trigger over all routes; default 64
+	Timeout      time.Duration // of one delivery, unless the route has its own; default 1 minute
+	MinBackoff   time.Duration // before the second delivery, then doubled; default 1 s
+	MaxBackoff   time.Duration // upper limit of the backoff; default 5 minutes
+	DrainTimeout time.Duration // for running deliveries when Run ends; default 25 s
+
+	OnDelivery func(Delivery) // called after each delivery, concurrently; may be nil
+}
+
+// Delivery is one finished POST.
+type Delivery struct {
+	Durable  string
+	Function string
+	Status   int           // of the response; 0 = none
+	Took     time.Duration // until the response was read
+}
