@@ -1,0 +1,73 @@
+package save
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/messages"
+	"github.com/sendonce/sendonce/shared/streamevent"
+)
+
+// batch saves the events in their order. An event that is not an accepted message becomes a dead
+// letter, and the others are saved.
+func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
+	rows := make([]*messages.Submission, 0, len(events))
+	for i := range events {
+		e := &events[i]
+		m, err := e.Message()
+		if err != nil {
+			if err := s.admin.Bury(ctx, store.DeadLetter{
+				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: err.Error(), Attempts: 1,
+			}); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, m)
+	}
+	return s.save(ctx, c, rows)
+}
+
+// save commits the rows and wakes the functions that send them.
+func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submission) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	metrics := s.env.Metrics().TwoPhase
+	savings, err := s.messages.SaveAccepted(ctx, rows)
+	if err != nil {
+		metrics.SaveFail.Inc()
+		return err
+	}
+	s.schedulePurge(rows)
+	counts := map[messages.Saving]int{}
+	var relay, deliver bool
+	for i, m := range rows {
+		counts[savings[i]]++
+		switch savings[i] {
+		case messages.SavedNow:
+			metrics.SaveLag.Observe(time.Since(m.AcceptedAt))
+			s.reorders.count(m, s.env.Config.TwoPhase.Shards, metrics)
+		case messages.SavedBefore:
+			metrics.DupDB.Inc()
+		default:
+			metrics.SaveFail.Inc()
+			continue
+		}
+		// For a repeat too: the process that saved the message may have died before it woke the functions.
+		deliver = deliver || m.To.Kind == message.URL
+		relay = relay || m.To.Kind != message.URL
+	}
+	if relay {
+		s.env.WakeRelayAt(time.Time{})
+	}
+	if deliver {
+		s.env.WakeDeliverAt(time.Time{})
+	}
+	c.Log("saved", counts[messages.SavedNow], "repeated", counts[messages.SavedBefore], "rejected", counts[messages.SaveRejected]+counts[messages.SavePoisoned])
+	return nil
+}
