@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -33,16 +32,6 @@ A template has the fields {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimI
 Outcomes are ok, failed, retryable, released and unknown.
 
 `
-
-// options are the values of the flags.
-type options struct {
-	url, user, password string
-	gateway             string
-	rate                float64
-	http                sender.HTTPConfig
-	flaky               sender.FlakyConfig
-	config              sender.Config
-}
 
 func newFlags(o *options) *flag.FlagSet {
 	o.http.Header, o.http.Outcomes, o.flaky.Shares = map[string]string{}, map[string]sender.Outcome{}, map[string]float64{}
@@ -171,27 +160,6 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	}
 	o.config.Log.Info(fmt.Sprintf("connecting to %s as the user %s", o.url, o.user))
 	return worker, nil
-}
-
-// newGateway returns the gateway of -gateway. If its settings are wrong, it returns an error and a
-// gateway that does nothing, with which sender.New can check the other settings.
-func (o *options) newGateway() (sender.Gateway, error) {
-	var gateway sender.Gateway
-	var err error
-	switch o.gateway {
-	case "console":
-		return sender.NewConsole(os.Stdout), nil
-	case "http":
-		gateway, err = sender.NewHTTP(o.http)
-	case "flaky":
-		gateway, err = sender.NewFlaky(o.flaky)
-	default:
-		err = fmt.Errorf("-gateway is %q: it must be console, http or flaky", o.gateway)
-	}
-	if err != nil {
-		return sender.NewConsole(io.Discard), err
-	}
-	return gateway, nil
 }
 
 // read parses the arguments. It continues after an error, so that it returns all errors.
