@@ -17,20 +17,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-)
-
-const (
-	callTimeout  = 10 * time.Second
-	drainTimeout = 10 * time.Second
 )
 
 func main() {
@@ -41,21 +32,6 @@ func main() {
 		os.Exit(1)
 	}
 }
-
-// backend has the connections and settings of a service.
-type backend struct {
-	sendonceURL, user, password string
-	natsURL, natsDomain         string        // with a domain, an operator must create the consumer
-	db                          *pgxpool.Pool // used by this service only
-	listener                    net.Listener  // serve closes it
-	log                         *slog.Logger
-}
-
-// The ports of the services, unless PORT is set.
-const (
-	orderPort  = "8081"
-	pointsPort = "8082"
-)
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	command := ""
@@ -105,31 +81,4 @@ func runAlone(ctx context.Context, name, port string, service func(context.Conte
 		listener:    l,
 		log:         slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", name),
 	})
-}
-
-func listen(ctx context.Context, port string) (net.Listener, error) {
-	return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:"+port)
-}
-
-// serve handles calls and runs background, until ctx ends.
-func (b backend) serve(ctx context.Context, h http.Handler, background func(context.Context)) error {
-	b.log.Info("listening", "address", b.listener.Addr().String())
-
-	ctx, stop := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	defer work.Wait()
-	defer stop()
-	work.Go(func() { background(ctx) })
-
-	server := &http.Server{Handler: h, ReadTimeout: callTimeout, WriteTimeout: callTimeout}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(b.listener) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
-	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer cancel()
-	return server.Shutdown(drain)
 }
