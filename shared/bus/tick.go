@@ -31,3 +31,14 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 		}
 	}
 }
+
+// CheckWakeUps publishes a message that wakes nothing to the stream WAKE. It returns an error if the stream does not
+// store it.
+func (conn *Connection) CheckWakeUps(ctx context.Context) error {
+	ctx, cancel := conn.withTimeout(ctx, scheduleTimeout)
+	defer cancel()
+	if _, err := conn.js.Publish(ctx, wakePrefix+"check", []byte("check")); err != nil {
+		return fmt.Errorf("the stream WAKE stores no wake-ups: free the disk of nats-server and restart it: %w", err)
+	}
+	return nil
+}

@@ -159,8 +159,18 @@ func runTrigger(t *testing.T, b *bus.Bus, cfg Config, routes ...Route) *runningT
 
 func runTriggerLogging(t *testing.T, log io.Writer, b *bus.Bus, cfg Config, routes ...Route) *runningTrigger {
 	t.Helper()
+	return run(t, newTrigger(t, log, b, cfg, routes...))
+}
+
+func newTrigger(t *testing.T, log io.Writer, b *bus.Bus, cfg Config, routes ...Route) *Trigger {
+	t.Helper()
 	trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), cfg, routes)
 	require.NoError(t, err)
+	return trigger
+}
+
+func run(t *testing.T, trigger *Trigger) *runningTrigger {
+	t.Helper()
 	r := &runningTrigger{Trigger: trigger, ended: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel

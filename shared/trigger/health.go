@@ -40,8 +40,8 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 	return durables
 }
 
-// Ready, for the readiness probe, returns an error without a connection to NATS or while a route does not
-// pull. The error names each such route and the cause.
+// Ready, for the readiness probe, returns an error without a connection to NATS, while a route does not pull,
+// or while the stream WAKE stores nothing. The error names each such route and the cause.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
 		return bus.ErrNotConnected
@@ -55,7 +55,9 @@ func (t *Trigger) Ready() error {
 	if len(stopped) > 0 {
 		return errors.New("these routes do not run: " + strings.Join(stopped, ", "))
 	}
-	return nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.wakeFailure
 }
 
 var errStarting = errors.New("starting")

@@ -32,6 +32,7 @@ func (t *Trigger) Run(ctx context.Context) {
 	for name := range t.setupLocks {
 		running.Go(func() { t.maintainStream(ctx, name) })
 	}
+	running.Go(func() { t.checkWakeStream(ctx) })
 	running.Go(func() { t.bus.ServeHeaders(ctx) })
 	running.Wait()
 	t.client.CloseIdleConnections()

@@ -61,3 +61,30 @@ func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
 	require.NoError(t, broker.JS().DeleteStream(t.Context(), bus.StreamAccepted))
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run without a restart")
 }
+
+func TestNotReadyWhileWakeUpsAreNotStored(t *testing.T) {
+	t.Parallel()
+	broker, b := newBroker(t)
+	f := newFunction(t, respondWith(204))
+	log := &sandbox.LogBuffer{}
+	trigger := newTrigger(t, log, b, testConfig(f), testRoute(), sweepRoute())
+	trigger.wakeCheckEvery = 20 * time.Millisecond
+	run(t, trigger)
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
+
+	info := broker.Info(bus.StreamWake)
+	info.Config.MaxMsgSize = 1 // the stream refuses each check, as after a full disk
+	_, err := broker.JS().UpdateStream(t.Context(), info.Config)
+	require.NoError(t, err)
+	bustest.Eventually(t, func() bool { return trigger.Ready() != nil }, "the trigger is not ready")
+	require.ErrorContains(t, trigger.Ready(), "the stream WAKE stores no wake-ups")
+	require.ErrorContains(t, trigger.Ready(), "free the disk of nats-server and restart it")
+	publishAll(t, b, eventMessage("1"))
+	bustest.Eventually(t, func() bool { return f.countOf("1") == 1 }, "routes of other streams go on")
+
+	info.Config.MaxMsgSize = -1
+	_, err = broker.JS().UpdateStream(t.Context(), info.Config)
+	require.NoError(t, err)
+	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "ready again")
+	require.Equal(t, 1, strings.Count(log.String(), "stores no wake-ups"), "it is logged once")
+}

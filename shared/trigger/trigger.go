@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	pullTimeout   = 30 * time.Second // how long one pull request waits for messages
-	checkEvery    = 10 * time.Second // between two checks that a stream exists
-	settleTimeout = 10 * time.Second
+	pullTimeout    = 30 * time.Second // how long one pull request waits for messages
+	checkEvery     = 10 * time.Second // between two checks that a stream exists
+	wakeCheckEvery = time.Minute      // between two checks that WAKE stores messages
+	settleTimeout  = 10 * time.Second
 )
 
 // Trigger delivers messages from streams to functions. Any number may run, and any may be killed.
@@ -30,12 +31,14 @@ type Trigger struct {
 	slots       chan struct{} // one for each POST in progress, over all routes
 	deliveryMax time.Duration // upper limit of one delivery: waiting for a slot, POST and settling
 
-	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
-	checkEvery time.Duration
+	setupLocks     map[string]*sync.Mutex // by stream: one setup at a time
+	checkEvery     time.Duration
+	wakeCheckEvery time.Duration
 
-	mu      sync.Mutex
-	logged  map[string]bool  // texts that logOnce has logged
-	streams map[string]error // by stream: the error of its last setup
+	mu          sync.Mutex
+	logged      map[string]bool  // texts that logOnce has logged
+	streams     map[string]error // by stream: the error of its last setup
+	wakeFailure error            // of the last check of the stream WAKE; nil = it stored the message
 }
 
 // New checks cfg and routes without network access.
@@ -48,7 +51,7 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 	setDefault(&cfg.MinBackoff, time.Second)
 	setDefault(&cfg.MaxBackoff, 5*time.Minute)
 	setDefault(&cfg.DrainTimeout, 25*time.Second)
-	t := &Trigger{bus: b, log: log, cfg: cfg, checkEvery: checkEvery, slots: make(chan struct{}, cfg.Concurrency),
+	t := &Trigger{bus: b, log: log, cfg: cfg, checkEvery: checkEvery, wakeCheckEvery: wakeCheckEvery, slots: make(chan struct{}, cfg.Concurrency),
 		setupLocks: map[string]*sync.Mutex{}, logged: map[string]bool{}, streams: map[string]error{}}
 	for _, name := range b.StreamNames() {
 		t.setupLocks[name] = &sync.Mutex{}

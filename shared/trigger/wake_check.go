@@ -1,0 +1,34 @@
+package trigger
+
+import "context"
+
+// checkWakeStream checks until ctx ends that the stream WAKE stores messages. After the disk of a nats-server was full, its
+// streams store nothing until the server is restarted: the connection stays and routes pull, but no wake-up arrives.
+func (t *Trigger) checkWakeStream(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := t.bus.AwaitConnection(ctx)
+		if err != nil {
+			return
+		}
+		connected, unbind := conn.UntilLost(ctx)
+		sleep(connected, t.wakeCheckEvery)
+		err = conn.CheckWakeUps(connected)
+		if connected.Err() == nil {
+			t.setWakeFailure(ctx, err)
+		}
+		unbind()
+	}
+}
+
+// setWakeFailure stores the result of a check, and logs the first failure and the end of failures.
+func (t *Trigger) setWakeFailure(ctx context.Context, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err != nil && t.wakeFailure == nil:
+		t.log.ErrorContext(ctx, err.Error())
+	case err == nil && t.wakeFailure != nil:
+		t.log.InfoContext(ctx, "the stream WAKE stores wake-ups again")
+	}
+	t.wakeFailure = err
+}
