@@ -2,13 +2,10 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/sendonce/sendonce/shared/api"
 )
 
 // apiMessages has the Chinese translations of the errors that the API returns to forms, filters and buttons. In a translation %s
@@ -315,18 +312,4 @@ func fillIn(text string, values []string) string {
 		}
 		return ofAPI("zh", values[at])
 	})
-}
-
-// refusalOf returns the refusal of the API in err, in the language of the page, or nil if err is not a refusal.
-func (p *page) refusalOf(err error) *api.Error {
-	refused, ok := errors.AsType[*api.Error](err)
-	if !ok {
-		return nil
-	}
-	shown := *refused
-	shown.Message, shown.Fields = ofAPI(p.Language, refused.Message), slices.Clone(refused.Fields)
-	for i := range shown.Fields {
-		shown.Fields[i].Message = ofAPI(p.Language, shown.Fields[i].Message)
-	}
-	return &shown
 }

@@ -1,15 +1,7 @@
 package console
 
 import (
-	"encoding/json"
-	"maps"
-	"net/url"
-	"slices"
-	"strings"
-
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/task"
-	"github.com/sendonce/sendonce/shared/text"
 )
 
 func (p *page) audit() error {
@@ -18,85 +10,4 @@ func (p *page) audit() error {
 		return err
 	}
 	return p.show("audit", p.T("Audit log"), response)
-}
-
-// maxAuditValue is the number of characters of a value that the audit log shows.
-const maxAuditValue = 500
-
-// difference is a field that a change changed. A value is also "" if the row did not exist.
-type difference struct {
-	Field, Before, After string
-}
-
-// differences compares a row before and after a change. It masks phone numbers and hides contents, as lists do.
-func differences(language string, before, after json.RawMessage) []difference {
-	oldFields, newFields := fieldsOf(before), fieldsOf(after)
-	all := maps.Clone(oldFields)
-	maps.Copy(all, newFields)
-	var changed []difference
-	for _, field := range slices.Sorted(maps.Keys(all)) {
-		d := difference{field, oldFields[field], newFields[field]}
-		if d.Before == d.After {
-			continue
-		}
-		switch field {
-		case "phone_number":
-			d.Before, d.After = task.MaskPhone(d.Before), task.MaskPhone(d.After)
-		case "content":
-			d.Before, d.After = hiddenValue(language, d.Before), hiddenValue(language, d.After)
-		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // other fields have other numbers, such as quotas
-			maskTexts(&d.Before, &d.After)
-		}
-		changed = append(changed, d)
-	}
-	return changed
-}
-
-// hiddenValue is hidden, but "" for an empty value.
-func hiddenValue(language, value string) string {
-	if value == "" {
-		return ""
-	}
-	return hidden(language, value)
-}
-
-// fieldsOf returns the fields of a JSON object as text; none if object is not a JSON object.
-func fieldsOf(object json.RawMessage) map[string]string {
-	var values map[string]json.RawMessage
-	shown := map[string]string{}
-	if json.Unmarshal(object, &values) != nil {
-		return shown
-	}
-	for field, raw := range values {
-		var value string
-		var list []string
-		switch {
-		case json.Unmarshal(raw, &list) == nil: // null is an empty list
-			value = strings.Join(list, ", ")
-		case json.Unmarshal(raw, &value) != nil:
-			value = string(raw)
-		}
-		shown[field] = text.Cut(value, maxAuditValue)
-	}
-	return shown
-}
-
-// subjectPages has the address of the page of each kind of subject, without the id.
-var subjectPages = map[string]string{
-	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
-	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/", "bulk": "/console/bulk/",
-}
-
-// subjectPage returns the page of the subject of an audit entry, or "". A subject is kind/id, or only an id: then the action
-// begins with the kind.
-func subjectPage(action, subject string) string {
-	kind, id, ok := strings.Cut(subject, "/")
-	if !ok {
-		kind, _, _ = strings.Cut(action, ".")
-		id = subject
-	}
-	if page := subjectPages[kind]; page != "" {
-		return page + url.PathEscape(id)
-	}
-	return ""
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+const callersPath = "/api/v1/admin/callers"
+
 // maxNames is the number of callers whose names one call of the API returns.
 const maxNames = 200
 

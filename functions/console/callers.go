@@ -10,8 +10,6 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-const callersPath = "/api/v1/admin/callers"
-
 // roles has the roles of callers, with what each allows.
 var roles = []struct {
 	Role fn.Role

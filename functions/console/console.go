@@ -127,11 +127,3 @@ func serveStatic(w http.ResponseWriter, v *fn.Visit) {
 	w.Header().Set("Cache-Control", "public, max-age=86400")
 	http.ServeFileFS(w, v.Request, staticFiles, "static/"+v.PathValue("file"))
 }
-
-// setSecurityHeaders forbids what pages do not need: other origins, inline scripts and styles, frames.
-func setSecurityHeaders(w http.ResponseWriter) {
-	h := w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
-	h.Set("Referrer-Policy", "same-origin")
-	h.Set("X-Content-Type-Options", "nosniff")
-}

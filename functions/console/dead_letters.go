@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"net/http"
@@ -71,13 +70,4 @@ func (p *page) dismissDeadLetter() error {
 	path := "/api/v1/admin/dead-letters/" + p.id() + "/dismiss"
 	err := p.API(http.MethodPost, path, api.DismissRequest{Reason: p.PostFormValue("reason")}, nil)
 	return p.finish(err, "/console/dead-letters", (*page).deadLetters, "dismissed")
-}
-
-// pretty indents a text if it is JSON.
-func pretty(text string) string {
-	var indented bytes.Buffer
-	if json.Indent(&indented, []byte(text), "", "  ") != nil {
-		return text
-	}
-	return indented.String()
 }

@@ -14,8 +14,6 @@ const (
 	conversationsPage = "/console/messages/conversations"
 )
 
-var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
-
 type messagesPage struct {
 	api.Page[api.MessageResponse]
 	Kind string // state of the stuck messages: sending or sent

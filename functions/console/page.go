@@ -3,23 +3,17 @@ package console
 import (
 	"bytes"
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 )
-
-//go:embed templates
-var templateFiles embed.FS
 
 // page is a request for one page. Its exported fields and methods are for templates.
 type page struct {
@@ -33,6 +27,9 @@ type page struct {
 
 // A handler writes a page, or returns an error, which is shown as a page.
 type handler func(p *page) error
+
+// T translates a text and formats it with the values, as fmt.Sprintf does.
+func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
 
 // private returns the route of a page for visitors who are logged in. Others are redirected to the login.
 func private(h handler) fn.Route {
@@ -62,6 +59,14 @@ func public(h handler) fn.Route {
 	})
 }
 
+// setSecurityHeaders forbids what pages do not need: other origins, inline scripts and styles, frames.
+func setSecurityHeaders(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
 // showError shows an error as a page.
 func (p *page) showError(err error) {
 	shown := &api.Error{Status: http.StatusInternalServerError, Message: p.T("The page could not be rendered. The log has the reason.")}
@@ -82,6 +87,20 @@ func (p *page) showError(err error) {
 	if err := p.render(shown.Status, "error", p.T("Error"), shown); err != nil {
 		http.Error(p.w, shown.Message, shown.Status)
 	}
+}
+
+// refusalOf returns the refusal of the API in err, in the language of the page, or nil if err is not a refusal.
+func (p *page) refusalOf(err error) *api.Error {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		return nil
+	}
+	shown := *refused
+	shown.Message, shown.Fields = ofAPI(p.Language, refused.Message), slices.Clone(refused.Fields)
+	for i := range shown.Fields {
+		shown.Fields[i].Message = ofAPI(p.Language, shown.Fields[i].Message)
+	}
+	return &shown
 }
 
 func (p *page) notFound() error {
@@ -158,23 +177,6 @@ func (p *page) render(status int, name, title string, content any) error {
 	p.w.WriteHeader(status)
 	_, _ = p.w.Write(body.Bytes()) // fails only if the visitor has left
 	return nil
-}
-
-// parsedTemplates has the templates that pageTemplate has parsed, by "language/name".
-var parsedTemplates sync.Map
-
-// pageTemplate returns the template of a page. It parses each template on first use: parsing all of them at the start would take
-// 25 ms.
-func pageTemplate(language, name string) (*template.Template, error) {
-	key := language + "/" + name
-	if t, ok := parsedTemplates.Load(key); ok {
-		return t.(*template.Template), nil
-	}
-	t, err := template.New("").Funcs(templateFuncs(language)).ParseFS(templateFiles, "templates/shared/*.html", "templates/"+name+".html")
-	if err == nil {
-		parsedTemplates.Store(key, t)
-	}
-	return t, err
 }
 
 // navItem is a link of the menu.

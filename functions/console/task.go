@@ -36,6 +36,36 @@ type webhookStep struct {
 
 func (p *page) task() error { return p.showTask(false) }
 
+// changeTask handles the buttons of a task: retry, cancel, resolve or reveal.
+func (p *page) changeTask() error {
+	id := p.PathValue("id")
+	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")
+	var err error
+	switch do {
+	case "retry", "cancel":
+		_, err = post[api.RepairResponse](p, path+do+"?"+url.Values{"reason": {p.PostFormValue("reason")}}.Encode(), nil)
+	case "resolve":
+		_, err = post[api.RepairResponse](p, path+do, api.ResolveRequest{Outcome: p.PostFormValue("outcome"), Reason: p.PostFormValue("reason")})
+	case "reveal":
+		if err := p.API(http.MethodPost, path+do, nil, nil); err != nil {
+			return err
+		}
+		return p.showTask(true)
+	default:
+		return p.notFound()
+	}
+	if p.storeRefusal(err) {
+		return p.showTask(false)
+	}
+	if err != nil {
+		return err
+	}
+	if back := p.PostFormValue("back"); back != "" {
+		return p.done(localPath(back), do)
+	}
+	return p.done("/console/tasks/"+url.PathEscape(id), do)
+}
+
 // showTask shows the task of the path. Phone numbers and the content are hidden unless revealed is true.
 func (p *page) showTask(revealed bool) error {
 	id := p.id()

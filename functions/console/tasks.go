@@ -2,7 +2,6 @@ package console
 
 import (
 	"encoding/csv"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -13,12 +12,6 @@ import (
 
 // taskFilters has the parameters of a list of tasks, as in GET /api/v1/admin/tasks.
 var taskFilters = []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to", "limit", "after"}
-
-// The options of the filters state and reason.
-var (
-	taskStates  = []string{"scheduled", "pending", "processing", "held", "succeeded", "failed"}
-	taskReasons = []string{"rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}
-)
 
 type tasksPage struct {
 	Page            api.Page[api.AdminTask]
@@ -111,43 +104,6 @@ func markFormulas(value string) string {
 		startsCell = strings.ContainsRune(cellSeparators, r)
 	}
 	return b.String()
-}
-
-func instant(at *time.Time) string {
-	if at == nil {
-		return ""
-	}
-	return at.Format(time.RFC3339Nano)
-}
-
-// changeTask handles the buttons of a task: retry, cancel, resolve or reveal.
-func (p *page) changeTask() error {
-	id := p.PathValue("id")
-	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")
-	var err error
-	switch do {
-	case "retry", "cancel":
-		_, err = post[api.RepairResponse](p, path+do+"?"+url.Values{"reason": {p.PostFormValue("reason")}}.Encode(), nil)
-	case "resolve":
-		_, err = post[api.RepairResponse](p, path+do, api.ResolveRequest{Outcome: p.PostFormValue("outcome"), Reason: p.PostFormValue("reason")})
-	case "reveal":
-		if err := p.API(http.MethodPost, path+do, nil, nil); err != nil {
-			return err
-		}
-		return p.showTask(true)
-	default:
-		return p.notFound()
-	}
-	if p.storeRefusal(err) {
-		return p.showTask(false)
-	}
-	if err != nil {
-		return err
-	}
-	if back := p.PostFormValue("back"); back != "" {
-		return p.done(localPath(back), do)
-	}
-	return p.done("/console/tasks/"+url.PathEscape(id), do)
 }
 
 // held lists the held tasks, with buttons to resolve them.

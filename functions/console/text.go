@@ -1,9 +1,9 @@
 package console
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"net/http"
 	"strconv"
 	"strings"
@@ -11,8 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // htmlLanguages has the languages of the pages, with their names in HTML. The code and the templates have the English texts; the
@@ -36,9 +34,6 @@ func languageOf(r *http.Request) string {
 	return "en"
 }
 
-// T translates a text and formats it with the values, as fmt.Sprintf does.
-func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
-
 func translate(language, text string, values ...any) string {
 	texts := english
 	if language == "zh" {
@@ -51,36 +46,6 @@ func translate(language, text string, values ...any) string {
 		return text
 	}
 	return fmt.Sprintf(text, values...)
-}
-
-// templateFuncs returns the functions of the templates in a language.
-func templateFuncs(language string) template.FuncMap {
-	t := func(text string, values ...any) string { return translate(language, text, values...) }
-	return template.FuncMap{
-		"t":        t,
-		"number":   number,
-		"percent":  percent,
-		"duration": func(seconds any) string { return duration(language, seconds) },
-		"time":     func(at any) timeText { return timeOf(language, at) },
-		"phone":    task.MaskPhone,
-		"masked":   task.MaskNumbers,
-		"event":    maskedEvent,
-		"hidden":   func(text string) string { return hidden(language, text) },
-		"version":  fn.Version,
-		"join":     strings.Join,
-		"json":     func(raw json.RawMessage) string { return pretty(string(raw)) },
-		"short":    shortEvent,
-		"ofAPI":    func(message string) string { return ofAPI(language, message) },
-		"result":   func(result string) string { return resultText(language, result) },
-		"lastTry":  lastTry,
-		"isPast":   isPast,
-		"timeIn":   timeInText,
-
-		"alertValue":  alertValue,
-		"pretty":      pretty,
-		"differences": func(before, after json.RawMessage) []difference { return differences(language, before, after) },
-		"subjectPage": subjectPage,
-	}
 }
 
 // number groups the digits of a count: 1,234,567.
@@ -102,6 +67,18 @@ func percent(good, bad int64) string {
 		return "–"
 	}
 	return strconv.FormatFloat(100*float64(good)/float64(good+bad), 'f', 1, 64) + " %"
+}
+
+// alertValue formats the value of an alert: a number of tasks, or a fraction as a percentage.
+func alertValue(kind string, value any) string {
+	n, _ := value.(float64)
+	if pointer, ok := value.(*float64); ok && pointer != nil {
+		n = *pointer
+	}
+	if kind == "backlog" {
+		return number(int64(n))
+	}
+	return strconv.FormatFloat(100*n, 'f', 1, 64) + " %"
 }
 
 // duration formats seconds in a suitable unit: 850 ms, 12 s, 5 min, 3 h, 2 d. nil is a dash.
@@ -172,6 +149,15 @@ func hidden(language, text string) string {
 // shortEvent returns the type of an event without its prefix and version.
 func shortEvent(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
+}
+
+// pretty indents a text if it is JSON.
+func pretty(text string) string {
+	var indented bytes.Buffer
+	if json.Indent(&indented, []byte(text), "", "  ") != nil {
+		return text
+	}
+	return indented.String()
 }
 
 // lastTry returns a list of the newest try; an empty list if there is none.

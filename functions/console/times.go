@@ -66,3 +66,10 @@ func pastTimes(query url.Values, names ...string) {
 		}
 	}
 }
+
+func instant(at *time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return at.Format(time.RFC3339Nano)
+}

@@ -11,14 +11,6 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// The options of forms. Only admins without queues have alertKinds.
-var (
-	deliveryStates = []string{"pending", "delivered", "failed"}
-	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
-	alertKinds     = []string{"alert.raised", "alert.cleared"}
-	formats        = []string{"cloudevents", "slack", "dingtalk", "wecom", "feishu"}
-)
-
 // owns reports whether the visitor may change the objects of a caller.
 func (p *page) owns(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID

@@ -1,0 +1,17 @@
+package console
+
+// The options of the filters state and reason.
+var (
+	taskStates  = []string{"scheduled", "pending", "processing", "held", "succeeded", "failed"}
+	taskReasons = []string{"rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}
+)
+
+var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
+
+// The options of forms. Only admins without queues have alertKinds.
+var (
+	deliveryStates = []string{"pending", "delivered", "failed"}
+	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
+	alertKinds     = []string{"alert.raised", "alert.cleared"}
+	formats        = []string{"cloudevents", "slack", "dingtalk", "wecom", "feishu"}
+)
