@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -30,33 +29,14 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/admin"
-	"github.com/sendonce/sendonce/shared/store/alerts"
-	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
-
-// Config has the function's settings.
-type Config struct {
-	Timeout      time.Duration `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"timeout of one call to a webhook or to a message's URL, 1s to 20s"`
-	DisableAfter time.Duration `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled after all calls to it have failed for so long"`
-}
-
-// Validate names every setting whose value is not acceptable.
-func (c *Config) Validate() []task.Field {
-	var bad decode.Rules
-	bad.When(c.Timeout < time.Second || c.Timeout > 20*time.Second, "SENDONCE_WEBHOOK_TIMEOUT", "must be between 1s and 20s")
-	bad.When(c.DisableAfter <= 0, "SENDONCE_WEBHOOK_DISABLE_AFTER", "must be more than 0")
-	return bad
-}
 
 // Function posts webhooks and messages to URLs.
 var Function = fn.EventBatch("deliver", New)
@@ -76,33 +56,6 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 		}
 	})
 	return d.event, d.batch
-}
-
-type deliverer struct {
-	adminStore   *admin.Store
-	alertStore   *alerts.Store
-	messageStore *messages.Store
-	webhookStore *webhooks.Store
-	env          *fn.Env
-	cfg          Config
-	poster       *poster
-
-	webhooksInFlight *workInFlight[webhooks.DueDelivery]
-	messagesInFlight *workInFlight[urlMessage]
-
-	changes       loglimit.ByKey[endpointState] // limits the log lines about changes of endpoints
-	nonPublic     loglimit.ByKey[string]        // limits those about hosts without a public address
-	unsignedPosts loglimit.ByKey[secretOwner]   // limits those about posts that cannot be signed
-	recordedBytes atomic.Int64                  // of events since the last trim by trimEventsIfNeeded
-}
-
-func (d *deliverer) isDraining() bool {
-	select {
-	case <-d.env.Draining():
-		return true
-	default:
-		return false
-	}
 }
 
 // event publishes an accepted message, or records an event that endpoints can subscribe to. For any other event, such as a tick,
@@ -250,9 +203,6 @@ func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 	}
 	return webhooks.RecordedEvent{ID: e.ID, Kind: kindOf(e.Type), Type: e.Type, Subject: subject, Payload: string(payload)}, nil
 }
-
-// settleTime is reserved at the end of a call to settle posts.
-const settleTime = 5 * time.Second
 
 // deliver posts everything that is due, and schedules the next call.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {

@@ -7,17 +7,9 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/messages"
-	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// urlMessage is a message to a URL, ready to be posted.
-type urlMessage struct {
-	messages.Post
-	signing webhooks.Signing
-	token   []byte // for the confirmation; nil if a 2xx is the confirmation
-}
 
 // messages posts reliable messages to their URLs.
 func (d *deliverer) messages() pipeline[urlMessage] {
@@ -62,22 +54,6 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			return locked, nil
 		},
 	}
-}
-
-// secretOwner identifies a signing secret.
-type secretOwner struct {
-	caller   int64
-	endpoint task.ID // zero for the caller's own secret, which signs its messages
-}
-
-// unsigned logs that a post cannot be signed, usually because an operator removed a key too early. It returns a cancelled
-// attempt: nothing was posted, and the work is claimed again when its lease ends. id is that of the message or the endpoint.
-func (d *deliverer) unsigned(owner secretOwner, id task.ID, err error) attempt {
-	if unlogged, log := d.unsignedPosts.Next(owner); log {
-		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,
-			"do", "if a key is missing, add the one that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
-	}
-	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be used; an operator must correct the settings"}
 }
 
 func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([]urlMessage, error) {

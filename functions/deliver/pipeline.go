@@ -4,19 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/retry"
 	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
 const (
 	maxInFlight   = 128                    // concurrent posts of all runs of a pipeline
 	claimInterval = time.Second            // how often a run that waits for slow receivers claims again
-	maxRetryDelay = 10 * time.Second       // limits the delay of the next run after runs that failed
 	lockedPause   = 100 * time.Millisecond // until a result whose rows another transaction locks is settled again
 	leaseMargin   = 15 * time.Second       // added to the timeout of a post
 )
@@ -24,6 +19,9 @@ const (
 // limits apply to each pipeline separately. All callers of an account together have at most a quarter of the posts, no matter
 // how many endpoints and hosts they use. All failing webhook endpoints together have at most a quarter, too.
 var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
+
+// settleTime is reserved at the end of a call to settle posts.
+const settleTime = 5 * time.Second
 
 func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }
 
@@ -33,13 +31,6 @@ type pipeline[W any] struct {
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
 	post     func(ctx context.Context, w W) attempt
 	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // the caller settles locked again
-}
-
-// posted is a piece of work with the result of its post. id is the work's id in workInFlight.
-type posted[W any] struct {
-	work W
-	attempt
-	id int
 }
 
 // runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the pipeline
@@ -151,97 +142,5 @@ func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan tim
 		default:
 			return all
 		}
-	}
-}
-
-// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one run claims at a time; others may still
-// wait for their posts.
-type workInFlight[W any] struct {
-	mu       sync.Mutex
-	claiming bool          // a run is claiming
-	again    chan struct{} // signals the claiming run to claim again
-	work     map[int]W     // by id
-	lastID   int
-	failures int // runs in a row that ended with an error
-}
-
-func newWorkInFlight[W any]() *workInFlight[W] {
-	return &workInFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
-}
-
-// add adds a piece of work and returns its id.
-func (f *workInFlight[W]) add(w W) (id int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.lastID++
-	f.work[f.lastID] = w
-	return f.lastID
-}
-
-// remove removes the work of a batch, except the locked work.
-func (f *workInFlight[W]) remove(batch, locked []posted[W]) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, p := range batch {
-		delete(f.work, p.id)
-	}
-	for _, l := range locked {
-		f.work[l.id] = l.work
-	}
-}
-
-func (f *workInFlight[W]) list() []W {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Collect(maps.Values(f.work))
-}
-
-// start makes the caller the claiming run. If another run is claiming, start signals that run to claim again instead.
-func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.claiming {
-		select {
-		case f.again <- struct{}{}:
-		default:
-		}
-		return nil, false
-	}
-	f.claiming = true
-	return f.again, true
-}
-
-// stop ends the claiming, even if the run was signalled to claim again. It returns the delay after which the caller must wake
-// another run: the calls that signalled this one may have returned without an error, so nothing else wakes a run.
-func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.claiming = false
-	f.takeAgain()
-	if err == nil {
-		f.failures = 0
-		return 0
-	}
-	f.failures++
-	return retry.Delay(time.Second, maxRetryDelay, f.failures)
-}
-
-// stopUnlessAgain ends the claiming, unless the run was signalled to claim again.
-func (f *workInFlight[W]) stopUnlessAgain() (stopped bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.takeAgain() {
-		return false
-	}
-	f.claiming, f.failures = false, 0
-	return true
-}
-
-func (f *workInFlight[W]) takeAgain() bool {
-	select {
-	case <-f.again:
-		return true
-	default:
-		return false
 	}
 }

@@ -63,18 +63,6 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	}
 }
 
-func (d *deliverer) wakeAt(times []time.Time) {
-	for _, at := range times {
-		d.env.WakeDeliverAt(at)
-	}
-}
-
-// endpointState is a state of an endpoint.
-type endpointState struct {
-	id      task.ID
-	healthy bool
-}
-
 // logChange logs when an endpoint begins to fail, recovers or is disabled, but not each try. `make run` shows these lines in its
 // terminal. An endpoint that fails and recovers again and again has at most one line a minute for each of these two states.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
