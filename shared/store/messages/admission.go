@@ -3,6 +3,8 @@ package messages
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -30,6 +32,24 @@ select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_messages where accept_seq is not null order by accept_seq desc limit 1),
     (select accept_seq from accepted_checked), 0)
 from w`
+
+// sharesExceededSQL returns the accounts (see Caller.Account) whose messages of the last 15 minutes take more
+// than a quarter of a stream of which all accounts together take more than half. A stream of size 0 has no limit.
+const sharesExceededSQL = `
+select stream, caller_id from (
+    select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
+    from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' group by 1, 2
+) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
+where size > 0 and total > size / 2 and own > size / 4`
+
+// sentToUserSQL counts, up to $3, the messages that $1 and the other callers of its account sent to the user $2
+// within 15 minutes.
+const sentToUserSQL = `
+select count(*) from (
+    select from messages where kind = 2 and sender in (
+        select $1::text union select c.name from callers c join callers a on a.id = c.account_id where a.name::text = $1
+    ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
+) m`
 
 // Admission counts a message for its caller, and for the inbox of its user, before the message is saved or
 // accepted. Always call End when the call is over: unless Saved or Accepted was called before, it removes the
@@ -115,4 +135,25 @@ func (st *Store) countMessages(ctx context.Context, caller, rows int64) (waiting
 	var w quota.Waiting
 	err = st.db.Hot.QueryRow(ctx, countMessagesSQL, store.Unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)
 	return map[int64]quota.Waiting{caller: w}, savedTo, store.Wrap("count waiting messages", err)
+}
+
+// sharesExceeded queries the accounts that use more than their share of streams with these sizes in bytes.
+func (st *Store) sharesExceeded(ctx context.Context, sizes map[string]int64) (over map[usageKey]bool, err error) {
+	if len(sizes) == 0 {
+		return nil, nil
+	}
+	streams := slices.Collect(maps.Keys(sizes))
+	bytes := store.Column(streams, func(name string) int64 { return sizes[name] })
+	over = map[usageKey]bool{}
+	var key usageKey
+	err = store.QueryEach(ctx, st.db.Hot, sharesExceededSQL, []any{store.Unprepared, streams, bytes}, []any{&key.stream, &key.caller}, func() {
+		over[key] = true
+	})
+	return over, err
+}
+
+// sentToUser is inboxShares.countSaved.
+func (st *Store) sentToUser(ctx context.Context, pair inboxPair) (n int, err error) {
+	err = st.db.Hot.QueryRow(ctx, sentToUserSQL, store.Unprepared, pair.sender, pair.user, 2*st.inboxes.limit).Scan(&n)
+	return n, err
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
@@ -142,19 +141,4 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 		s.counted = time.Now()
 		s.others = max(saved-s.accepted(s.counted), 0)
 	}
-}
-
-// sentToUserSQL counts, up to $3, the messages that $1 and the other callers of its account sent to the user $2
-// within 15 minutes.
-const sentToUserSQL = `
-select count(*) from (
-    select from messages where kind = 2 and sender in (
-        select $1::text union select c.name from callers c join callers a on a.id = c.account_id where a.name::text = $1
-    ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
-) m`
-
-// sentToUser is inboxShares.countSaved.
-func (st *Store) sentToUser(ctx context.Context, pair inboxPair) (n int, err error) {
-	err = st.db.Hot.QueryRow(ctx, sentToUserSQL, store.Unprepared, pair.sender, pair.user, 2*st.inboxes.limit).Scan(&n)
-	return n, err
 }

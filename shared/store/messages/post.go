@@ -12,19 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// PostSources lists, as source, the callers that have messages for URLs, with the earliest due time of each:
-// one index probe for each caller.
-const PostSources = `
-with recursive source (caller_id, next_at) as (
-    (select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 order by caller_id, next_at limit 1)
-    union all
-    select n.caller_id, n.next_at from source s cross join lateral (
-        select m.caller_id, m.next_at from message_live m
-        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id > s.caller_id
-        order by m.caller_id, m.next_at limit 1
-    ) n
-)`
-
 // claimPostsSQL claims due messages to URLs. The next send time is the lease. Each CTE narrows the one before it.
 const claimPostsSQL = PostSources +
 	// in_flight: the posts that this process has claimed. busy: how many of these each account has.

@@ -12,19 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// DueStreams lists, as s, each pair of caller and stream that has messages to send, with its earliest due
-// time: one index probe for each pair. Messages to URLs (kind 1) are left out, see ClaimPosts.
-const DueStreams = `
-with recursive s (caller_id, stream, next_at) as (
-    (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at, id limit 1)
-    union all
-    select n.caller_id, n.stream, n.next_at from s cross join lateral (
-        select m.caller_id, m.stream, m.next_at from message_live m
-        where m.remaining_sends > 0 and m.kind <> 1 and (m.caller_id, m.stream) > (s.caller_id, s.stream)
-        order by m.caller_id, m.stream, m.next_at, m.id limit 1
-    ) n
-)`
-
 // anyMessageDueSQL lets an idle relay skip the transaction.
 const anyMessageDueSQL = DueStreams + `
 select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`

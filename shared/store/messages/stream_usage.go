@@ -2,17 +2,13 @@ package messages
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
 // StreamAccepted is the name in stream_usage of the stream of accepted messages, whose own name
@@ -56,72 +52,4 @@ func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 	})
 	batch.Queue(addUsageSQL, store.Column(keys, func(k usageKey) string { return k.stream }), store.Column(keys, func(k usageKey) int64 { return k.caller }),
 		store.Column(keys, func(k usageKey) int64 { return usage[k] }))
-}
-
-const (
-	sharesEvery = 2 * time.Second
-	sharesDelay = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
-	shareRetry  = time.Minute
-)
-
-// sharesExceededSQL returns the accounts (see Caller.Account) whose messages of the last 15 minutes take more
-// than a quarter of a stream of which all accounts together take more than half. A stream of size 0 has no limit.
-const sharesExceededSQL = `
-select stream, caller_id from (
-    select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
-    from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' group by 1, 2
-) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
-where size > 0 and total > size / 2 and own > size / 4`
-
-// streamShares caches which accounts use more than their share of a stream. It is read again every two seconds
-// while messages arrive.
-type streamShares struct {
-	query func(ctx context.Context) (map[usageKey]bool, error)
-
-	mu         sync.Mutex
-	over       map[usageKey]bool // by stream and account
-	next       time.Time         // the earliest next query
-	refreshing bool
-}
-
-func (s *streamShares) exceeded(account int64, streams []string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.refreshing && time.Now().After(s.next) {
-		s.refreshing = true
-		time.AfterFunc(sharesDelay, s.refresh)
-	}
-	for _, stream := range streams {
-		if s.over[usageKey{stream, account}] {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *streamShares) refresh() {
-	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
-	defer cancel()
-	over, err := s.query(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refreshing, s.next = false, time.Now().Add(sharesEvery)
-	if err == nil {
-		s.over = over
-	}
-}
-
-// sharesExceeded queries the accounts that use more than their share of streams with these sizes in bytes.
-func (st *Store) sharesExceeded(ctx context.Context, sizes map[string]int64) (over map[usageKey]bool, err error) {
-	if len(sizes) == 0 {
-		return nil, nil
-	}
-	streams := slices.Collect(maps.Keys(sizes))
-	bytes := store.Column(streams, func(name string) int64 { return sizes[name] })
-	over = map[usageKey]bool{}
-	var key usageKey
-	err = store.QueryEach(ctx, st.db.Hot, sharesExceededSQL, []any{store.Unprepared, streams, bytes}, []any{&key.stream, &key.caller}, func() {
-		over[key] = true
-	})
-	return over, err
 }

@@ -14,47 +14,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is a message to save.
-type Submission struct {
-	ID          task.ID   // the server_msg_id, see msg.ID
-	CallID      task.ID   // unique to this call, so that it recognises the rows of its own earlier try
-	Fingerprint task.Hash // of the decoded request
-
-	CallerID         int64
-	From             string
-	ClientMsgID      string
-	To               msg.Address
-	Exchange         string // "" unless To was made of Exchange and RoutingKey
-	RoutingKey       string
-	Type             string
-	Data             []byte    // any JSON but null, at most msg.MaxData bytes
-	SentAt           time.Time // zero = not given
-	Confirm          bool
-	MaxSends         int16
-	ExpectedReceipts int16 // 1 without Confirm
-
-	// Zero unless a stream accepted the message before.
-	AcceptSeq  int64     // its sequence number in the stream
-	AcceptedAt time.Time // by the clock of Producer
-	Producer   string    // the process that accepted it
-
-	ahead time.Duration // the message is due so long before now; this orders messages that are saved together
-
-	Refused *task.Error // why the message must not be saved; if it was saved before, it is a replay all the same
-}
-
-// Submitted is the result of a Submission.
-type Submitted struct {
-	State    string // the present one, as msg.Message.State
-	Status   msg.Status
-	SavedAt  time.Time   // by the database's clock
-	Replayed bool        // an earlier call saved the message
-	Archived bool        // a replay of a message that is archived
-	Refused  *task.Error // nothing was done
-
-	err error // of this row alone
-}
-
 // Submit saves the messages, together with those of other calls. It returns when all are committed and due
 // to be sent. The two slices have one entry for each row, in order. A refusal is in Submitted. An error means
 // that the outcome is unknown or that the database is unavailable.

@@ -1,0 +1,53 @@
+package messages
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store/quota"
+)
+
+const (
+	sharesEvery = 2 * time.Second
+	sharesDelay = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
+	shareRetry  = time.Minute
+)
+
+// streamShares caches which accounts use more than their share of a stream. It is read again every two seconds
+// while messages arrive.
+type streamShares struct {
+	query func(ctx context.Context) (map[usageKey]bool, error)
+
+	mu         sync.Mutex
+	over       map[usageKey]bool // by stream and account
+	next       time.Time         // the earliest next query
+	refreshing bool
+}
+
+func (s *streamShares) exceeded(account int64, streams []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.refreshing && time.Now().After(s.next) {
+		s.refreshing = true
+		time.AfterFunc(sharesDelay, s.refresh)
+	}
+	for _, stream := range streams {
+		if s.over[usageKey{stream, account}] {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *streamShares) refresh() {
+	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
+	defer cancel()
+	over, err := s.query(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refreshing, s.next = false, time.Now().Add(sharesEvery)
+	if err == nil {
+		s.over = over
+	}
+}

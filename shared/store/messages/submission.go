@@ -1,0 +1,49 @@
+package messages
+
+import (
+	"time"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Submission is a message to save.
+type Submission struct {
+	ID          task.ID   // the server_msg_id, see msg.ID
+	CallID      task.ID   // unique to this call, so that it recognises the rows of its own earlier try
+	Fingerprint task.Hash // of the decoded request
+
+	CallerID         int64
+	From             string
+	ClientMsgID      string
+	To               msg.Address
+	Exchange         string // "" unless To was made of Exchange and RoutingKey
+	RoutingKey       string
+	Type             string
+	Data             []byte    // any JSON but null, at most msg.MaxData bytes
+	SentAt           time.Time // zero = not given
+	Confirm          bool
+	MaxSends         int16
+	ExpectedReceipts int16 // 1 without Confirm
+
+	// Zero unless a stream accepted the message before.
+	AcceptSeq  int64     // its sequence number in the stream
+	AcceptedAt time.Time // by the clock of Producer
+	Producer   string    // the process that accepted it
+
+	ahead time.Duration // the message is due so long before now; this orders messages that are saved together
+
+	Refused *task.Error // why the message must not be saved; if it was saved before, it is a replay all the same
+}
+
+// Submitted is the result of a Submission.
+type Submitted struct {
+	State    string // the present one, as msg.Message.State
+	Status   msg.Status
+	SavedAt  time.Time   // by the database's clock
+	Replayed bool        // an earlier call saved the message
+	Archived bool        // a replay of a message that is archived
+	Refused  *task.Error // nothing was done
+
+	err error // of this row alone
+}
