@@ -190,10 +190,6 @@ func (st *Store) DisableEndpoint(ctx context.Context, id task.ID, callerID *int6
 	})
 }
 
-const rotateSecret = `
-update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
-where id = $1 returning `
-
 const rotateEndpointSQL = rotateSecret + endpointColumns
 
 // RotateEndpoint replaces the secret of an endpoint. Events are signed with both secrets for a day, so that the

@@ -35,6 +35,10 @@ insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)
 on conflict (caller_id) where url is null do nothing`
 )
 
+const rotateSecret = `
+update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
+where id = $1 returning `
+
 // addSigningSecret stores the first secret of a caller. added is false if the caller has one.
 func (st *Store) addSigningSecret(ctx context.Context, db store.Execer, caller int64, fresh string) (added bool, err error) {
 	id := task.NewID()
