@@ -100,20 +100,6 @@ const (
 	EndedByOperator               // resolved manually
 )
 
-// Limits of the contract.
-const (
-	MaxContent      = 200  // characters of a message, and of a template
-	MaxEncoded      = 4000 // characters of URL-encoded parameters
-	MaxTemplateName = 100  // characters
-	MaxSource       = 50   // characters
-	MaxErrorCode    = 50   // characters
-	MaxResult       = 500  // characters of a result
-	MaxRetriesCap   = 10   // highest max_retries
-	DefaultQueue    = "default"
-	DefaultPriority = 5
-	LowestPriority  = 9
-)
-
 // The result texts of the original SMS API.
 const (
 	ResultTimeoutRetry     = "处理超时，自动重试"
