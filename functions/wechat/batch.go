@@ -1,17 +1,10 @@
 package wechat
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -48,131 +41,6 @@ type batch struct {
 
 // hasMore reports whether another batch should be claimed.
 func (b *batch) hasMore() bool { return b.claimed == b.cfg.Concurrency && b.stopReason == nil }
-
-// send claims a batch, and sends and reports all of its tasks, even if ctx ends meanwhile. It returns errors of the database.
-// Tasks that could not be reported stay claimed until their leases expire.
-func (b *batch) send(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
-	defer cancel()
-	claimed, err := b.claim(ctx)
-	if err != nil || len(claimed) == 0 {
-		return err
-	}
-	b.prepare(ctx, claimed)
-	var all sync.WaitGroup
-	for _, t := range claimed {
-		all.Go(func() { b.report(ctx, t, b.attempt(ctx, t)) })
-	}
-	all.Wait()
-	if n := b.results[unknown.String()]; n == b.claimed && b.hasMore() {
-		b.stopReason = &result{} // WeChat does not respond: more attempts would only add unknown outcomes
-		b.env.WakeAgainAt(bus.WakeWeChat, time.Now().Add(awayDelay))
-	}
-	return errors.Join(b.errs...)
-}
-
-func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
-	request, err := json.Marshal(map[string]any{"function": "wechat", "limit": b.cfg.Concurrency, "lease_seconds": b.lease().Seconds(), "marks_sending": true})
-	if err != nil {
-		return nil, err
-	}
-	claimed, pending, err := b.tasks.Claim(ctx, tasks.ClaimRequest{
-		Queue: task.WeChatQueue, AppID: b.app, CallerID: task.ServiceCaller, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
-	})
-	for queue, n := range pending {
-		if err == nil || queue != task.WeChatQueue { // after an error the event is redelivered with growing delays
-			b.env.WakeClaims(queue, n)
-		}
-	}
-	if b.tally.claimed = len(claimed); len(claimed) > 0 {
-		b.env.WakeSweepAt(claimed[0].LeaseUntil)
-	}
-	return claimed, err
-}
-
-// prepare reads what all attempts need, and stops the batch on an error. It gets the token first, which may take seconds: if a
-// message is delivered or its template is paused meanwhile, the message must not be sent.
-func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
-	var err error
-	if b.token, err = b.client.token(ctx); err != nil {
-		if task.CodeOf(err) != "" {
-			b.fail(err) // an error of the database, not of WeChat
-		}
-		b.stop(ctx, tokenErrorResult(err))
-		return
-	}
-	ids := make([]task.ID, len(claimed))
-	for i, t := range claimed {
-		ids[i] = t.ID
-	}
-	if b.sends, err = b.subscribe.BeginSends(ctx, ids); err == nil {
-		var templates []subscribe.CallerTemplate
-		for _, m := range b.sends {
-			templates = append(templates, m.CallerTemplate())
-		}
-		b.paused, err = b.subscribe.PausedTemplates(ctx, templates)
-	}
-	if err != nil {
-		b.fail(err)
-		b.stop(ctx, result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, "the messages could not be read"})
-	}
-}
-
-// attempt sends the message of one task, unless the batch was stopped, the message was sent or its template is paused. It returns
-// nil if the claim is lost.
-func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
-	m, found := b.sends[t.ID]
-	if stopped := b.stopped(); stopped != nil {
-		return stopped
-	}
-	switch {
-	case !found:
-		return &result{verdict{class: dataRefused}, codeNoMessage, "the task has no subscribe message"}
-	case m.Sent:
-		return &result{verdict{class: dataRefused}, codeAlreadySent, "another send of this message was delivered meanwhile"}
-	case b.paused[m.CallerTemplate()]:
-		return &result{verdict{class: away, retryAfter: pausedTemplateDelay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
-	}
-	lease, err := b.tasks.Extend(ctx, tasks.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
-	switch {
-	case task.CodeOf(err) == task.CodeStaleClaim || task.CodeOf(err) == task.CodeNotFound:
-		return nil
-	case err != nil:
-		b.fail(err)
-		return &result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, "the task could not be marked as sending"}
-	}
-	b.env.WakeSweepAt(lease.LeaseUntil)
-	r := b.call(ctx, message{
-		OpenID: m.ReceiverOpenID, TemplateID: m.TemplateID, Page: m.Page, Data: m.Data, MiniprogramState: m.MiniprogramState, Lang: m.Lang,
-	})
-	b.applyResult(ctx, m.CallerTemplate(), r)
-	return &r
-}
-
-// call sends a message. A panic becomes an unknown result, so that the other messages are sent and reported.
-func (b *batch) call(ctx context.Context, m message) (r result) {
-	defer func() {
-		if p := recover(); p != nil {
-			b.fail(fmt.Errorf("send a subscribe message: panic: %v\n%s", p, debug.Stack()))
-			r = result{verdict{class: unknown}, codePanic, "panic while sending"}
-		}
-	}()
-	return b.client.send(ctx, b.token, m)
-}
-
-// applyResult updates the errors of the template, and stops the batch if other attempts would fail too.
-func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTemplate, r result) {
-	switch r.class {
-	case sent:
-		b.fail(b.subscribe.ClearTemplate(ctx, template))
-	case dataRefused:
-		if r.strikesTemplate {
-			b.strike(ctx, template, r)
-		}
-	case throttled, away, tokenRefused, quotaSpent, misconfigured:
-		b.stop(ctx, r)
-	}
-}
 
 // fail adds err to the errors that send returns, unless it is nil.
 func (b *batch) fail(err error) {

@@ -63,6 +63,57 @@ func newClient(base *url.URL, appID, secret string, timeout time.Duration, share
 	}}
 }
 
+// maxTokenLife limits expires_in; WeChat's tokens are valid for two hours.
+const maxTokenLife = 24 * time.Hour
+
+// token returns a token for a send. tokenErrorResult converts its error to the result of an attempt.
+func (c *client) token(ctx context.Context) (token, error) {
+	c.cached.mu.Lock()
+	defer c.cached.mu.Unlock()
+	if time.Now().Before(c.cached.until) {
+		return c.cached.value, nil
+	}
+	t, err := c.shared.Token(ctx)
+	if err == nil && t.Left <= renewBefore {
+		t, err = c.shared.Refresh(ctx, t, c.fetchToken)
+	}
+	return c.cached.store(t, err)
+}
+
+// replace returns another token than the refused one.
+func (c *client) replace(ctx context.Context, refused token) (token, error) {
+	c.cached.mu.Lock()
+	defer c.cached.mu.Unlock()
+	if c.cached.value.Value != refused.Value && time.Now().Before(c.cached.until) {
+		return c.cached.value, nil // another goroutine has replaced it
+	}
+	return c.cached.store(c.shared.Refresh(ctx, refused, c.fetchToken))
+}
+
+// fetchToken requests the stable token in normal mode, in which all requests get the same one. It never forces a refresh, which
+// would revoke the token that others are using and is limited to 20 times a day.
+func (c *client) fetchToken(ctx context.Context) (token, error) {
+	started := time.Now()
+	var a response
+	_, err := c.exchange(ctx, &a, "cgi-bin/stable_token", "", struct {
+		GrantType string `json:"grant_type"`
+		AppID     string `json:"appid"`
+		Secret    string `json:"secret"`
+	}{"client_credential", c.appID, c.secret})
+	switch {
+	case err != nil:
+		err = errors.New(c.clean(err.Error(), ""))
+	case a.AccessToken != "" && a.ExpiresIn > 0:
+		life := time.Duration(min(a.ExpiresIn, int64(maxTokenLife/time.Second))) * time.Second
+		return token{Value: a.AccessToken, Left: life - time.Since(started)}, nil
+	case a.Errcode != nil && *a.Errcode != 0:
+		err = &refusal{*a.Errcode, c.clean(a.Errmsg, a.AccessToken)}
+	default:
+		err = errors.New("the response has neither a token nor an errcode")
+	}
+	return token{}, fmt.Errorf("get an access token: %w", err)
+}
+
 // send makes one attempt to send m with a token of the method token. If WeChat refuses the token, which means that WeChat did not
 // send m, send replaces the token and tries once more.
 func (c *client) send(ctx context.Context, t token, m message) result {

@@ -1,0 +1,34 @@
+package wechat
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+)
+
+// reportTime is the part of a call's time that is left for reports.
+const reportTime = 5 * time.Second
+
+type sender struct {
+	subscribe   *subscribe.Store
+	tasks       *tasks.Store
+	env         *fn.Env
+	cfg         Config
+	app         string // the app_id of this instance's claims
+	client      *client
+	logDisabled func() // logs once that there is no app id
+}
+
+// lease is longer than an attempt, which makes up to three calls of WeChat: two sends and a token between them.
+func (s *sender) lease() time.Duration { return 3*s.cfg.Timeout + 45*time.Second }
+
+func (s *sender) isDraining() bool {
+	select {
+	case <-s.env.Draining():
+		return true
+	default:
+		return false
+	}
+}
