@@ -12,12 +12,8 @@ package admin
 
 import (
 	"context"
-	"time"
 
-	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Function serves the routes of operators.
@@ -96,19 +92,4 @@ func withID[I int32 | int64, Req any](kind string, handle func(context.Context, 
 		}
 		return handle(ctx, c, id, req)
 	}
-}
-
-// readTimeout is the statement timeout of the database role for reads.
-const readTimeout = 15 * time.Second
-
-const maxReason = 500
-
-type handlers struct{ env *fn.Env }
-
-type listRequest api.ListRequest
-
-func (r *listRequest) Validate() []task.Field {
-	var bad decode.Rules
-	bad.Page(r.Limit)
-	return bad
 }

@@ -1,0 +1,25 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// readTimeout is the statement timeout of the database role for reads.
+const readTimeout = 15 * time.Second
+
+const maxReason = 500
+
+type handlers struct{ env *fn.Env }
+
+type listRequest api.ListRequest
+
+func (r *listRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.Page(r.Limit)
+	return bad
+}
