@@ -31,13 +31,9 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
-	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/metrics"
-	"github.com/sendonce/sendonce/shared/store/messages"
-	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
@@ -77,16 +73,6 @@ func showAccepted(s *metrics.Scrape, state bus.AcceptState) {
 	}
 }
 
-// resourceName is what error texts call the resource that {id} identifies.
-const resourceName = "message"
-
-// handlers has the handlers of all routes.
-type handlers struct {
-	messages *messages.Store
-	env      *fn.Env
-	intake   *intake.Intake
-}
-
 func (h *handlers) submit(ctx context.Context, c *fn.Call, req intake.Request) (any, error) {
 	submitted, err := h.intake.Submit(ctx, c, req)
 	if err != nil {
@@ -100,86 +86,4 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, req intake.Request) (
 		c.Status(http.StatusAccepted)
 	}
 	return submitted.Ack, nil
-}
-
-func (h *handlers) message(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(resourceName)
-	if err != nil {
-		return nil, err
-	}
-	return h.ownMessage(ctx, c, id)
-}
-
-// byKeyRequest adds validation to api.MessageByKeyRequest.
-type byKeyRequest api.MessageByKeyRequest
-
-func (r *byKeyRequest) Validate() []task.Field {
-	var bad decode.Rules
-	bad.User("from", r.From)
-	return bad
-}
-
-func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, error) {
-	key := c.PathValue("client_msg_id")
-	if !task.ValidKey(key) {
-		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: task.KeyRule}})
-	}
-	from, err := c.ActFor(req.From)
-	if err != nil {
-		return nil, err
-	}
-	return h.ownMessage(ctx, c, message.ID(c.Caller.ID, from, key))
-}
-
-// ownMessage returns a message of the caller. The error is not_found for another caller's message, unless the caller is an admin
-// or a viewer.
-func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
-	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
-}
-
-// readableMessage is ownMessage, but does not hide another caller's message if visible returns true.
-func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, visible func(m messages.Detail) bool) (api.MessageResponse, error) {
-	m, err := h.messages.ByID(ctx, id)
-	switch {
-	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !visible(m):
-		// A hidden message takes as long as a missing one: otherwise the response time would reveal that the message exists.
-		return h.acceptedMessage(ctx, c, id)
-	case err != nil:
-		return api.MessageResponse{}, err
-	}
-	return messageResponse(c, m), nil
-}
-
-// pageOf returns a page of messages; next_after is the id of its last message.
-func pageOf(c *fn.Call, found []messages.Detail, more bool) api.Page[api.MessageResponse] {
-	convert := func(m messages.Detail) api.MessageResponse { return messageResponse(c, m) }
-	return fn.PageOf(found, more, convert, func(m messages.Detail) task.ID { return m.ID })
-}
-
-func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
-
-// shownTo returns the address of a message for the caller. A viewer sees only the host of another caller's URL.
-func shownTo(c *fn.Call, to message.Address, owner int64) string {
-	if to.Kind == message.URL && owner != c.Caller.ID {
-		return c.ShownURL(to.Name)
-	}
-	return to.String()
-}
-
-// messageResponse converts a saved message to a response for the caller.
-func messageResponse(c *fn.Call, m messages.Detail) api.MessageResponse {
-	receipts := make([]api.Receipt, len(m.Receipts))
-	for i, r := range m.Receipts {
-		receipts[i] = api.Receipt{Consumer: r.Consumer, ConfirmedAt: r.ConfirmedAt.UTC(), SendNo: int(r.SendNo)}
-	}
-	return api.MessageResponse{
-		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownTo(c, m.To(), m.CallerID),
-		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
-		Status: int(m.Status), State: m.State(), Stuck: m.Stuck(), Confirm: m.Confirm,
-		MaxSends: int(m.MaxSends), RemainingSends: int(m.Remaining), Epoch: int(m.Epoch),
-		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: receipts, LastError: m.LastError, FinishedBy: m.FinishedBy,
-		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), Producer: m.Producer, DeliveredAt: fn.Instant(m.DeliveredAt),
-		NextSendAt: fn.Instant(m.NextAt), SentAt: fn.Instant(m.SentAt), CreatedAt: m.CreatedAt.UTC(), UpdatedAt: m.UpdatedAt.UTC(),
-		Archived: m.Archived,
-	}
 }
