@@ -12,11 +12,11 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/decode"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
+	maxBatch       = 1000
 	maxMetadata    = 4 << 10 // bytes
 	maxNumberChars = 40      // of a number in the metadata
 	maxExponent    = 300     // of a number in the metadata, positive or negative
@@ -154,16 +154,4 @@ func (r *sendRequest) draft() task.Draft {
 		d.Params, _ = task.ParamsFromJSON(r.Params)
 	}
 	return d
-}
-
-// fill copies the fields of a valid request, and sets defaults for missing fields.
-func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
-	sub.Queue = cmp.Or(r.Queue, task.DefaultQueue)
-	sub.Priority = int16(decode.ValueOr(r.Priority, task.DefaultPriority))
-	sub.MaxRetries = int16(decode.ValueOr(r.MaxRetries, s.maxRetries))
-	sub.OnUnknown, _ = task.ParsePolicy(r.OnUnknown)
-	sub.Source, sub.CallbackURL, sub.Metadata = r.Source, r.CallbackURL, r.Metadata
-	sub.SendAt = decode.ValueOr(r.SendAt, time.Time{})
-	sub.ExpiresAt = decode.ValueOr(r.ExpiresAt, time.Time{})
-	sub.TTL = decode.SecondsOr(r.TTLSeconds, 0)
 }

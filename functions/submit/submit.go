@@ -54,7 +54,6 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 
 const (
 	batchTimeout = 30 * time.Second
-	maxBatch     = 1000
 	// maxBatchBody is 13 KiB for each of maxBatch items, enough for the longest fields that are accepted.
 	maxBatchBody = maxBatch * 13 << 10
 )
@@ -187,6 +186,18 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Subm
 		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.checkNow(time.Now(), s.env.Config.OutgoingNetworks))
 	}
 	return sub
+}
+
+// fill copies the fields of a valid request, and sets defaults for missing fields.
+func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
+	sub.Queue = cmp.Or(r.Queue, task.DefaultQueue)
+	sub.Priority = int16(decode.ValueOr(r.Priority, task.DefaultPriority))
+	sub.MaxRetries = int16(decode.ValueOr(r.MaxRetries, s.maxRetries))
+	sub.OnUnknown, _ = task.ParsePolicy(r.OnUnknown)
+	sub.Source, sub.CallbackURL, sub.Metadata = r.Source, r.CallbackURL, r.Metadata
+	sub.SendAt = decode.ValueOr(r.SendAt, time.Time{})
+	sub.ExpiresAt = decode.ValueOr(r.ExpiresAt, time.Time{})
+	sub.TTL = decode.SecondsOr(r.TTLSeconds, 0)
 }
 
 // checkPriority refuses a priority that is smaller, so better, than the caller may use.
