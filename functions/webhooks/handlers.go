@@ -1,0 +1,40 @@
+package webhooks
+
+import (
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// handlers has the handlers of all routes.
+type handlers struct {
+	webhooks *webhooks.Store
+	env      *fn.Env
+}
+
+// readScope returns the caller whose endpoints and deliveries may be read: itself, or nil (all) for an admin or a viewer.
+func readScope(c *fn.Call) *int64 {
+	if c.ReadsAll() {
+		return nil
+	}
+	return &c.Caller.ID
+}
+
+// changeScope returns the caller whose endpoints and deliveries may be changed: itself, or nil (all) for an admin.
+func changeScope(c *fn.Call) *int64 {
+	if c.May(fn.Admin) {
+		return nil
+	}
+	return &c.Caller.ID
+}
+
+// listScope narrows a scope to the caller_id of the request, if it has one. It refuses another caller, unless the scope is all.
+func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
+	switch {
+	case caller == nil:
+		return scope, nil
+	case scope == nil || *caller == c.Caller.ID:
+		return caller, nil
+	}
+	return nil, task.Refuse(task.CodeForbidden, "this caller may not see the endpoints and deliveries of another caller")
+}
