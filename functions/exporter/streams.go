@@ -1,0 +1,47 @@
+package exporter
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/cache"
+)
+
+const (
+	streamsTimeout = 4 * time.Second
+	streamsCached  = 5 * time.Second
+)
+
+// streams reads how much of each stream is used.
+type streams struct {
+	current cache.Value[struct{}] // limits how often streams are read; the result of a read is in last
+	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet
+}
+
+type usage struct {
+	at   time.Time
+	used map[string]float64 // by stream, 0 to 1
+}
+
+func newStreams(read func(context.Context) (map[string]float64, error)) *streams {
+	s := &streams{}
+	s.current.Timeout, s.current.Keep = streamsTimeout, streamsCached
+	s.current.Read = func(ctx context.Context) (none struct{}, err error) {
+		used, err := read(ctx)
+		if err == nil {
+			s.last.Store(&usage{time.Now(), used})
+		}
+		return none, err
+	}
+	return s
+}
+
+// read returns the usage of the last read that succeeded, and whether it is current.
+func (s *streams) read() (u usage, current bool) {
+	_, err := s.current.Get()
+	if last := s.last.Load(); last != nil {
+		u = *last
+	}
+	return u, err == nil
+}
