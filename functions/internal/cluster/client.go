@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -18,9 +17,6 @@ import (
 
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
-
-// WaitLimit is how long a test waits for what must happen.
-const WaitLimit = time.Minute
 
 // Paths that tests of several functions call.
 const (
@@ -39,6 +35,13 @@ type Client struct {
 	User, Password string
 	Owner          *pgx.Conn // connection as the owner of the database; nil before Connect
 	Host           Host      // the server that the functions run on; not set for processes
+}
+
+// Host is one of the servers that all functions may run on.
+type Host struct {
+	Name string
+	// start starts the server and returns its URL. natsURL is "" for none; with NATS, two-phase acknowledgements are enabled.
+	start func(t *testing.T, databaseURL, natsURL string) string
 }
 
 // NewClient returns a client that calls the functions at a URL as the built-in admin.
@@ -180,14 +183,6 @@ var TickHeader = []string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "t
 func (s *Client) Tick(function string) Reply {
 	s.T.Helper()
 	return s.Do("POST", "/events/"+function, `{}`, TickHeader...)
-}
-
-// NewCaller creates a caller with one role and its queues (none = all), and returns its client.
-func (s *Client) NewCaller(name, role string, queues ...string) *Client {
-	s.T.Helper()
-	list, err := json.Marshal(append([]string{}, queues...))
-	require.NoError(s.T, err)
-	return s.NewCallerWith(name, fmt.Sprintf(`"roles":[%q],"queues":%s`, role, list))
 }
 
 // NewMessageReceiver creates a caller that may confirm messages to subjects, and returns its client.

@@ -24,9 +24,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// NoLoopback is a setting with which webhooks to this machine are refused, as in production.
-const NoLoopback = "SENDONCE_OUTGOING_NETWORKS="
-
 // All is the name of the process with all functions.
 const All = ""
 

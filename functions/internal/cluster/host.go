@@ -68,13 +68,6 @@ func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) 
 	return env, h
 }
 
-// Host is one of the servers that all functions may run on.
-type Host struct {
-	Name string
-	// start starts the server and returns its URL. natsURL is "" for none; with NATS, two-phase acknowledgements are enabled.
-	start func(t *testing.T, databaseURL, natsURL string) string
-}
-
 var (
 	OwnServer = Host{"our server", startOwnServer}
 	Framework = Host{"the functions framework", startFramework}

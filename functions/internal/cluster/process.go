@@ -22,6 +22,9 @@ func Binary(t testing.TB) string {
 	return sandbox.Build(t, module+"functions/sendonce")
 }
 
+// NoLoopback is a setting with which webhooks to this machine are refused, as in production.
+const NoLoopback = "SENDONCE_OUTGOING_NETWORKS="
+
 // Settings returns the environment of a process on a database; the process listens on a free port.
 func Settings(databaseURL string, more ...string) []string {
 	return slices.Concat(sandbox.RolesEnv(), []string{
@@ -66,16 +69,6 @@ func WaitExit(t *testing.T, p *sandbox.Process) {
 	case <-p.Exited():
 	case <-time.After(20 * time.Second):
 		t.Fatal("still running\n" + p.Output())
-	}
-}
-
-// Eventually waits until a condition is true, WaitLimit at most. The condition runs in the test's goroutine.
-func Eventually(t testing.TB, condition func() bool, what ...any) {
-	t.Helper()
-	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(15 * time.Millisecond) {
-		if time.Now().After(end) {
-			require.Fail(t, "not within "+WaitLimit.String(), what...)
-		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -21,6 +22,14 @@ const (
 	SubscribePath = "/api/v1/subscribe/"
 	UnknownIDPath = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81"
 )
+
+// NewCaller creates a caller with one role and its queues (none = all), and returns its client.
+func (s *Client) NewCaller(name, role string, queues ...string) *Client {
+	s.T.Helper()
+	list, err := json.Marshal(append([]string{}, queues...))
+	require.NoError(s.T, err)
+	return s.NewCallerWith(name, fmt.Sprintf(`"roles":[%q],"queues":%s`, role, list))
+}
 
 // NewCallerWith creates a caller with these JSON fields and returns its client.
 func (s *Client) NewCallerWith(name, fields string) *Client {

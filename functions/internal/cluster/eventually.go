@@ -1,0 +1,21 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// WaitLimit is how long a test waits for what must happen.
+const WaitLimit = time.Minute
+
+// Eventually waits until a condition is true, WaitLimit at most. The condition runs in the test's goroutine.
+func Eventually(t testing.TB, condition func() bool, what ...any) {
+	t.Helper()
+	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(15 * time.Millisecond) {
+		if time.Now().After(end) {
+			require.Fail(t, "not within "+WaitLimit.String(), what...)
+		}
+	}
+}
