@@ -29,3 +29,9 @@ func RolesEnv() []string {
 		"SENDONCE_ADMIN_PASSWORD=" + Roles.AdminPassword, "SENDONCE_RETENTION_PASSWORD=" + Roles.RetentionPassword,
 	}
 }
+
+// The defaults of a fake WeChat.
+const (
+	WeChatAppID  = "wx0123456789abcdef"
+	WeChatSecret = "a-secret-of-the-sandbox"
+)

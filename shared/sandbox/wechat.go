@@ -1,28 +1,16 @@
 package sandbox
 
 import (
-	"cmp"
-	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
-)
-
-// The defaults of a fake WeChat.
-const (
-	WeChatAppID  = "wx0123456789abcdef"
-	WeChatSecret = "a-secret-of-the-sandbox"
 )
 
 // These limits keep the memory of a flood of calls below about 15 MB. The server reads no body and
@@ -94,34 +82,10 @@ type WeChatSend struct {
 
 type wechatGrant struct{ openID, templateID string }
 
-// StartWeChat starts a fake WeChat.
-func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
-	o.AppID, o.Secret = cmp.Or(o.AppID, WeChatAppID), cmp.Or(o.Secret, WeChatSecret)
-	o.TokenLife = cmp.Or(o.TokenLife, 2*time.Hour)
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)))
-	if err != nil {
-		return nil, fmt.Errorf("start a fake WeChat: %w", err)
-	}
-	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), cleared: make(chan struct{}),
-		tokens: map[string]*wechatToken{}, grants: map[wechatGrant]int{}}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)
-	mux.HandleFunc("POST /cgi-bin/message/subscribe/send", w.send)
-	mux.HandleFunc("GET /ledger", w.ledger)
-	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0),
-		ReadHeaderTimeout: wechatRead, ReadTimeout: wechatRead, MaxHeaderBytes: wechatHeader}
-	go func() { _ = w.server.Serve(limitConnections(listener, wechatConnections)) }()
-	return w, nil
-}
-
-// NewWeChat starts a fake WeChat until the end of the test.
-func NewWeChat(t testing.TB, o WeChatOptions) *WeChat {
-	t.Helper()
-	w, err := StartWeChat(t.Context(), o)
-	must(t, err)
-	stopAtEnd(t, w.Stop)
-	return w
+// wechatToken is an issued access token.
+type wechatToken struct {
+	until    time.Time
+	replaced bool // by a forced refresh
 }
 
 // URL replaces https://api.weixin.qq.com.
@@ -211,46 +175,6 @@ func (w *WeChat) ledger(rw http.ResponseWriter, r *http.Request) {
 	}{w.TokenCalls(), w.Sends()})
 }
 
-// send is POST /cgi-bin/message/subscribe/send.
-func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
-	token := r.URL.Query().Get("access_token")
-	if refused := w.checkKnown(token); refused.code != 0 {
-		writeWeChatResponse(rw, refused)
-		return
-	}
-	var body struct {
-		OpenID     string          `json:"touser"`
-		TemplateID string          `json:"template_id"`
-		Page       string          `json:"page"`
-		Data       json.RawMessage `json:"data"`
-		State      string          `json:"miniprogram_state"`
-		Lang       string          `json:"lang"`
-	}
-	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatBody)).Decode(&body)
-	s := &WeChatSend{At: time.Now(), OpenID: body.OpenID, TemplateID: body.TemplateID, Page: body.Page, Data: body.Data,
-		State: body.State, Lang: body.Lang}
-	w.mu.Lock()
-	w.sends = append(w.sends, s)
-	if w.o.Keep > 0 && len(w.sends) > w.o.Keep {
-		w.sends = slices.Delete(w.sends, 0, len(w.sends)-w.o.Keep)
-	}
-	f := w.nextFault(func(f wechatFault) bool { return f.matchesSend(s) })
-	w.mu.Unlock()
-
-	w.serveWithFault(rw, f, func(execute bool) any {
-		w.mu.Lock()
-		response := wechatResult{f.Errcode, "injected fault"}
-		if execute {
-			response = w.process(s, token, err)
-		}
-		s.Errcode, s.Delivered, s.Fault = response.code, execute && response.code == 0, f.String()
-		line := *s
-		w.mu.Unlock()
-		w.logf("%s", line)
-		return response
-	})
-}
-
 // String returns the log line of the call.
 func (s WeChatSend) String() string {
 	outcome := "delivered to " + s.OpenID
@@ -264,71 +188,6 @@ func (s WeChatSend) String() string {
 		outcome += ", " + s.Fault
 	}
 	return fmt.Sprintf("%s: %.*s (template %s)", outcome, wechatLine, s.Data, s.TemplateID)
-}
-
-// process returns WeChat's response to a call, and uses up one consent. The caller holds w.mu.
-func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatResult {
-	page, _, _ := strings.Cut(s.Page, "?")
-	keyword, problem := badKeyword(s.Data)
-	permission := wechatGrant{s.OpenID, s.TemplateID}
-	if refused := w.checkValid(token); refused.code != 0 {
-		return refused
-	}
-	switch {
-	case !w.withinDay():
-		return wechatResult{45009, "reach max api daily quota limit"}
-	case malformed != nil:
-		return wechatResult{47001, "data format error"}
-	case !exists(w.o.OpenIDs, s.OpenID):
-		return wechatResult{40003, "invalid openid"}
-	case !exists(w.o.Templates, s.TemplateID):
-		return wechatResult{40037, "invalid template_id"}
-	case page != "" && !exists(w.o.Pages, page):
-		return wechatResult{41030, "invalid page"}
-	case problem != "":
-		return wechatResult{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, problem)}
-	case w.o.OneTime && w.grants[permission] == 0:
-		return wechatResult{43101, "user refuse to accept the msg"}
-	case w.o.OneTime:
-		w.grants[permission]--
-	}
-	return wechatResult{0, "ok"}
-}
-
-// withinDay reports whether the limit of this day in Asia/Shanghai allows a call, and counts it.
-func (w *WeChat) withinDay() bool {
-	if day := time.Now().In(time.FixedZone("Asia/Shanghai", 8*60*60)).Format(time.DateOnly); day != w.day {
-		w.day, w.callsOfDay = day, 0
-	}
-	if w.o.Daily > 0 && w.callsOfDay >= w.o.Daily {
-		return false
-	}
-	w.callsOfDay++
-	return true
-}
-
-func exists(known []string, name string) bool {
-	return name != "" && (len(known) == 0 || slices.Contains(known, name))
-}
-
-// badKeyword finds a keyword without a value, or one of the type "thing" with more than 20 characters. It does
-// not check other types.
-func badKeyword(raw json.RawMessage) (name, problem string) {
-	var data map[string]struct {
-		Value any `json:"value"`
-	}
-	if json.Unmarshal(raw, &data) != nil || len(data) == 0 {
-		return "keyword", "is empty"
-	}
-	for name, keyword := range data {
-		switch text := fmt.Sprint(keyword.Value); {
-		case keyword.Value == nil || text == "":
-			return name, "is empty"
-		case strings.HasPrefix(name, "thing") && len([]rune(text)) > 20:
-			return name, "invalid"
-		}
-	}
-	return "", ""
 }
 
 // wechatResult is a response with an errcode; code 0 is success.

@@ -2,42 +2,11 @@ package sandbox
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 )
-
-// WeChatFault makes selected calls of a fake WeChat fail:
-//
-//	{Errcode: 45011, Times: 3}               the next three sends fail with errcode 45011
-//	{Drop: true}                             nothing is delivered, every connection is reset
-//	{Drop: true, DeliverFirst: true}         everything is delivered, every connection is reset
-//	{Status: 502, DeliverFirst: true}        delivered, but the response is a gateway error
-//	{Body: "<html>", DeliverFirst: true}     delivered, but the response is not JSON
-//	{Delay: time.Hour}                       neither delivery nor response until ClearFaults
-//	{Delay: time.Hour, DeliverFirst: true}   delivered, but no response until ClearFaults
-type WeChatFault struct {
-	TokenCalls bool   // calls for an access token; false = calls to send a message
-	OpenID     string // only messages to this user; "" = all
-	TemplateID string // only messages of this template; "" = all
-	Times      int    // how many calls fail; 0 = all until ClearFaults
-
-	Delay        time.Duration // before the response; ends early with ClearFaults or Stop
-	DeliverFirst bool          // deliver before Delay; false = deliver after Delay, and only if none of the fields below is set
-	Errcode      int           // of the response
-	Status       int           // HTTP status of the response; 0 = 200
-	Body         string        // of the response
-	Drop         bool          // reset the connection without a response
-}
-
-// wechatFault is a fault that InjectFault added.
-type wechatFault struct {
-	WeChatFault
-	cleared <-chan struct{} // closed by ClearFaults
-}
 
 // InjectFault makes calls fail from now on. Of several faults that match a call, the first one applies.
 func (w *WeChat) InjectFault(f WeChatFault) {
@@ -101,11 +70,6 @@ func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process f
 	}
 }
 
-// replacesResponse reports whether f replaces WeChat's own response.
-func (f wechatFault) replacesResponse() bool {
-	return f.Drop || f.Status != 0 || f.Body != "" || f.Errcode != 0
-}
-
 func (w *WeChat) wait(f wechatFault) {
 	if f.Delay == 0 {
 		return
@@ -129,21 +93,4 @@ func reset(rw http.ResponseWriter) {
 		_ = tcp.SetLinger(0)
 	}
 	conn.Close()
-}
-
-// String describes the fault in the ledger; "" = no fault.
-func (f wechatFault) String() string {
-	var parts []string
-	if f.Delay > 0 {
-		parts = append(parts, fmt.Sprintf("delayed by %s", f.Delay))
-	}
-	switch {
-	case f.Drop:
-		parts = append(parts, "no response")
-	case f.Status != 0 || f.Body != "":
-		parts = append(parts, fmt.Sprintf("responded %d %q", cmp.Or(f.Status, http.StatusOK), f.Body))
-	case f.Errcode != 0:
-		parts = append(parts, fmt.Sprintf("responded errcode %d", f.Errcode))
-	}
-	return strings.Join(parts, ", ")
 }

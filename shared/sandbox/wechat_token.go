@@ -10,12 +10,6 @@ import (
 // A token is replaced renewBefore its end. Until its end both tokens are valid.
 const renewBefore = 5 * time.Minute
 
-// wechatToken is an issued access token.
-type wechatToken struct {
-	until    time.Time
-	replaced bool // by a forced refresh
-}
-
 // ExpireTokens expires all issued access tokens: they are refused with errcode 42001.
 func (w *WeChat) ExpireTokens() {
 	w.mu.Lock()

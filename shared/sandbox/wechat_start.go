@@ -1,0 +1,44 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// StartWeChat starts a fake WeChat.
+func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
+	o.AppID, o.Secret = cmp.Or(o.AppID, WeChatAppID), cmp.Or(o.Secret, WeChatSecret)
+	o.TokenLife = cmp.Or(o.TokenLife, 2*time.Hour)
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("start a fake WeChat: %w", err)
+	}
+	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), cleared: make(chan struct{}),
+		tokens: map[string]*wechatToken{}, grants: map[wechatGrant]int{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)
+	mux.HandleFunc("POST /cgi-bin/message/subscribe/send", w.send)
+	mux.HandleFunc("GET /ledger", w.ledger)
+	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0),
+		ReadHeaderTimeout: wechatRead, ReadTimeout: wechatRead, MaxHeaderBytes: wechatHeader}
+	go func() { _ = w.server.Serve(limitConnections(listener, wechatConnections)) }()
+	return w, nil
+}
+
+// NewWeChat starts a fake WeChat until the end of the test.
+func NewWeChat(t testing.TB, o WeChatOptions) *WeChat {
+	t.Helper()
+	w, err := StartWeChat(t.Context(), o)
+	must(t, err)
+	stopAtEnd(t, w.Stop)
+	return w
+}
