@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -30,20 +29,6 @@ type Baseline struct {
 // Pgbench returns the baseline that PgbenchRate measures.
 func (m *Machine) Pgbench(connections int, d time.Duration) Baseline {
 	return Baseline{"pgbench", func(ctx context.Context) (float64, error) { return m.PgbenchRate(ctx, connections, d) }}
-}
-
-// findPgbench returns the path of pgbench beside the Postgres binaries or in PATH, or "".
-func (m *Machine) findPgbench(ctx context.Context) (string, error) {
-	var dir string
-	if err := m.Conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&dir); err != nil {
-		return "", fmt.Errorf("find pgbench: %w", err)
-	}
-	for _, name := range []string{filepath.Join(dir, "pgbench"), "pgbench"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	return "", nil
 }
 
 var pgbenchRate = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)

@@ -126,6 +126,20 @@ func (m *Machine) migrate(ctx context.Context) error {
 	return nil
 }
 
+// findPgbench returns the path of pgbench beside the Postgres binaries or in PATH, or "".
+func (m *Machine) findPgbench(ctx context.Context) (string, error) {
+	var dir string
+	if err := m.Conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&dir); err != nil {
+		return "", fmt.Errorf("find pgbench: %w", err)
+	}
+	for _, name := range []string{filepath.Join(dir, "pgbench"), "pgbench"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", nil
+}
+
 // URL returns the URL of the migrated database.
 func (m *Machine) URL() string { return m.Postgres.URL(Database) }
 
