@@ -19,16 +19,6 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-type options struct {
-	rounds      int
-	duration    time.Duration // of each phase, at most
-	connections []int         // of the submit phases
-	life        time.Duration // of the phase of whole lives
-	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
-	messages    int           // number that waits for the relay in each round
-	json        string        // file; "" = none
-}
-
 func main() {
 	o := options{connections: []int{1, 64, 256}}
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, after a first one that is not counted")

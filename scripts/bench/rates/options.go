@@ -1,0 +1,13 @@
+package main
+
+import "time"
+
+type options struct {
+	rounds      int
+	duration    time.Duration // of each phase, at most
+	connections []int         // of the submit phases
+	life        time.Duration // of the phase of whole lives
+	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
+	messages    int           // number that waits for the relay in each round
+	json        string        // file; "" = none
+}
