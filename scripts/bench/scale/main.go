@@ -15,15 +15,6 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-type options struct {
-	connections int
-	rounds      int
-	duration    time.Duration // of each measurement
-	rate        float64       // of tasks per second while claims are measured
-	rows        int           // finished tasks
-	pin         time.Duration // how long the old transaction stays open
-}
-
 func main() {
 	var o options
 	flag.IntVar(&o.connections, "connections", 256, "number of connections that submit, over all processes")
