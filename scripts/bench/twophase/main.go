@@ -11,23 +11,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/scripts/bench"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
-
-type options struct {
-	rounds      int
-	duration    time.Duration // of each phase
-	connections []int
-	stall       time.Duration // of the database, in each round
-	backlog     int           // accepted messages that wait to be saved, in each round
-	shards      int           // TWO_PHASE_SHARDS
-	batch       int           // TWO_PHASE_BATCH_SIZE
-}
 
 func main() {
 	o := options{connections: []int{1, 64, 256}}
@@ -71,14 +60,6 @@ stalled database is the same server with a healthy database: the ratio is that o
 saved by a process that only saves, then by the server while it relays the saved messages; the rate is counted in Postgres, from the first
 transaction to the last, and pgbench inserts over as many connections as there are shards.
 `
-
-// twoPhase submits messages and records the acknowledged ones.
-type twoPhase struct {
-	*bench.Stack
-	o       options
-	ledger  *load.Ledger
-	senders atomic.Int64 // numbers the senders
-}
 
 func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, error) {
 	for _, part := range []func(context.Context, *bench.Table) error{t.measureAcks, t.measureStall, t.measureSaving} {

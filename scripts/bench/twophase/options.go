@@ -1,0 +1,13 @@
+package main
+
+import "time"
+
+type options struct {
+	rounds      int
+	duration    time.Duration // of each phase
+	connections []int
+	stall       time.Duration // of the database, in each round
+	backlog     int           // accepted messages that wait to be saved, in each round
+	shards      int           // TWO_PHASE_SHARDS
+	batch       int           // TWO_PHASE_BATCH_SIZE
+}

@@ -1,0 +1,16 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+// twoPhase submits messages and records the acknowledged ones.
+type twoPhase struct {
+	*bench.Stack
+	o       options
+	ledger  *load.Ledger
+	senders atomic.Int64 // numbers the senders
+}
