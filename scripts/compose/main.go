@@ -102,22 +102,3 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 	}
 	return nil
 }
-
-const waitTimeout = time.Minute // for the stack to reach an expected state
-
-// retryUntil repeats check until it returns no error.
-func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("after %v still: %w", limit, err)
-		}
-	}
-}

@@ -14,6 +14,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
+// outgoing is the network of the services that call webhooks and WeChat. The subnet is fixed, so
+// that this machine's address in it is known in advance.
+const (
+	outgoing        = "10.77.1.0/24"
+	receiverAddress = "10.77.1.1:9000"
+)
+
 // receivers are the servers that the functions call: a fake WeChat, and a receiver that records
 // webhooks in the ledger of the current traffic.
 type receivers struct {

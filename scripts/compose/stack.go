@@ -1,22 +1,11 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"log"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // packages is the command that installs the required packages.
@@ -40,81 +29,11 @@ type service struct {
 	Profiles []string `json:"profiles"`
 }
 
-func newStack(repository string) (*stack, error) {
-	for _, name := range []string{"podman", "runc", "caddy", "prometheus", "wget"} {
-		if _, err := exec.LookPath(name); err != nil {
-			return nil, fmt.Errorf("%w; on Debian:\n%s", err, packages)
-		}
-	}
-	repository, err := filepath.Abs(repository)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "so-compose-")
-	if err != nil {
-		return nil, err
-	}
-	s := &stack{repository: repository, dir: dir, project: filepath.Base(dir), stopPodman: func() {}}
-	if err := errors.Join(s.copyCompose(), s.configurePodman(), s.startPodman()); err != nil {
-		return nil, errors.Join(err, s.remove())
-	}
-	return s, nil
-}
-
 func (s *stack) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
 func (s *stack) composeDir() string { return s.path("deploy") }
-
-// outgoing is the network of the services that call webhooks and WeChat. The subnet is fixed, so
-// that this machine's address in it is known in advance.
-const (
-	outgoing        = "10.77.1.0/24"
-	receiverAddress = "10.77.1.1:9000"
-)
-
-// copyCompose copies deploy/monitoring, and deploy/compose without the secrets of a developer's own stack and with a
-// fixed subnet for the network outgoing. choose replaces a developer's .env.
-func (s *stack) copyCompose() error {
-	for folder, to := range map[string]string{"compose": s.composeDir(), "monitoring": s.path("monitoring")} {
-		if err := os.CopyFS(to, os.DirFS(filepath.Join(s.repository, "deploy", folder))); err != nil {
-			return err
-		}
-	}
-	secrets := filepath.Join(s.composeDir(), "secrets")
-	override := "networks: {outgoing: {ipam: {config: [{subnet: " + outgoing + "}]}}}\n"
-	return errors.Join(
-		os.RemoveAll(secrets),
-		os.Mkdir(secrets, 0o700),
-		os.WriteFile(filepath.Join(secrets, "wechat_app_secret"), []byte(sandbox.WeChatSecret), 0o600),
-		os.WriteFile(filepath.Join(s.composeDir(), "compose.override.yaml"), []byte(override), 0o600),
-	)
-}
-
-// choose writes .env for profiles, separated by commas, and reads their services.
-func (s *stack) choose(ctx context.Context, profiles string) error {
-	example, err := os.ReadFile(filepath.Join(s.composeDir(), ".env.example"))
-	if err != nil {
-		return err
-	}
-	// As an operator would: two-phase acknowledgement, the network of the webhooks, and WeChat, here a fake one.
-	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
-		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
-	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
-		return err
-	}
-	out, err := s.compose(ctx, "config", "--format", "json")
-	if err != nil {
-		return err
-	}
-	var config struct {
-		Services map[string]service `json:"services"`
-	}
-	err = json.Unmarshal([]byte(out), &config)
-	s.services = config.Services
-	return err
-}
 
 // functions returns the names of the services that serve calls: those with a profile, without Prometheus.
 func (s *stack) functions() []string {
@@ -127,123 +46,3 @@ func (s *stack) functions() []string {
 	slices.Sort(names)
 	return names
 }
-
-// up starts everything with `deploy/compose/up`.
-func (s *stack) up(ctx context.Context) error {
-	port, err := sandbox.FreePort()
-	if err != nil {
-		return err
-	}
-	s.port = strconv.Itoa(port)
-	if err := errors.Join(s.writeComposeCommand(ctx), s.choose(ctx, "split")); err != nil {
-		return err
-	}
-	if _, err := s.output(ctx, "./up", "--wait"); err != nil {
-		return err
-	}
-	password, err := os.ReadFile(filepath.Join(s.composeDir(), "secrets", "basic_auth_password"))
-	if err != nil {
-		return err
-	}
-	s.client = api.NewClient("http://127.0.0.1:"+s.port, "admin", string(password))
-	if s.receivers, err = startReceivers(ctx); err != nil {
-		return err
-	}
-	return errors.Join(s.inspectImage(ctx), s.receivers.subscribe(ctx, s.client))
-}
-
-// ourImage is podman's name of the image that compose.yaml calls sendonce:local.
-const ourImage = "docker.io/library/sendonce:local"
-
-// writeComposeCommand writes the program `compose`, which deploy/compose/up runs in place of docker
-// compose. Without BuildKit `compose build` runs podman, with the Go caches of this machine. All other
-// commands run the Docker Compose CLI.
-func (s *stack) writeComposeCommand(ctx context.Context) error {
-	caches, err := s.output(ctx, "go", "env", "GOMODCACHE", "GOCACHE")
-	if err != nil {
-		return err
-	}
-	cli, err := cliPath()
-	if err != nil {
-		return err
-	}
-	modules, builds, _ := strings.Cut(caches, "\n")
-	script := fmt.Sprintf(`#!/bin/sh
-[ "$1" != build ] || exec podman build --layers=false --network host -v %[1]s:/host/mod -v %[2]s:/host/build \
-	--build-arg COMMIT="$COMMIT" -t %[3]s -f %[4]s/deploy/Dockerfile %[4]s
-exec %[5]s "$@"
-`, modules, builds, ourImage, s.repository, cli)
-	return os.WriteFile(s.path("compose"), []byte(script), 0o755)
-}
-
-// imageLimit is enough for a static binary with certificates and time zones.
-const imageLimit = 28_000_000
-
-func (s *stack) inspectImage(ctx context.Context) error {
-	out, err := s.output(ctx, "podman", "image", "inspect", "-f", "{{.Size}} {{.User}}", ourImage)
-	if err != nil {
-		return err
-	}
-	var size int
-	var user string
-	if _, err := fmt.Sscan(out, &size, &user); err != nil {
-		return fmt.Errorf("%q: %w", out, err)
-	}
-	log.Printf("     the image has %.1f MB", float64(size)/1e6)
-	if size > imageLimit || user != "65532:65532" {
-		return fmt.Errorf("the image has %d bytes and user %q", size, user)
-	}
-	return nil
-}
-
-// compact replaces the containers of the functions by one for all, with the same volumes and image.
-func (s *stack) compact(ctx context.Context) error {
-	if _, err := s.compose(ctx, "down"); err != nil {
-		return err
-	}
-	if err := s.choose(ctx, "compact"); err != nil {
-		return err
-	}
-	_, err := s.compose(ctx, "up", "-d", "--no-build", "--wait")
-	return err
-}
-
-// down removes containers and volumes, also those of unused profiles. It returns an error if some are left.
-func (s *stack) down(ctx context.Context) error {
-	if _, err := s.compose(ctx, "--profile", "*", "down", "-v"); err != nil {
-		return err
-	}
-	containers, err := s.output(ctx, "podman", "ps", "-aq")
-	volumes, err2 := s.output(ctx, "podman", "volume", "ls", "-q")
-	if containers+volumes != "" {
-		err = errors.Join(err, fmt.Errorf("left over: %s %s", containers, volumes))
-	}
-	return errors.Join(err, err2)
-}
-
-// remove removes what is left in our own store of podman, and the folder.
-func (s *stack) remove() error {
-	s.stopPodman()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	_, err := s.output(ctx, "podman", "system", "reset", "--force")
-	return errors.Join(err, os.RemoveAll(s.dir))
-}
-
-// logs returns the last log lines of each container, without calls that succeeded.
-func (s *stack) logs() string {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	names, _ := s.output(ctx, "podman", "ps", "-a", "--format", "{{.Names}} {{.Status}}")
-	var b strings.Builder
-	for line := range strings.Lines(names) {
-		name, _, _ := strings.Cut(line, " ")
-		out, err := s.command(ctx, "podman", "logs", "--tail", "200", name).CombinedOutput()
-		lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(out)), "\n"), isSuccess)
-		fmt.Fprintf(&b, "--- %s (%v)\n%s\n", strings.TrimSpace(line), err, strings.Join(lines[max(0, len(lines)-8):], "\n"))
-	}
-	return b.String()
-}
-
-// isSuccess reports whether a log line is that of a call that succeeded.
-func isSuccess(line string) bool { return strings.Contains(line, `"status":2`) }
