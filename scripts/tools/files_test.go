@@ -1,0 +1,157 @@
+package tools
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// goPackage is what `go list` says of a package.
+type goPackage struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+	DepOnly                 bool
+}
+
+// listPackages returns the packages of Sendonce and all that they import.
+func listPackages(t *testing.T) (packages []goPackage) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", "./...")
+	cmd.Dir, cmd.Env, cmd.Stderr = "../..", append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for list := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := list.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// uses says which files a file uses, and by which names: uses[file][other file][name].
+type uses map[string]map[string]map[string]bool
+
+// fileUses returns which files of a package use which others. The files are parsed in fset.
+func fileUses(fset *token.FileSet, imports types.Importer, path string, files []*ast.File) (uses, error) {
+	info := types.Info{Uses: map[*ast.Ident]types.Object{}}
+	pkg, err := (&types.Config{Importer: imports}).Check(path, fset, files, &info)
+	if err != nil {
+		return nil, err
+	}
+	fileOf := func(p token.Pos) string { return filepath.Base(fset.Position(p).Filename) }
+	found := uses{}
+	for id, object := range info.Uses {
+		from, to := fileOf(id.Pos()), fileOf(object.Pos())
+		if object.Pkg() != pkg || from == to {
+			continue
+		}
+		if found[from] == nil {
+			found[from] = map[string]map[string]bool{}
+		}
+		if found[from][to] == nil {
+			found[from][to] = map[string]bool{}
+		}
+		found[from][to][object.Name()] = true
+	}
+	return found, nil
+}
+
+// cycle returns a shortest cycle of files that use each other, with the names that they use; nil if there is none.
+func (u uses) cycle() (shortest []string) {
+	for _, start := range slices.Sorted(maps.Keys(u)) {
+		before := map[string]string{}
+		for queue := []string{start}; len(queue) > 0; queue = queue[1:] {
+			for _, next := range slices.Sorted(maps.Keys(u[queue[0]])) {
+				if _, seen := before[next]; !seen {
+					before[next] = queue[0]
+					queue = append(queue, next)
+				}
+			}
+		}
+		if before[start] == "" {
+			continue
+		}
+		var path []string
+		for to := start; len(path) == 0 || to != start; to = before[to] {
+			names := slices.Sorted(maps.Keys(u[before[to]][to]))
+			path = append(path, before[to]+" uses "+strings.Join(names, ", ")+" of "+to)
+		}
+		if slices.Reverse(path); shortest == nil || len(path) < len(shortest) {
+			shortest = path
+		}
+	}
+	return shortest
+}
+
+// The files of a package are in layers: a reader who follows a name goes down, and never comes back to the file he came from.
+func TestFilesOfAPackageUseEachOtherOneWay(t *testing.T) {
+	packages := listPackages(t)
+	export := map[string]string{}
+	for _, p := range packages {
+		export[p.ImportPath] = p.Export
+	}
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(export[path]) })
+	checked := 0
+	for _, p := range packages {
+		if p.DepOnly {
+			continue
+		}
+		var files []*ast.File
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, file)
+		}
+		found, err := fileUses(fset, imports, p.ImportPath, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cycle := found.cycle(); cycle != nil {
+			t.Errorf("%s: files use each other in a cycle; move a declaration to a file below:\n\t%s", p.ImportPath, strings.Join(cycle, "\n\t"))
+		}
+		checked++
+	}
+	if checked < 50 {
+		t.Fatalf("only %d packages were checked", checked)
+	}
+}
+
+func TestACycleOfFilesIsFound(t *testing.T) {
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for name, text := range map[string]string{"a.go": "func a() { b() }", "b.go": "func b() { c.d() }", "c.go": "type t int\nvar c t", "d.go": "func (t) d() { a() }"} {
+		file, err := parser.ParseFile(fset, name, "package p\n"+text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	found, err := fileUses(fset, nil, "p", files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a.go uses b of b.go", "b.go uses d of d.go", "d.go uses a of a.go"}
+	if got := found.cycle(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
