@@ -75,7 +75,7 @@ compose-test: ## deploy/compose with podman, as root: every service replaced and
 rolling: ## the part of compose-test that replaces every service under load, twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling -rounds 2 $(ROLLING)
 
-bench: ## rates and latencies over HTTP, in rounds with pgbench and River, about 3 minutes; BENCH='-json rounds.json' writes all rounds
+bench: ## rates and latencies over HTTP, in rounds with pgbench and River, about 3 minutes; BENCH='-svg plot.svg' for a plot
 	@go build -o .sendonce/bin/rates ./scripts/bench/rates && exec .sendonce/bin/rates $(BENCH)
 
 bench-scale: ## 1, 2 and 4 processes; claims beside ten million tasks, an old transaction and changes of partitions: 30 minutes, 8 GB of disk

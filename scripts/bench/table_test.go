@@ -3,7 +3,6 @@ package bench
 import (
 	"encoding/json"
 	"io"
-	"slices"
 	"testing"
 	"time"
 
@@ -34,18 +33,7 @@ func TestTable(t *testing.T) {
 
 func TestJSONHasEachRound(t *testing.T) {
 	t.Parallel()
-	table := &Table{Progress: io.Discard}
-	for round := range 3 {
-		for _, connections := range []int{1, 64} {
-			r := Result{Name: "submit", Connections: connections, Rate: 1000, Series: slices.Repeat([]int{100}, 10*(round+1))}
-			for i := range 1000 {
-				r.Took = append(r.Took, time.Duration(i+1)*100*time.Microsecond)
-			}
-			table.Add(r)
-		}
-	}
-	table.Add(Result{Name: "wake", Connections: 1, Took: []time.Duration{time.Millisecond}})
-	text, err := table.JSON(&Machine{})
+	text, err := newTable().JSON(&Machine{})
 	require.NoError(t, err)
 	var got struct {
 		Results []struct {

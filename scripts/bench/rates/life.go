@@ -25,7 +25,7 @@ type life struct {
 func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
 	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
 	submissions := bench.Phase{
-		Name: "whole life", Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
+		Name: wholeLife, Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
 		Rows: bench.NoLimit, Wait: l.takeSlot, Call: l.submit,
 	}
 	sends := submissions

@@ -27,6 +27,7 @@ func main() {
 	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
 	flag.StringVar(&o.json, "json", "", "file for every measurement of every round, with its rate over time")
+	flag.StringVar(&o.svg, "svg", "", "file for a plot of the rates over time and of the latencies")
 	bench.ConnectionsFlag(&o.connections)
 	flag.Parse()
 	o.life = cmp.Or(o.life, o.duration)
@@ -49,6 +50,10 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 		if o.json != "" {
 			rounds, jsonErr := table.JSON(m)
 			err = errors.Join(err, jsonErr, os.WriteFile(o.json, append(rounds, '\n'), 0o644))
+		}
+		if o.svg != "" {
+			plot := table.SVG(submitKeyed, submitFixed, submitBatch, claimAndReport, wholeLife)
+			err = errors.Join(err, os.WriteFile(o.svg, []byte(plot), 0o644))
 		}
 		return errors.Join(err, table.Err())
 	})
@@ -141,7 +146,7 @@ func (t tasks) round(ctx context.Context, o options, compared peers, address str
 		}
 	}
 	fixed := bench.Phase{
-		Name: "submit at fixed times", Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
+		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
 		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.Submit(true),
 	}
 	r, err := fixed.Run(ctx, address)

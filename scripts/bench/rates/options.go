@@ -9,5 +9,5 @@ type options struct {
 	life        time.Duration // of the phase of whole lives
 	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
 	messages    int           // number that waits for the relay in each round
-	json        string        // file; "" = none
+	json, svg   string        // files; "" = none
 }

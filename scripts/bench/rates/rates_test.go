@@ -21,7 +21,7 @@ func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
 	o := options{rounds: 1, duration: 30 * time.Millisecond, life: 30 * time.Millisecond, connections: []int{1, 8}, messages: 1200}
-	o.json = filepath.Join(t.TempDir(), "rounds.json")
+	o.json, o.svg = filepath.Join(t.TempDir(), "rounds.json"), filepath.Join(t.TempDir(), "plot.svg")
 	report, err := run(t.Context(), o, &progress)
 	require.NoError(t, err, progress.String())
 	for _, name := range []string{"submit with a key | 1", "submit with a key | 8", "submit without a key | 8", "submit 500 with keys | 4",
@@ -35,6 +35,7 @@ func TestShortRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &rounds))
 	require.Len(t, rounds.Results, 14)
+	require.FileExists(t, o.svg)
 	require.Regexp(t, `\| prototype \| \d+ \| \d`, report)
 	if strings.Contains(report, "River could not be downloaded") {
 		t.Skip(progress.String())

@@ -19,8 +19,14 @@ const (
 // connections and 4,660 with 256.
 const maxPgbenchConnections = 64
 
-// submitKeyed is the measurement from which the rate of submissions at fixed times follows.
-const submitKeyed = "submit with a key"
+// The measurements that are plotted.
+const (
+	submitKeyed    = "submit with a key"
+	submitBatch    = "submit 500 with keys"
+	submitFixed    = "submit at fixed times"
+	claimAndReport = "claim 100 and report 100"
+	wholeLife      = "whole life"
+)
 
 // peers are compared with Sendonce. river is nil if it could not be downloaded.
 type peers struct {
@@ -50,7 +56,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 			return bench.Phase{Name: "submit without a key", Connections: most, Rows: bench.NoLimit, Call: t.Submit(false), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "submit 500 with keys", Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
+			return bench.Phase{Name: submitBatch, Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
 				Baselines: compared.river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
@@ -63,7 +69,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 			return bench.Phase{Name: "report 100", Connections: senders, Rows: t.Unreported(), Batch: batchRows, Call: t.ReportBatch}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "claim 100 and report 100", Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
+			return bench.Phase{Name: claimAndReport, Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
 				Baselines: compared.river.Work()}
 		})
 }
