@@ -93,3 +93,14 @@ func TestDataAfterResponseIsNotLogged(t *testing.T) {
 	require.NotContains(t, output(), "13800138000")
 	require.Equal(t, 1, strings.Count(output(), "a receiver sent data after its response"))
 }
+
+func TestNumberInHostIsMaskedInLog(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t)
+	w.AddEndpoint("http://13800138000.invalid/")
+	w.FinishTask()
+	output := func() string { return w.Process(cluster.All).Output() }
+	cluster.Eventually(t, func() bool { return strings.Contains(output(), "webhook endpoint fails") })
+	require.Contains(t, output(), "138****8000.invalid")
+	require.NotContains(t, output(), "13800138000")
+}

@@ -66,7 +66,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 // logChange logs when an endpoint begins to fail, recovers or is disabled, but not each try. `make run` shows these lines in its
 // terminal. An endpoint that fails and recovers again and again has at most one line a minute for each of these two states.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
-	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.HostOf(c.URL))
+	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.MaskNumbers(task.HostOf(c.URL)))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason
 	if !disabled {
 		unlogged, shouldLog := d.changes.Next(endpointState{c.ID, c.After.FailingSince.IsZero()})

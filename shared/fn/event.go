@@ -107,7 +107,7 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Log("event_id", e.ID(), "event_type", e.Type())
+	c.Log("event_id", task.MaskNumbers(e.ID()), "event_type", task.MaskNumbers(e.Type()))
 	if e.Type() == trigger.RefusedType {
 		return nil, r.buryRefused(ctx, c, e)
 	}
@@ -116,7 +116,7 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	err = r.handle(ctx, c, *e)
 	if reason := PoisonIn(err); reason != nil {
 		dead.Reason = reason.Error()
-		c.Log("dead_letter", dead.Reason)
+		c.Log("dead_letter", task.MaskNumbers(dead.Reason))
 		err = r.env.Admin.Bury(ctx, dead)
 	}
 	return nil, err
@@ -129,7 +129,7 @@ func (r eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
 	}
-	c.Log("dead_letter", refused.Reason)
+	c.Log("dead_letter", task.MaskNumbers(refused.Reason))
 	return r.env.Admin.Bury(ctx, store.DeadLetter{
 		Function: r.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
 	})
@@ -147,7 +147,7 @@ func (r eventRoute) countPanic(ctx context.Context, c *Call, dead store.DeadLett
 	if err != nil || !buried {
 		panic(panicked)
 	}
-	c.Log("dead_letter", dead.Reason, "stack", string(debug.Stack()))
+	c.Log("dead_letter", task.MaskNumbers(dead.Reason), "stack", string(debug.Stack()))
 }
 
 // readBatch decodes only the attributes of streamevent.Event: decoding all would take longer than

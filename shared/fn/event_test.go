@@ -58,6 +58,20 @@ func TestEventsAreReadInBinaryAndStructuredMode(t *testing.T) {
 	require.Equal(t, "e1", h.calls(3)[0]["event_id"])
 }
 
+func TestNumbersInEventsAreMaskedInLogs(t *testing.T) {
+	t.Parallel()
+	h := startServer(t, nil, eventFunction(nil))
+	r := h.call("POST", "/events/ticker", "", eventHeaders, header("Ce-Id", "13800138000"), header("Ce-Type", "sendonce.13800138000.v1"))
+	require.Equal(t, 204, r.status)
+	logged := h.calls(1)[0]
+	require.Equal(t, "138****8000", logged["event_id"])
+	require.Equal(t, "sendonce.138****8000.v1", logged["event_type"])
+
+	id := task.NewID().String()
+	h.call("POST", "/events/ticker", "", eventHeaders, header("Ce-Id", id))
+	require.Equal(t, id, h.calls(2)[1]["event_id"], "a UUID is no number")
+}
+
 func TestInvalidEventIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, eventFunction(nil))
