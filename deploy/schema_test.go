@@ -102,7 +102,7 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 			closeObjects(schema)
 			if top, ok := at(schema, "properties").(object); ok {
 				for _, name := range []string{"apiVersion", "kind", "metadata"} {
-					top[name] = object{} // check validates these
+					top[name] = object{} // the method check validates these
 				}
 			}
 			content, err := json.Marshal(schema)
@@ -112,8 +112,8 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 	}
 }
 
-// addCore adds the kinds of Kubernetes itself. The file is older than policy/v1, whose PodDisruptionBudget has the fields of v1beta1
-// and, since 1.27, unhealthyPodEvictionPolicy.
+// addCore adds the kinds of Kubernetes itself. The swagger.json of kubectl has no policy/v1. Its PodDisruptionBudget has the fields
+// of policy/v1beta1 and, since Kubernetes 1.27, unhealthyPodEvictionPolicy.
 func (s *schemas) addCore(t *testing.T, content []byte) {
 	t.Helper()
 	var doc object
@@ -149,9 +149,9 @@ func closeObjects(node any) {
 		for _, inner := range n {
 			closeObjects(inner)
 		}
-		_, named := n["properties"].(object)
-		_, open := n["additionalProperties"]
-		if named && n["type"] == "object" && !open && n["x-kubernetes-preserve-unknown-fields"] != true {
+		_, hasProperties := n["properties"].(object)
+		_, setsAdditional := n["additionalProperties"]
+		if hasProperties && n["type"] == "object" && !setsAdditional && n["x-kubernetes-preserve-unknown-fields"] != true {
 			n["additionalProperties"] = false
 		}
 	}
@@ -190,7 +190,7 @@ func TestManifestsMatchSchemas(t *testing.T) {
 	t.Parallel()
 	s := readSchemas(t) // the slowest part, so it is done once
 	t.Run("every manifest is valid", func(t *testing.T) { s.checkEveryManifest(t) })
-	t.Run("a mistake in a manifest is found", func(t *testing.T) { s.findMistakes(t) })
+	t.Run("a mistake in a manifest is found", func(t *testing.T) { s.rejectMistakes(t) })
 }
 
 func (s *schemas) checkEveryManifest(t *testing.T) {
@@ -205,7 +205,7 @@ func (s *schemas) checkEveryManifest(t *testing.T) {
 	require.NoError(t, s.checkAt(s.urls["compose"], readCompose(t)))
 }
 
-func (s *schemas) findMistakes(t *testing.T) {
+func (s *schemas) rejectMistakes(t *testing.T) {
 	for _, mistake := range []string{
 		"serving.knative.dev/v1 Service /spec/template/spec/timeoutSecond 30",
 		"serving.knative.dev/v1 Service /spec/template/spec/containerConcurrency many",

@@ -17,8 +17,8 @@ import (
 // would reveal which names exist in the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard decides which addresses may be called: those in the networks that the operator allows, and all public addresses except
-// those of this host. Services on this host may trust calls from this host, even to its public address.
+// guard decides which addresses may be called: all addresses in the networks that the operator allows, also those of this host,
+// and all other public addresses that are not of this host. Services on this host might trust calls that come from this host.
 type guard struct {
 	allowed    config.Networks
 	interfaces func() ([]net.Addr, error) // net.InterfaceAddrs, except in tests

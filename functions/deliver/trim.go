@@ -37,36 +37,36 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	trimmed, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
 	record(bus.StreamMessages, trimmed.Removed, err)
 	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
-		return d.messageStore.SetInboxesTrimmed(ctx, t.To, t.Last, t.Kept)
+		return d.messageStore.SetInboxesTrimmed(ctx, t.UpTo, t.Last, t.MaxAge)
 	})
 	record(bus.StreamUsers, users, err)
 	c.Log("trimmed_events", events, "trimmed_messages", trimmed.Removed, "trimmed_users", users)
 	if trimmed.HeldBy != "" && refused(bus.StreamMessages) {
-		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let it read, or delete it",
+		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let the consumer read, or delete the consumer",
 			"stream", bus.StreamMessages, "consumer", trimmed.HeldBy)
 	}
 	if err := d.messageStore.EndTrim(ctx, trimmed.Next, freed); err != nil {
 		return err
 	}
-	if len(plan.Refused) > 0 && len(freed) > 0 {
+	if slices.ContainsFunc(freed, refused) {
 		d.env.WakeRelayAt(time.Time{})
 	}
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
-// trimChecksPerStream is how often trimEventsIfNeeded trims while a stream's size of events is recorded. It is large, so that a
-// stream just below the threshold of a trim is not full before the next trim.
-const trimChecksPerStream = 16
+// trimsPerStreamSize is how many times trimEventsIfNeeded trims while this process records as many bytes of events as the stream
+// can hold. It is large, so that a stream just below the threshold of a trim is not full before the next trim.
+const trimsPerStreamSize = 16
 
-// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimChecksPerStream of the stream's size.
+// trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimsPerStreamSize of the stream's size.
 // The regular trim alone is too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
 		bytes += int64(len(events[i].Payload)) + messages.StreamOverhead
 	}
-	bytesPerCheck := d.env.Config.Bus.Sizes()[bus.StreamEvents] / trimChecksPerStream
-	if d.env.Bus() == nil || d.recordedBytes.Add(bytes) < bytesPerCheck {
+	bytesPerTrim := d.env.Config.Bus.Sizes()[bus.StreamEvents] / trimsPerStreamSize
+	if d.env.Bus() == nil || d.recordedBytes.Add(bytes) < bytesPerTrim {
 		return
 	}
 	d.recordedBytes.Store(0)
@@ -79,12 +79,13 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	open, err := d.alertStore.CheckStreams(ctx, d.env.Bus().StreamUsage)
 	if open {
-		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(messages.TrimEveryAlert+time.Second))
+		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(messages.TrimIntervalInAlert+time.Second))
 	}
 	return err
 }
 
-// messageStates returns the states of the final messages among ids.
+// messageStates returns the states of those messages of ids that are not sent any more: Finished if confirmed or abandoned, Sent if
+// no confirmation is needed.
 func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {
@@ -92,14 +93,14 @@ func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string
 			parsedIDs = append(parsedIDs, parsed)
 		}
 	}
-	finished, err := d.messageStore.Finished(ctx, parsedIDs)
+	final, err := d.messageStore.Final(ctx, parsedIDs)
 	if err != nil {
 		return nil, err
 	}
-	states := make(map[string]bus.MessageState, len(finished))
-	for id, confirmed := range finished {
+	states := make(map[string]bus.MessageState, len(final))
+	for id, confirmedOrAbandoned := range final {
 		states[id.String()] = bus.Sent
-		if confirmed {
+		if confirmedOrAbandoned {
 			states[id.String()] = bus.Finished
 		}
 	}

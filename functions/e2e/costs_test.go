@@ -29,10 +29,10 @@ var update = flag.Bool("update", false, "rewrite "+costsFile)
 // cost is what one task, message or call costs: counts, which are the same on every machine.
 type cost struct{ statements, wal, blocks, allocations float64 }
 
-// work is what a row of the table measures.
+// work is what one row of costs.txt measures.
 type work struct {
 	name    string
-	units   int    // tasks, messages or calls of one do
+	units   int    // how many tasks, messages or calls one call of do makes
 	prepare func() // is not measured; may be nil
 	do      func()
 }
@@ -50,12 +50,12 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// costPasses limits how often the work is measured until no cost exceeds its limit: on a busy machine, background work may add to
-// each round of one pass.
+// costPasses is the most passes that measure all work. They end when no cost exceeds its limit. On a busy machine, background work
+// may add to all rounds of one pass.
 const costPasses = 3
 
-// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks it may read only a few more
-// blocks than with none, as some indexes have one more level. SENDONCE_TASK_ROWS=1000000 (make lists) runs the long form.
+// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks it may read at most half as many
+// blocks again, and two, since some indexes have one more level. `make lists` runs the long form (SENDONCE_TASK_ROWS=1000000).
 func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	t.Parallel()
 	c := newCounted(t)
@@ -93,11 +93,11 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 
 	rows := numberFrom("SENDONCE_TASK_ROWS", 20_000)
 	require.NoError(t, load.FillTasks(t.Context(), c.Admin.Owner, rows, io.Discard))
-	c.Admin.Exec(`vacuum analyze task_live`) // it has the rows of the first measurements
+	c.Admin.Exec(`vacuum analyze task_live`) // the table has the dead rows of the measurements above
 	for _, w := range all {
 		large := w.measure(c)
-		// A vacuum between two rounds halves the blocks of a claim of nothing. So what was just measured is no limit.
-		t.Logf("%-24s %6.1f blocks without finished tasks (limit %.1f), %6.1f with %d", w.name, got[w.name].blocks, want[w.name].blocks, large.blocks, rows)
+		// A vacuum between two rounds halves the blocks of the row "claim of nothing", so the limit comes from costs.txt, not from got.
+		t.Logf("%-24s %6.1f blocks without finished tasks (%.1f in costs.txt), %6.1f with %d", w.name, got[w.name].blocks, want[w.name].blocks, large.blocks, rows)
 		require.Less(t, large.blocks, 1.5*want[w.name].blocks+2, w.name)
 	}
 }

@@ -107,9 +107,9 @@ func (in *inboxes) bytesLeft() (total int64) {
 
 // TrimmedUsers describes the messages that a trim of USERS is about to remove.
 type TrimmedUsers struct {
-	To   map[string]uint64 // by user: the last sequence number to remove
-	Last uint64            // the last sequence number of the stream
-	Kept time.Duration     // the age limit of the stream
+	UpTo   map[string]uint64 // by user: the last sequence number to remove
+	Last   uint64            // the last sequence number of the stream
+	MaxAge time.Duration     // the age limit of the stream
 }
 
 // TrimUsers removes messages from USERS while more than half of it is used, and returns their number. It
@@ -142,13 +142,13 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 			in.markForRemoval(int64(size*0.5), b.cfg.ago(age))
 		}
 	}
-	trimmed := TrimmedUsers{To: map[string]uint64{}, Last: info.State.LastSeq, Kept: info.Config.MaxAge}
+	trimmed := TrimmedUsers{UpTo: map[string]uint64{}, Last: info.State.LastSeq, MaxAge: info.Config.MaxAge}
 	for _, e := range in.entries {
 		if e.remove {
-			trimmed.To[in.user[e.inbox]] = e.seq
+			trimmed.UpTo[in.user[e.inbox]] = e.seq
 		}
 	}
-	if len(trimmed.To) == 0 {
+	if len(trimmed.UpTo) == 0 {
 		return 0, nil
 	}
 	if err := note(ctx, trimmed); err != nil {

@@ -239,7 +239,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	require.NoError(t, err)
 
 	removed, err := b.TrimUsers(t.Context(), false, func(_ context.Context, trimmed TrimmedUsers) error {
-		for user, to := range trimmed.To {
+		for user, to := range trimmed.UpTo {
 			known.Store(user, to)
 		}
 		return nil

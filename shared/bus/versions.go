@@ -34,8 +34,8 @@ type Feature struct{ Since, Needs, Without string }
 // Features returns all features that need a certain release. All others work with any JetStream server.
 func Features() []Feature {
 	return []Feature{
-		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`), because before it every function could delete them", "none is accepted: it is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); " + priorityGroups.String() + " still saves what was accepted"},
-		{schedules.String(), "timed wake-ups: of `sweep` when a lease ends or when the time of a `send_at` or an expiry comes, of other functions for retries of messages, webhooks and WeChat", "they wait for the safety tick (`SENDONCE_SAFETY_TICK`) or, for tasks, for a claim"},
+		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`): with an older server every function could delete them", "each message is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); with " + priorityGroups.String() + ", messages that were accepted before are still saved"},
+		{schedules.String(), "timed wake-ups: of `sweep` when a lease ends or when the time of a `send_at` or an expiry comes, of other functions for retries of messages, webhooks and WeChat", "the work waits for the safety tick (`SENDONCE_SAFETY_TICK`), tasks also for the next claim"},
 		{syncedCompaction.String(), "the durability levels `host` and `replicated-host` (with `sync_interval: always`)", "only `process` and `replicated` are promised"},
 	}
 }

@@ -8,13 +8,13 @@ import (
 
 // Error is a refusal that the caller can act on.
 type Error struct {
-	Code       string // one of the Codes; package fn maps it to an HTTP status
+	Code       string // one of the constants Code…; package fn maps it to an HTTP status
 	Message    string
 	Fields     []Field       // every bad field
 	RetryAfter time.Duration // wait before repeating the call; 0 = no hint
 }
 
-// Field is one bad input field, with what is accepted.
+// Field is one bad input field. Message says what is accepted.
 type Field struct {
 	Name    string
 	Message string
@@ -26,9 +26,9 @@ const (
 	CodeBlocked       = "content_blocked"
 	CodeForbidden     = "forbidden"
 	CodeNotFound      = "not_found"
-	CodeNoDefault     = "no_default_content"
-	CodeDefaultSent   = "default_already_sent"
-	CodeDefaultExists = "default_exists"
+	CodeNoDefault     = "no_default_content"   // the number has no default content
+	CodeDefaultSent   = "default_already_sent" // the default content of the number
+	CodeDefaultExists = "default_exists"       // the number has a default content
 	CodeKeyReused     = "idempotency_key_reused"
 	CodeKeyInFlight   = "idempotency_in_flight"
 	CodeStaleClaim    = "stale_claim"

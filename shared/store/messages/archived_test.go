@@ -87,7 +87,7 @@ func TestArchivedMessage(t *testing.T) {
 		require.Equal(t, []string{"points", "stock", "late"}, store.Column(db.MustMessage(t, m.ID).Receipts, func(r messages.Receipt) string { return r.Consumer }))
 	})
 	t.Run("is finished for the trim of its stream", func(t *testing.T) {
-		finished, err := db.Messages.Finished(t.Context(), []task.ID{m.ID, sending.ID})
+		finished, err := db.Messages.Final(t.Context(), []task.ID{m.ID, sending.ID})
 		require.NoError(t, err)
 		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
 	})

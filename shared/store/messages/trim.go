@@ -23,8 +23,8 @@ const (
 	trimEvery     = 5 * time.Minute
 	trimEveryFull = 15 * time.Second // while a stream is full
 
-	// TrimEveryAlert is how often streams are trimmed while one has an alert.
-	TrimEveryAlert = time.Minute
+	// TrimIntervalInAlert is the time between two trims while a stream has an alert.
+	TrimIntervalInAlert = time.Minute
 )
 
 // recentlyPaused selects the streams whose last pause ended at most 5 minutes ago.
@@ -66,7 +66,7 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 // BeginTrim reports whether this instance must trim the streams now. One of all instances must do so every five
 // minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
-	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
+	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimIntervalInAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrNoJob("events")
 	}
@@ -111,9 +111,9 @@ select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
 union all
 select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
 
-// Finished returns the final messages among ids. The value is true if all consumers have confirmed the message or
+// Final returns the final messages among ids. The value is true if all consumers have confirmed the message or
 // it was abandoned, false if it needed no confirmation.
-func (st *Store) Finished(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
+func (st *Store) Final(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
 	finished := make(map[task.ID]bool, len(ids))
 	var id task.ID
 	var confirmedOrAbandoned bool

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxRows   = 100_000   // counted of one queue and state, and of each other number
-	totalRows = 1_000_000 // counted of one state of all queues, unless each has fewer than minRows
-	minRows   = 1000
-	maxQueues = 1000 // queues whose tasks are counted
+	maxRows   = 100_000   // the most rows counted for one queue and state, and for any other number
+	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues
+	minRows   = 1000      // the least part of totalRows that a queue gets
+	maxQueues = 1000      // queues whose tasks are counted
 	maxAlerts = 100
 )
 
@@ -35,13 +35,13 @@ with recursive names (queue) as (
     from names n where n.queue is not null
 ), queues as materialized (
     select queue from names where queue is not null limit $3::bigint
-), most as materialized (
-    select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as n from queues
+), per_queue as materialized (
+    select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as max_rows from queues
 )
-select q.queue, least(c.n, most.n), c.n > most.n, c.retries, coalesce(c.age, 0)
-from queues q cross join most cross join lateral (
+select q.queue, least(c.n, max_rows), c.n > max_rows, c.retries, coalesce(c.age, 0)
+from queues q cross join per_queue cross join lateral (
     select count(*) as n, count(*) filter (where retry_count > 0) as retries, extract(epoch from now() - min(updated_at))::float8 as age
-    from (select retry_count, updated_at from task_live l where l.state = $1::smallint and l.queue = q.queue limit (select n + 1 from most)) l
+    from (select retry_count, updated_at from task_live l where l.state = $1::smallint and l.queue = q.queue limit max_rows + 1) l
 ) c`
 
 // countLeasesSQL counts leases, at most $1, by queue and by app.
@@ -56,10 +56,10 @@ const pausesSQL = `
 select queue, reason, paused_by, by_hand, created_at, until from queue_pauses
 where until is null or until > now() order by queue limit $1::bigint`
 
-const shownAlertsSQL = `
+const openAlertsSQL = `
 select id, since, kind, queue, value, threshold from alerts where cleared_at is null order by since desc limit $1::bigint`
 
-// overviewOtherSQL counts rows without a queue, at most $1 of each kind.
+// overviewOtherSQL returns what does not belong to a queue. Counts stop at $1, except those of webhook endpoints.
 const overviewOtherSQL = `
 select now(), (select counted_to from overview_counted),
     array(select stream from stream_pauses where failures > 0 order by stream),
@@ -85,7 +85,7 @@ select count(*) filter (where next_at <= now()), count(*) filter (where next_at 
     coalesce(extract(epoch from now() - min(next_at) filter (where next_at <= now()))::float8, 0)
 from (select next_at, attempts from webhook_deliveries where state = 0 limit $1::bigint) d`
 
-// totalsSQL sums the counters of all names that are not in $1 (queues) and $2 (apps) under the empty name.
+// totalsSQL returns the counters of the queues in $1 and of the apps in $2, and under the empty name the sums of all others.
 const totalsSQL = `
 select kind, key, case when name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
     least(sum(n), 1000000000000000000)::bigint, least(sum(seconds), 1e15), max(last_at)
@@ -98,6 +98,7 @@ select since, case when queue = any($1::text[]) then queue else '' end, least(su
 from overview_throughput where since > $2::timestamptz
 group by 1, 2 order by 1`
 
+// namesSQL returns the names that have counters of their own; key is nameOfQueue or nameOfApp.
 const namesSQL = `select key, name from overview_totals where kind = 0 and name <> ''`
 
 // Read returns a snapshot.
@@ -122,7 +123,7 @@ type reader struct {
 	queues   map[string]*Queue  // by name
 	senders  map[string]*Sender // by app
 
-	countedQueues, countedApps []string // names that have counters of their own
+	queuesWithCounters, appsWithCounters []string
 }
 
 func (r *reader) queue(name string) *Queue {
@@ -150,13 +151,13 @@ func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 	}
 	batch.Queue(countLeasesSQL, maxRows, 4*maxQueues).Query(r.addLeases)
 	batch.Queue(pausesSQL, maxQueues).Query(r.addPauses)
-	batch.Queue(shownAlertsSQL, maxAlerts).Query(r.addAlerts)
+	batch.Queue(openAlertsSQL, maxAlerts).Query(r.addAlerts)
 	batch.Queue(overviewOtherSQL, maxRows+1).QueryRow(r.addOthers)
 	batch.Queue(dueMessagesSQL, maxRows+1).QueryRow(func(row pgx.Row) error {
-		var due, read int
+		var due, rowsRead int
 		var age float64
-		err := row.Scan(&due, &read, &age)
-		r.snapshot.Messages.Due = Backlog{Count{due, read > maxRows}, seconds(age)}
+		err := row.Scan(&due, &rowsRead, &age)
+		r.snapshot.Messages.Due = Backlog{Count{due, rowsRead > maxRows}, seconds(age)}
 		return err
 	})
 	batch.Queue(waitingDeliveriesSQL, maxRows+1).QueryRow(r.addDeliveries)
@@ -238,10 +239,10 @@ func (r *reader) addOthers(row pgx.Row) error {
 }
 
 func (r *reader) addDeliveries(row pgx.Row) error {
-	var due, retrying, read int
+	var due, retrying, rowsRead int
 	var oldest float64
-	err := row.Scan(&due, &retrying, &read, &oldest)
-	more := read > maxRows
+	err := row.Scan(&due, &retrying, &rowsRead, &oldest)
+	more := rowsRead > maxRows
 	r.snapshot.Webhooks.Due = Backlog{Count{due, more}, seconds(oldest)}
 	r.snapshot.Webhooks.Retrying = Count{retrying, more}
 	return err
@@ -252,9 +253,9 @@ func (r *reader) addNames(rows pgx.Rows) error {
 	var name string
 	return store.Each(rows, []any{&key, &name}, func() {
 		if key == nameOfQueue {
-			r.countedQueues = append(r.countedQueues, name)
+			r.queuesWithCounters = append(r.queuesWithCounters, name)
 		} else {
-			r.countedApps = append(r.countedApps, name)
+			r.appsWithCounters = append(r.appsWithCounters, name)
 		}
 	})
 }
@@ -263,7 +264,7 @@ func (r *reader) addNames(rows pgx.Rows) error {
 func (r *reader) chooseNames() {
 	s := &r.snapshot
 	live := func(name string) int { return r.queues[name].Live().N }
-	for _, name := range choose(r.countedQueues, r.queues, live) {
+	for _, name := range choose(r.queuesWithCounters, r.queues, live) {
 		s.Queues = append(s.Queues, *r.queue(name))
 		delete(r.queues, name)
 	}
@@ -275,7 +276,7 @@ func (r *reader) chooseNames() {
 		s.OtherQueues.Held = s.OtherQueues.Held.add(q.Held)
 	}
 	processing := func(app string) int { return r.senders[app].Processing.N }
-	for _, app := range choose(r.countedApps, r.senders, processing) {
+	for _, app := range choose(r.appsWithCounters, r.senders, processing) {
 		s.Senders = append(s.Senders, *r.sender(app))
 		delete(r.senders, app)
 	}
@@ -284,12 +285,12 @@ func (r *reader) chooseNames() {
 	}
 }
 
-// choose returns the names that are shown, sorted: those that have counters, and the largest others.
-func choose[T any](counted []string, live map[string]*T, size func(name string) int) []string {
+// choose returns at most MaxNames names to show, in alphabetical order: those with counters, and as many of the largest others as fit.
+func choose[T any](withCounters []string, live map[string]*T, size func(name string) int) []string {
 	others := slices.Collect(maps.Keys(live))
-	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(counted, name) })
+	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(withCounters, name) })
 	slices.SortFunc(others, func(a, b string) int { return cmp.Or(size(b)-size(a), cmp.Compare(a, b)) })
-	names := slices.Concat(counted, others)
+	names := slices.Concat(withCounters, others)
 	names = names[:min(len(names), MaxNames)]
 	slices.Sort(names)
 	return names

@@ -12,19 +12,19 @@ import (
 
 // A claim reads the head of its index. While an old snapshot is open anywhere on the server,
 // index entries of tasks claimed long ago cannot be removed. A claim that starts at the head then
-// scans them all: 0.2 s after ten minutes at 1,000 tasks a second, more than two cores can do for
-// ten claims a second.
+// scans them all. After ten minutes at 1,000 tasks a second each claim takes 0.2 s, and ten claims a
+// second need more than two cores.
 //
 // So each process keeps in memory the position that its claims have reached in each priority bucket
-// of a queue. If scans of the whole queue are slow because of dead rows, claims start at these
-// low-water marks, and only a scan in the background reads the entries below them. The scan sets the
-// marks again, and also processes due tasks. A task that becomes pending below a mark, for example a
+// of a queue. If claims from the head are slow because of dead rows, claims start at these low-water
+// marks, and only a scan in the background reads the entries below them. The scan sets the marks
+// again and, as a claim does, sweeps due tasks. A task that becomes pending below a mark, for example a
 // retry, or in a bucket that this process does not know, waits for the next scan.
 const (
-	slowScan   = 20 * time.Millisecond
-	slowInARow = 3                // slow scans before a scan in the background decides whether marks are used
+	slowClaim  = 20 * time.Millisecond
+	slowInARow = 3                // slow claims before a scan in the background decides whether marks are used
 	manyDead   = 20_000           // dead rows of task_live from which marks are used
-	scanFactor = 20               // time between two scans in the background, in durations of the first one
+	scanFactor = 20               // the pause after a scan in the background, as a multiple of its duration
 	scanLimit  = 10 * time.Second // the longest time between two scans, and the timeout of a scan
 	markMargin = time.Second      // for ids that are older than claimed ones, but were committed later
 )
@@ -76,13 +76,14 @@ func (m *lowWaterMarks) of(queue string) []priorityBucket {
 	return nil
 }
 
-// observe records how long a scan from the head of the queue took, and reports whether slowInARow scans were
-// slow. A fast scan that found nothing does not end such a row, since a claim does not scan a paused queue.
+// observe records how long a claim from the head of the queue took, and reports whether slowInARow such claims in a
+// row were slow. A fast claim that found nothing does not end the row: the queue may be paused, and a claim of a
+// paused queue reads no entries.
 func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (slow bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queue(queue)
-	if took >= slowScan {
+	if took >= slowClaim {
 		q.slow++
 	} else if found {
 		q.slow = 0
@@ -119,9 +120,9 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	return q.interval, true
 }
 
-// set ends a scan that began at the time start. It sets the mark of each bucket to the first pending task of the
-// bucket in pending, or without one to start, since new tasks have newer ids. It returns how many buckets have a task
-// that claims would not have found.
+// set ends a scan in the background that began at start. It sets the mark of each bucket to markMargin before start,
+// since new tasks have newer ids, or to the bucket's first pending task if that is older. It returns how many buckets
+// have a task that claims would not have found.
 func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (below int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +155,8 @@ func compareBuckets(a, b priorityBucket) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.retryCount, b.retryCount))
 }
 
-// bucketColumns returns the arrays of claimAboveSQL, or nothing if there are no buckets.
+// bucketColumns returns the array parameters of claimAboveSQL: priorities, retry counts and marks; nil if there are no
+// buckets.
 func bucketColumns(buckets []priorityBucket) []any {
 	if len(buckets) == 0 {
 		return nil

@@ -33,9 +33,9 @@ with recursive first (priority, retry_count, id) as (
 )
 select priority, retry_count, id from first order by priority, retry_count`
 
-// scan processes due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim
-// waits for it. If it fails, or if there are few dead rows so that claims were slow for another reason, marks are not
-// used, and claims process due tasks themselves.
+// scan sweeps due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim waits
+// for it. If it fails, marks are not used, and claims sweep due tasks themselves. The same holds if there are few dead
+// rows, since claims were slow for another reason then.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
