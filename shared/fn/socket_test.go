@@ -204,7 +204,7 @@ func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, sayFunction(repeats))
 	var request strings.Builder
-	require.NoError(t, h.request("GET", "/api/v1/stream", "", upgrade).Write(&request))
+	require.NoError(t, h.request("GET", "/api/v1/stream", "", upgrade, header("Connection", "Upgrade")).Write(&request)) // without keep-alive
 	w := h.dialRaw(t)
 	w.send(strings.Replace(request.String(), "HTTP/1.1", "HTTP/1.0", 1))
 	response, err := io.ReadAll(w.responses)
