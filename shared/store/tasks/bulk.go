@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// BulkAction is the change that a bulk change makes to each task.
+// BulkAction is what a bulk change does with each task.
 type BulkAction string
 
 // The actions. The last three resolve held tasks.
@@ -43,7 +43,7 @@ type BulkFilter struct {
 	Phone    string     `json:"phone_number,omitempty"`
 	Source   string     `json:"source,omitempty"`
 	Queue    string     `json:"queue,omitempty"`
-	Queues   []string   `json:"queues,omitempty"` // those of the operator; empty = all
+	Queues   []string   `json:"queues,omitempty"` // the operator's queues; empty = all
 	CallerID *int64     `json:"caller_id,omitempty"`
 	From     *time.Time `json:"from,omitempty"`
 	To       time.Time  `json:"to"`
@@ -63,23 +63,23 @@ type Bulk struct {
 	Action     BulkAction
 	Filter     BulkFilter
 	Reason     string
-	Matched    int      // matching tasks when it began; at most this many are changed
-	Place      *task.ID // tasks with an id below Place remain; nil = all
+	Matched    int      // tasks that matched when the bulk change began; at most this many are changed
+	Place      *task.ID // only tasks with an id below Place remain; nil = all remain
 	Looked     int      // tasks that were examined
 	Changed    int
-	Refused    int // tasks that could no longer be changed
+	Refused    int // tasks whose change was refused
 	LastError  *string
 	StoppedBy  *string // nil = nobody
-	StopReason *string // why the service stopped it; nil = it did not
+	StopReason *string // why the service stopped the bulk change; nil = not stopped by the service
 	CreatedAt  time.Time
-	FinishedAt *time.Time // nil = it is running
+	FinishedAt *time.Time // nil = running
 
 	unreadable bool // the filter is invalid; only an attacker who controls a function can write such a row
 }
 
 const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
 
-// remaining returns the filter of the next limit tasks, after Place.
+// remaining returns the filter of the next tasks, at most limit: tasks with an id below Place.
 func (b *Bulk) remaining(limit int) Filter {
 	state, _ := task.ParseState(b.Filter.State)
 	f := Filter{State: &state, Phone: b.Filter.Phone, Source: b.Filter.Source, Queue: b.Filter.Queue, Queues: b.Filter.Queues, CallerID: b.Filter.CallerID, To: b.Filter.To, Limit: limit}
@@ -93,7 +93,8 @@ func (b *Bulk) remaining(limit int) Filter {
 	return f
 }
 
-// decide returns the changed task, or an error if the task no longer matches the filter.
+// decide returns the changed task. It returns an error if the state or reason of the task no longer matches the filter,
+// or if the domain refuses the change.
 func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	if t.State.String() != b.Filter.State || b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
 		return t, task.Refuse(task.CodeConflict, "the task is "+t.State.String()+" by now")
@@ -108,7 +109,7 @@ func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	}
 }
 
-// verdict returns the verdict for the log of a task, and the action for its audit entry.
+// verdict returns the verdict for the log of a changed task, and the action for the audit entry.
 func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	switch b.Action {
 	case BulkCancel:
@@ -146,7 +147,7 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 // built-in admin.
 type TokenProof struct{ Salt, Proof []byte }
 
-// lockStartSQL lets one bulk change start at a time: concurrent starts would not count each other.
+// lockStartSQL lets only one bulk change start at a time: two concurrent starts would not count each other.
 const lockStartSQL = `select pg_advisory_xact_lock($1)`
 
 const runningBulksSQL = `
@@ -159,7 +160,8 @@ insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $8 = 0 then now() end)
 returning ` + bulkColumns
 
-// StartBulk stores a bulk change, which RunBulk then executes as long as the operator has this token.
+// StartBulk stores a bulk change. RunBulk executes it as long as the operator could start it with this token. If matched
+// is 0, the bulk change is stored as finished.
 func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, token TokenProof, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		if err := mayStartBulk(ctx, tx, by); err != nil {
@@ -192,8 +194,8 @@ func mayStartBulk(ctx context.Context, tx pgx.Tx, by store.Operator) error {
 
 const stopBulkSQL = `update bulk_changes set finished_at = now(), stopped_by = $2 where id = $1 and finished_at is null returning ` + bulkColumns
 
-// StopBulk stops a bulk change: no further batch is committed. Tasks that were changed stay changed. A bulk
-// change that has ended is returned unchanged.
+// StopBulk stops a bulk change: no further batch is committed. Tasks that were changed stay changed. If the bulk
+// change has already ended, StopBulk returns it unchanged.
 func (st *Store) StopBulk(ctx context.Context, id task.ID, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		b, err = oneBulk(ctx, tx, stopBulkSQL, id, by.StoredName())
@@ -208,7 +210,7 @@ func (st *Store) StopBulk(ctx context.Context, id task.ID, by store.Operator) (b
 
 const bulkByIDSQL = `select ` + bulkColumns + ` from bulk_changes where id = $1`
 
-// BulkByID finds a bulk change; task.CodeNotFound when there is none.
+// BulkByID finds a bulk change. If there is none, the error is task.CodeNotFound.
 func (st *Store) BulkByID(ctx context.Context, id task.ID) (Bulk, error) {
 	b, err := oneBulk(ctx, st.db.Hot, bulkByIDSQL, id)
 	return b, store.Wrap("bulk change", err)
@@ -219,7 +221,7 @@ select ` + bulkColumns + ` from bulk_changes
 where ($1::uuid is null or id < $1) and ($2::bigint is null or caller_id = $2)
 order by id desc limit $3`
 
-// Bulks lists bulk changes, newest first: those of one caller, or all.
+// Bulks lists bulk changes, newest first: those of the caller callerID, or all if callerID is nil.
 func (st *Store) Bulks(ctx context.Context, callerID *int64, after task.ID, limit int) (page []Bulk, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanBulk, bulksSQL, store.OrNull(after), callerID, limit+1)
 	return page, more, store.Wrap("bulk changes", err)
@@ -246,8 +248,8 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	return b, err
 }
 
-// leaseBulkSQL leases the bulk change that has waited longest, or stops it if its operator could not start it now. The
-// built-in admin has no row in callers.
+// leaseBulkSQL leases the bulk change that has waited longest. If the operator of that bulk change could not start it now,
+// leaseBulkSQL stops it. The built-in admin has no row in callers, and may continue.
 const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
@@ -271,9 +273,9 @@ from judged
 where id = bulk_id
 returning ` + bulkColumns
 
-// progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or another process has
-// committed this batch. It also ends the lease, so that other bulk changes come first. least prevents an overflow of
-// counters that an attacker who controls a function wrote.
+// progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or if another process has
+// committed this batch. It also ends the lease, so that other bulk changes come first. An attacker who controls a function
+// can write large counters; least prevents their overflow.
 const progressSQL = `
 update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, changed = least(changed, 2000000000) + $5,
     refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
@@ -287,13 +289,14 @@ const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_
 type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
-	More    bool           // call RunBulk again, even after an error: the error is of one bulk change
+	More    bool           // call RunBulk again, even after an error: the error concerns one bulk change only
 }
 
-// RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. A batch
-// is committed in one transaction with its Place, so it is applied once even if processes die. If a row makes the batch
-// fail, the rows are changed one by one, and that row counts as refused. After any other failure, the bulk change waits
-// for the end of its lease, and the next calls run other bulk changes.
+// RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. One
+// transaction commits the batch and the new Place, so a batch is applied once even if processes die. If single tasks may
+// have made the batch fail (store.IsRowError), the tasks are changed one by one. A task whose change the database never
+// accepts (store.IsPoison) counts as refused. After any other failure, the bulk change waits for the end of its lease, and
+// the next calls run other bulk changes.
 func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
 	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
 	switch {
@@ -325,13 +328,13 @@ type bulkBatch struct {
 	ids   []task.ID
 	place task.ID // Place after the batch
 	last  bool
-	bad   bool // the database refuses the change of the only task
+	bad   bool // the batch has one task, and the database refuses its change
 }
 
-// nextBatch returns the batch of a page of tasks. The batch is the last one if no task follows, or if fewer tasks may
-// still be changed than the page has.
+// nextBatch returns the batch of a page of tasks. The batch is the last one if no task follows the page, or if the page has
+// more tasks than may still be changed.
 func (b *Bulk) nextBatch(page Page) bulkBatch {
-	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // Changed exceeds Matched only in a row that an attacker wrote
+	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // Changed exceeds Matched only if an attacker wrote the row of bulk_changes
 	batch := bulkBatch{bulk: *b, ids: make([]task.ID, 0, n), place: page.Next, last: page.Next.IsZero() || n < len(page.Tasks)}
 	for _, t := range page.Tasks[:n] {
 		batch.ids = append(batch.ids, t.ID)
@@ -342,7 +345,7 @@ func (b *Bulk) nextBatch(page Page) bulkBatch {
 	return batch
 }
 
-// runOneByOne runs each row of a batch as a batch of its own.
+// runOneByOne runs each task of a batch as a batch of its own.
 func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResult) error {
 	for i, id := range all.ids {
 		single := bulkBatch{bulk: all.bulk, ids: []task.ID{id}, place: id}
@@ -363,7 +366,7 @@ func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResu
 	return nil
 }
 
-// runBatch locks the tasks of the batch, lets the domain decide each, and commits the changes with the new place.
+// runBatch locks the tasks of the batch, lets the domain decide about each task, and commits the changes with the new place.
 func (st *Store) runBatch(ctx context.Context, batch *bulkBatch, total *BulkResult) error {
 	var result BulkResult
 	err := st.db.WithPartitions(ctx, func() error {
@@ -428,7 +431,7 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 	return result, notifier.Notify(conn.SendBatch(ctx, &sql).Close())
 }
 
-// decideBatch returns the changes, the number of tasks that are refused, and the reason of the last refusal.
+// decideBatch returns the changes, the number of refused tasks, and the reason of the last refusal.
 func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, locked Locked, batch *bulkBatch) (changes []Change, refused int, lastError *string, err error) {
 	for _, id := range batch.ids {
 		before, found, err := locked.Of(id)

@@ -12,15 +12,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Claim claims up to req.Limit tasks. If it finds fewer, it processes due tasks, of its own queue and
-// some of each other queue, and tries again, so that due tasks are processed even if only claims run.
-// pending counts, by queue, the tasks that the call made pending and did not claim, so that other
-// pollers can be woken. pending is returned with an error too. If any task was claimed, there is no error.
+// Claim claims up to req.Limit tasks. If there are fewer, Claim processes due tasks: those of req.Queue, and
+// some of each other queue. So due tasks are processed even if only claims run. If tasks of req.Queue became
+// pending, Claim claims again. pending has, for each queue, the number of tasks that Claim made pending and
+// did not claim. The caller can wake other pollers for them. Claim returns pending even with an error. If any
+// task was claimed, there is no error.
 //
-// Most polls find nothing. Unless a claim is likely to succeed, hasWork comes first: it costs a quarter
-// of a claim.
+// Most polls find nothing. If a claim is not likely to succeed, Claim calls hasWork first, which costs a
+// quarter of a claim.
 //
-// While low-water marks are in use, a scan in the background processes due tasks, and finds tasks below
+// While low-water marks are in use, a scan in the background processes due tasks and finds the tasks below
 // the marks.
 func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, pending PendingByQueue, err error) {
 	if len(st.marks.of(req.Queue)) > 0 {
@@ -53,8 +54,8 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 
 const hasWorkSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
 
-// hasWork reports whether a queue has pending tasks, paused or not, and whether anything is
-// due. If the query fails, it reports pending tasks: the claim will return the error.
+// hasWork reports whether a queue has pending tasks, even if the queue is paused. due is true if any task is due or
+// any pause has ended. If the query fails, pending is true: the claim will return the error.
 func (st *Store) hasWork(ctx context.Context, queue string) (pending, due bool) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -71,11 +72,11 @@ func (st *Store) hasWork(ctx context.Context, queue string) (pending, due bool) 
 }
 
 const (
-	removeRounds = 10     // how often a claim removes bodiless rows
-	removeRows   = "1000" // how many rows at the head of the queue it examines each time
+	removeRounds = 10     // how often one claim removes rows without a body, at most
+	removeRows   = "1000" // how many rows at the head of the queue each removal examines
 )
 
-// removeBodilessSQL removes those of the rows $1, and of the head of the queue $2, that have no body.
+// removeBodilessSQL examines the rows $1 and the rows at the head of queue $2, and removes those that have no body.
 const removeBodilessSQL = `
 with head as materialized (
     select unnest($1::uuid[]) as id
@@ -87,8 +88,8 @@ delete from task_live where id = any (array(
     where not exists (select from tasks where tasks.id = l.id offset 0)
 ))`
 
-// claimOnce claims up to limit tasks. It removes rows without a body and claims again, so that they
-// do not delay other tasks. If any task was claimed, there is no error.
+// claimOnce claims up to limit tasks. If it claimed rows without a body, it removes such rows and claims again, so that
+// these rows do not delay other tasks. If any task was claimed, there is no error.
 func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
 	for range removeRounds {
 		var round []Claimed
@@ -123,12 +124,13 @@ type Extension struct {
 	TaskID   task.ID
 	AppID    string
 	CallerID int64 // of the claim
-	ClaimID  int64 // 0 = not given; then the app alone identifies the claim
+	ClaimID  int64 // 0 = not given; then AppID and CallerID identify the claim
 	Lease    time.Duration
 	Sending  bool // the message is about to be sent
 }
 
-// extendSQL never shortens a lease, keeps the time of the first mark of sending, and logs the new end of the lease.
+// extendSQL never shortens a lease. It keeps the time when the task was first marked as sending, and logs the new end
+// of the lease.
 const extendSQL = `
 with extended as (
     update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
@@ -150,8 +152,10 @@ type Extended struct {
 	Sending    bool
 }
 
-// Extend extends a lease to e.Lease from now, and may mark the task as sending. If the claim is not the
-// task's live one, the error is task.CodeStaleClaim. queues are those that the caller may use; empty = all.
+// Extend extends a lease, so that it lasts at least e.Lease from now. If e.Sending is set, Extend marks the task as
+// sending. If the claim is not the live claim of the task, or is another caller's, the error is
+// task.CodeStaleClaim. If there is no such task in queues, the error is task.CodeNotFound. queues are the
+// queues that the caller may use; empty = all.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
 	err := st.db.WithPartitions(ctx, func() error {

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// sharedLimit is the highest Limit of a claim that shares a statement with others. A claim of one task
-// costs Postgres ten times as much in a statement of its own as in a statement for 64 claims. A claim of
+// sharedLimit is the highest Limit of a claim that shares a statement with other claims. If 64 pollers claim
+// one task each, shared statements take a quarter of the processor time of separate ones. A claim of
 // many tasks costs the same either way, and separate statements run in parallel.
 const sharedLimit = 10
 
@@ -32,8 +32,8 @@ func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest,
 	return group
 }
 
-// claimRows locks rows from the head of the index task_live_ready, by priority: new tasks first, then
-// retries by retry_count, each by age. It skips rows that another claim has locked, and expired tasks.
+// claimRows locks rows from the head of the index task_live_ready. Tasks are in order of priority, then
+// retry_count (so new tasks come before retries), then age. claimRows skips locked rows and expired tasks.
 const claimRows = `
 with locked as materialized (
     select id, priority, retry_count from task_live
@@ -43,10 +43,10 @@ with locked as materialized (
     for update skip locked
 )`
 
-// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
-// retry_count) in $11..$13, in claim order, so that it does not scan the dead index entries below the
-// marks. Every condition on an index column except the last must be an equality: Postgres does not end a
-// scan where a row comparison, such as (priority, retry_count) <= (1, 2), fails at its second column.
+// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority, retry_count). $11 to
+// $13 are the buckets and marks, in claim order. So the claim does not scan the dead index entries below the
+// marks. All conditions on index columns except the last column must be equalities: a row comparison such as
+// (priority, retry_count) <= (1, 2) can fail at its second column, and Postgres does not end the scan there.
 const claimRowsAbove = `
 with locked as materialized (
     select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[]) as bucket (priority, retry_count, low)
@@ -62,8 +62,8 @@ with locked as materialized (
     limit $2
 )`
 
-// claimBodies follows the CTE locked. Each request gets the rows from first to last. A row without a body
-// is claimed too; its columns of tasks are null.
+// claimBodies follows the CTE locked. Each request gets the locked rows from number first to number last. A
+// task without a body is claimed too: its columns from tasks are null.
 const claimBodies = `
 , requests as materialized (
     select request.*, now() + lease as lease_until
@@ -85,8 +85,8 @@ const claimBodies = `
     update task_live l set state = 2, claim_id = by.claim_id, app_id = by.app_id, due_at = by.lease_until, marks_sending = by.marks_sending,
         sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
 
-// updateForOne ends the CTE updated for a single request. It may have a generic plan, since the rows can
-// only be found by their ids. updateForAll is for any number of requests, and must be planned each time: a
+// updateForOne ends the CTE updated for a single request. It may have a generic plan, since Postgres can find
+// the rows only by their ids. updateForAll is for any number of requests. It must be planned each time: a
 // plan made for an empty table would scan the whole table.
 const (
 	updateForOne = `
@@ -131,12 +131,12 @@ func (st *Store) claimRound(ctx context.Context, req ClaimRequest) ([]Claimed, e
 	return claimed[0], nil
 }
 
-// claimTogether makes claims of one queue in one statement. If there are too few tasks, the first
-// requests get them.
+// claimTogether makes several claims of one queue in one statement. If there are too few tasks, the first
+// requests get all tasks.
 func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Claimed, error) {
 	queue, caller := reqs[0].Queue, reqs[0].CallerID
 	if !slices.ContainsFunc(reqs, func(r ClaimRequest) bool { return r.CallerID != caller }) {
-		ctx = store.WithCaller(ctx, caller) // many queues of one caller share its connections
+		ctx = store.WithCaller(ctx, caller) // limits the connections that one caller's claims of many queues use
 	}
 	buckets := st.marks.of(queue)
 	claimed, took, err := st.runClaims(ctx, reqs, buckets)
@@ -147,7 +147,7 @@ func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Cl
 	return byRequest(claimed, len(reqs)), err
 }
 
-// byRequest returns the tasks of each request, in the order of claims.
+// byRequest returns the tasks of each request, in claim order.
 func byRequest(claimed []Claimed, requests int) [][]Claimed {
 	slices.SortFunc(claimed, func(a, b Claimed) int {
 		return cmp.Or(cmp.Compare(a.request, b.request), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
@@ -163,9 +163,9 @@ func byRequest(claimed []Claimed, requests int) [][]Claimed {
 	return tasks
 }
 
-// The first statement of a claim locks the id of its first request until the transaction ends.
-// lockOwnClaimsSQL, before the lookup of claims whose response was lost, takes the same lock, and so waits
-// for a statement that is still running and could commit later.
+// The first statement of a claim locks the claim id of its first request until the transaction ends. If
+// the response is lost, lockOwnClaimsSQL takes the same lock before the lookup. So the lookup waits for a
+// claim that is still running and could be committed later.
 const (
 	lockClaim           = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
 	beginClaimSQL       = store.PlanOnceSQL + `, ` + lockClaim
@@ -173,15 +173,15 @@ const (
 	lockOwnClaimsSQL    = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
 )
 
-// claimTry is a claim of one request that was sent to Postgres. Each try has its own id: after a
-// failover another app's claim may have the id of the previous try.
+// claimTry is one try of a request: a claim that was sent to Postgres. Each try has a new claim id: after a
+// failover, the claim of another app may have the id of an earlier try.
 type claimTry struct {
 	id      int64
 	request int // index of the request
 }
 
-// ownClaimsSQL finds the tasks of claims that were sent. It runs only after a lost response, so it has no
-// index.
+// ownClaimsSQL finds the tasks of claims that were sent. It runs only after a lost response, so there is no
+// index for it.
 const ownClaimsSQL = `
 select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
@@ -193,9 +193,9 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 	return st.claimIDs.next(ctx, st.db.Hot)
 }
 
-// runClaims claims for the requests, above the marks of the buckets if there are any, and returns how
-// long the statement took. If its response is lost, runClaims looks the claims up by their ids, so that a
-// broken connection costs the tasks neither a lease nor a retry.
+// runClaims claims tasks for the requests, and returns how long the transaction took. If there are buckets,
+// it claims only tasks above their marks. If the response is lost, runClaims looks the claims up by their
+// ids. So after a broken connection no task waits for the end of its lease or loses a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
 	err = st.db.RetryLostCommit(ctx, func(again bool) error {
@@ -227,8 +227,8 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []p
 	return claimed, took, err
 }
 
-// claimStatement returns the statement of a claim of one or more requests, above marks or not, and the
-// statement that begins its transaction.
+// claimStatement returns the statement of a claim, and the statement that begins its transaction. one means a
+// claim of a single request, above a claim of tasks above marks.
 func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	mode := st.db.EventMode
 	switch {
@@ -243,7 +243,7 @@ func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	}
 }
 
-// claimArgs returns the parameters of claimSQL.
+// claimArgs returns the parameters that all claim statements have.
 func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 	first, last, total := make([]int32, len(reqs)), make([]int32, len(reqs)), int32(0)
 	for i, r := range reqs {
@@ -261,7 +261,7 @@ func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 	}
 }
 
-// queryClaims runs begin and a statement that returns claimed tasks in one transaction.
+// queryClaims runs two statements in one transaction: begin, and then sql, which returns claimed tasks.
 func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Filter selects the tasks of a list. Zero fields select all.
+// Filter selects the tasks of a list. A field with the zero value selects all tasks.
 type Filter struct {
 	State    *task.State
 	Reason   task.Reason // of a failure
 	Phone    string
 	Source   string
 	Queue    string
-	Queues   []string // those that may be listed; empty = all
+	Queues   []string // only tasks of these queues may be listed; empty = all queues
 	CallerID *int64
-	From     time.Time // created at or after it
-	To       time.Time // created before it
-	After    task.ID   // Page.Next of the page before; zero = the first page
+	From     time.Time // created at this time or later
+	To       time.Time // created before this time
+	After    task.ID   // Page.Next of the previous page; zero = the first page
 	Limit    int
 }
 
@@ -33,13 +33,13 @@ type Page struct {
 	Next  task.ID // Filter.After of the next page; zero = this is the last page
 }
 
-// scanRows limits the index entries that one page scans. A filter that matches few
-// tasks gives short pages, even empty ones, and never a long query.
+// scanRows limits the index entries that the query of one page scans. A filter that matches few
+// tasks gives short or empty pages, but never a long query.
 const scanRows = 10_000
 
-// A list is listColumns, a from clause, listTail and listEnd. The from clause has the
-// table c, whose index is scanned in order, and the bodies t of the rows of c. The lateral
-// subqueries prevent the planner from scanning another table first.
+// The SQL of a list is listColumns, a from clause, listTail and listEnd. The from clause has the
+// table c, whose index is scanned in order, and the bodies t of the rows of c. Without the lateral
+// subqueries, the planner could scan another table first.
 const listColumns = `select ` + bodyColumns + `, s.* `
 
 const listTail = `
@@ -63,8 +63,8 @@ const listEnd = `order by c.id desc limit $9`
 
 const joinBody = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
 
-// The lists by the index that they scan: bodies, by phone number if the filter has one; live rows of
-// one state; failed results.
+// The lists, by the index that they scan: of bodies (by phone number, if the filter has one), of live rows
+// in one state, and of failed results.
 const (
 	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
 		`and ($3::text is null or c.phone_number = $3) ` + listEnd
@@ -80,13 +80,13 @@ select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_n
 	edgeOfFailedSQL = `select id from task_done where id >= $1 and id < $2 and status = 3 order by id desc offset $3 limit 1`
 )
 
-// walkIndexSQL makes the planner scan an index in order even if tables were never
-// analyzed: a sort would read every matching row first.
+// walkIndexSQL makes the planner scan an index in order, even if the tables were never
+// analyzed. Otherwise it could choose a sort, which reads every matching row first.
 const walkIndexSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
 // List returns a page of the tasks that match a filter, newest first. It scans at most scanRows index
-// entries, so a page that is shorter than f.Limit need not be the last.
+// entries for each spelling of the phone number. So a page with fewer than f.Limit tasks may not be the last.
 func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, walkIndexSQL); err != nil {
@@ -98,8 +98,8 @@ func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	return page, store.Wrap("list tasks", err)
 }
 
-// listSpellings merges the lists of each spelling of a phone number. Its page ends where the first of
-// these lists ends.
+// listSpellings merges the lists of all spellings of a phone number. The merged page ends at the highest Next of
+// these lists: below that id, at least one list is incomplete.
 func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f Filter) (page Page, err error) {
 	for _, f.Phone = range st.phones.Spellings(f.Phone) {
 		spelling, err := listTasks(ctx, tx, f)
@@ -127,7 +127,7 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	err := tx.QueryRow(ctx, edge, edgeArgs...).Scan(&next)
 	switch {
 	case err == nil && len(f.Queues) > 0:
-		// next may be the id of a task of another queue, which must not be shown.
+		// next may be the id of a task in a queue that is not in f.Queues. Such an id must not be shown.
 		low = task.IDFloor(next.Time())
 		next = low
 	case err == nil:
@@ -142,7 +142,7 @@ func listTasks(ctx context.Context, tx pgx.Tx, f Filter) (Page, error) {
 	return Page{Tasks: tasks, Next: next}, err
 }
 
-// bounds returns the range of ids that the filter allows: from low to before high.
+// bounds returns the range of ids that the filter allows: low is in the range, high is not.
 func (f *Filter) bounds() (low, high task.ID) {
 	for i := range high {
 		high[i] = 0xff

@@ -10,23 +10,23 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A claim reads the head of its index. While an old snapshot is open anywhere on the server,
-// index entries of tasks claimed long ago cannot be removed. A claim that starts at the head then
-// scans them all. After ten minutes at 1,000 tasks a second each claim takes 0.2 s, and ten claims a
-// second need more than two cores.
+// A claim reads the head of the index task_live_ready. While an old snapshot is open anywhere on the server,
+// Postgres cannot remove the index entries of tasks that were claimed since. A claim that starts at the head
+// scans all these dead entries. After ten minutes at 1,000 tasks a second, each claim takes 0.2 s, and ten
+// claims a second need more than two cores.
 //
 // So each process keeps in memory the position that its claims have reached in each priority bucket
-// of a queue. If claims from the head are slow because of dead rows, claims start at these low-water
-// marks, and only a scan in the background reads the entries below them. The scan sets the marks
+// of a queue: the low-water mark. If claims from the head are slow because of dead rows, claims start at the
+// marks, and only a scan in the background reads the entries below the marks. The scan sets the marks
 // again and, as a claim does, sweeps due tasks. A task that becomes pending below a mark, for example a
-// retry, or in a bucket that this process does not know, waits for the next scan.
+// retry, waits for the next scan. So does a task in a bucket that this process does not know.
 const (
 	slowClaim  = 20 * time.Millisecond
-	slowInARow = 3                // slow claims before a scan in the background decides whether marks are used
-	manyDead   = 20_000           // dead rows of task_live from which marks are used
-	scanFactor = 20               // the pause after a scan in the background, as a multiple of its duration
-	scanLimit  = 10 * time.Second // the longest time between two scans, and the timeout of a scan
-	markMargin = time.Second      // for ids that are older than claimed ones, but were committed later
+	slowInARow = 3                // after so many slow claims, a scan in the background decides whether marks are used
+	manyDead   = 20_000           // marks are used if task_live has at least this many dead rows
+	scanFactor = 20               // the wait after a scan in the background, as a multiple of the duration of the scan
+	scanLimit  = 10 * time.Second // the longest wait between two scans, and the timeout of a scan
+	markMargin = time.Second      // a task may be committed later than a claimed task with a newer id
 )
 
 // priorityBucket has the tasks of a queue with the same priority and retry count.
@@ -43,13 +43,13 @@ type lowWaterMarks struct {
 
 type queueMarks struct {
 	buckets   []priorityBucket // in claim order
-	slow      int              // consecutive slow scans by claims
+	slow      int              // consecutive slow claims from the head of the queue
 	inUse     bool
 	scheduled bool          // a scan in the background runs or will run
 	interval  time.Duration // until the next scan
 }
 
-// maxMarkedQueues limits the queues in lowWaterMarks, which is cleared when it is full: claims then start
+// maxMarkedQueues limits the queues in lowWaterMarks. When lowWaterMarks is full, it is cleared, and claims start
 // at the head again.
 const maxMarkedQueues = 1000
 
@@ -66,7 +66,7 @@ func (m *lowWaterMarks) queue(name string) *queueMarks {
 	return q
 }
 
-// of returns the priority buckets of a queue, in claim order, while its marks are in use.
+// of returns the priority buckets of a queue, in claim order. If the marks of the queue are not in use, it returns nil.
 func (m *lowWaterMarks) of(queue string) []priorityBucket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,9 +76,9 @@ func (m *lowWaterMarks) of(queue string) []priorityBucket {
 	return nil
 }
 
-// observe records how long a claim from the head of the queue took, and reports whether slowInARow such claims in a
-// row were slow. A fast claim that found nothing does not end the row: the queue may be paused, and a claim of a
-// paused queue reads no entries.
+// observe records how long a claim (or hasWork) from the head of the queue took. It reports whether at least slowInARow
+// consecutive claims were slow. A fast claim that found nothing does not reset the count: the queue may be paused, and a
+// claim of a paused queue reads no entries.
 func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (slow bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +91,7 @@ func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (s
 	return q.slow >= slowInARow
 }
 
-// advance moves the marks up to the claimed tasks.
+// advance moves the mark of each bucket up to markMargin before its newest claimed task, and never down.
 func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,7 +108,8 @@ func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 
 func lowBefore(t time.Time) task.ID { return task.IDFloor(t.Add(-markMargin)) }
 
-// schedule reports whether to start a scan in the background, and when. Each queue has one scan at a time.
+// schedule reports whether to start a scan in the background. in is the time until its start. Each queue has one scan at
+// a time.
 func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,9 +121,9 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	return q.interval, true
 }
 
-// set ends a scan in the background that began at start. It sets the mark of each bucket to markMargin before start,
-// since new tasks have newer ids, or to the bucket's first pending task if that is older. It returns how many buckets
-// have a task that claims would not have found.
+// set ends a scan in the background that began at start. pending are the buckets with pending tasks; low is the first
+// such task. set moves the mark of each bucket to that task, but at most to markMargin before start: new tasks have newer
+// ids. It returns how many buckets have a task that claims would not have found.
 func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (below int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,8 +156,8 @@ func compareBuckets(a, b priorityBucket) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.retryCount, b.retryCount))
 }
 
-// bucketColumns returns the array parameters of claimAboveSQL: priorities, retry counts and marks; nil if there are no
-// buckets.
+// bucketColumns returns the array parameters of claimRowsAbove: priorities, retry counts and marks. It returns nil if
+// there are no buckets.
 func bucketColumns(buckets []priorityBucket) []any {
 	if len(buckets) == 0 {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Pause prevents claims of a queue's tasks. Claimed tasks stay with their sender, and tasks are
-// still accepted, promoted and expired.
+// Pause is a pause of a queue: tasks of the queue are not claimed. Tasks that are already claimed stay with
+// their sender. New tasks are still accepted, and tasks are still promoted and expired.
 type Pause struct {
 	Queue     string
 	Until     time.Time // the end; zero = when an operator resumes the queue
@@ -21,8 +21,8 @@ type Pause struct {
 	Manual    bool
 	CreatedAt time.Time
 
-	Left    time.Duration // until Until, by the database's clock; 0 or less = ended. Set by queries if Until is set
-	Pending int           // pending tasks, counted up to 1000. Set by ResumeQueue
+	Left    time.Duration // time left until Until, by the database's clock; 0 or less = ended. Queries set it if Until is set
+	Pending int           // pending tasks of the queue, counted up to 1000. Only ResumeQueue sets it
 }
 
 // json returns the pause for an audit entry; "" if there is no pause.
@@ -37,14 +37,15 @@ func (p Pause) json() string {
 	return store.MustJSON(row)
 }
 
-// notPaused is the condition of a claim from queue $1. It does not depend on the rows of
-// the claim, so it is evaluated once.
+// notPaused is the condition that queue $1 is not paused. The condition does not depend on the rows of a
+// claim, so Postgres evaluates it once for each claim.
 const notPaused = `not exists (select from queue_pauses where queue = $1 and (until is null or until > now()))`
 
 const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
 
-// pauseSQL creates or replaces a pause. It does nothing and returns no row if the end is in the past,
-// or if a function ($5 is false) would replace a manual pause or a longer one.
+// pauseSQL creates or replaces a pause. It does nothing and returns no row if the end is in the past. A
+// function ($5 is false) does not replace a manual pause that is in force, nor a pause that ends at the same
+// time or later: then too pauseSQL does nothing and returns no row.
 const pauseSQL = `
 insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
 select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
@@ -73,8 +74,8 @@ func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (af
 }
 
 // PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if the
-// queue has a manual or longer pause, or if p.Until is in the past. The caller must run Sweep at the end
-// of the pause.
+// queue has a manual pause or one that does not end earlier, or if p.Until is in the past. The caller must
+// run Sweep at the end of the pause.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
 	_, _, err := queryPause(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
 	return store.Wrap("pause queue", err)
@@ -82,11 +83,11 @@ func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) err
 
 func pauseSubject(queue string) string { return "queue/" + queue }
 
-// lockPauseSQL finds the pause that is in force.
+// lockPauseSQL finds and locks the pause that is in force.
 const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
 
-// endPauseSQL does not delete the row: Sweep does, so that pollers are woken even if the process that
-// resumes the queue dies.
+// endPauseSQL does not delete the row of the pause. Sweep deletes the row and wakes pollers, even if the
+// process that resumed the queue has died.
 const endPauseSQL = `update queue_pauses set until = now() where queue = $1 returning ` + pendingOf + `$1` + pendingLimit
 
 // pendingOf, a queue and pendingLimit form a subquery that counts the queue's pending tasks up to 1000.
@@ -95,8 +96,8 @@ const (
 	pendingLimit = ` limit 1000) waiting)`
 )
 
-// ResumeQueue ends the pause of a queue and returns the pause; task.CodeNotFound if there is none.
-// The caller must wake pollers for its Pending.
+// ResumeQueue ends the pause of a queue and returns this pause. If the queue is not paused, the error is
+// task.CodeNotFound. The caller must wake pollers for p.Pending tasks.
 func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var paused bool
@@ -115,8 +116,8 @@ func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operato
 
 const queuePauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1`
 
-// QueuePause returns the pause of a queue and whether it is in force. An ended pause is
-// returned until Sweep removes its row.
+// QueuePause returns the pause of a queue and whether the pause is in force. An ended pause is
+// returned until a sweep removes its row.
 func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused bool, err error) {
 	p, found, err := queryPause(ctx, st.db.Hot, queuePauseSQL, queue)
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
@@ -130,7 +131,7 @@ func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
 	return pauses, store.Wrap("queue pauses", err)
 }
 
-// PendingByQueue counts, by queue, the tasks that became available to senders.
+// PendingByQueue has, for each queue, the number of tasks that became available to senders.
 type PendingByQueue map[string]int
 
 // removeEndedPausesSQL removes ended pauses and returns how many tasks of each queue are pending.
@@ -148,7 +149,7 @@ func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) erro
 	})
 }
 
-// queryPause reads the pause that sql returns; found is false if sql returns none.
+// queryPause reads the pause that sql returns. found is false if sql returns no row.
 func queryPause(ctx context.Context, q store.Querier, sql string, args ...any) (p Pause, found bool, err error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -169,7 +170,7 @@ func scanPause(row pgx.CollectableRow) (p Pause, err error) {
 	return p, err
 }
 
-// setEnd sets Until and Left; nil = the pause has no end.
+// setEnd sets Until and Left. If until is nil, the pause has no end.
 func (p *Pause) setEnd(until *time.Time, now time.Time) {
 	if until != nil {
 		p.Until, p.Left = *until, until.Sub(now)
@@ -182,10 +183,10 @@ type QueueState struct {
 	Pause *Pause // nil = not paused
 }
 
-// ofPage is the condition that a queue is on a page: after $1, and in $2 unless $2 is empty.
+// ofPage is the condition that a queue can be on a page: its name is after $1, and in $2 unless $2 is empty.
 const ofPage = `queue > $1 and (cardinality($2::text[]) = 0 or queue = any($2))`
 
-// queuesSQL limits both sides of the join to the size of a page: later rows cannot be in the page.
+// queuesSQL limits both sides of the join to the size of a page: rows beyond it cannot be on the page.
 const queuesSQL = `
 select coalesce(live.queue, paused.queue), coalesce(scheduled, 0), coalesce(pending_new, 0), coalesce(pending_retry, 0),
     coalesce(processing, 0), coalesce(held, 0), oldest_pending,
@@ -199,8 +200,8 @@ full join (
 order by 1
 limit $3`
 
-// Queues returns a page of the queues that have live tasks or are paused, sorted by name. queues are
-// those that may be listed; empty = all. after is the last name of the page before; "" = the first page.
+// Queues returns a page of the queues that have live tasks or are paused, sorted by name. Only the given queues
+// may be listed; empty = all queues. after is the last name of the previous page; "" = the first page.
 func (st *Store) Queues(ctx context.Context, queues []string, after string, limit int) (page []QueueState, more bool, err error) {
 	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanQueue, queuesSQL, store.Unprepared, after, store.NotNull(queues), limit+1)
 	return page, more, store.Wrap("queues", err)

@@ -19,8 +19,8 @@ where phone_number = any($1::varchar[])
 order by phone_number
 for update`
 
-// wantedTemplatesSQL finds the templates that the drafts of a flush name, and the default template:
-// the active one with the lowest id.
+// wantedTemplatesSQL finds the active templates that the drafts of a flush ask for by id or name, and the
+// default template. The default template is the active template with the lowest id.
 const wantedTemplatesSQL = `
 select id, template_name, template_content
 from sms_templates
@@ -35,12 +35,12 @@ select id from tasks where id = any($1::uuid[])
 union all
 select id from archived_tasks where id = any($1::uuid[])`
 
-// submitFacts is what a flush reads before it composes.
+// submitFacts is what a flush reads before it composes the texts.
 type submitFacts struct {
 	defaults  map[string]*task.DefaultContent // by normalized phone number
 	templates []task.StoredTemplate           // by id
 	keys      map[task.Hash]bool
-	ids       map[task.ID]bool // committed by an earlier try of this flush
+	ids       map[task.ID]bool // ids of this flush that an earlier try has committed
 }
 
 // lookUp begins the transaction and reads the facts, in one round trip.
@@ -92,7 +92,8 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	return found, conn.SendBatch(ctx, &batch).Close()
 }
 
-// template returns the template that a draft names, or the default one; nil if there is none.
+// template returns the template that a draft asks for, or the default template if the draft asks for none by id or name.
+// It returns nil if the draft uses no template, or if the template does not exist.
 func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	if !d.UseTemplate {
 		return nil
@@ -117,7 +118,7 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 type readyRow struct {
 	*Submission
 	task.Composed
-	used *task.DefaultContent // nil = none
+	used *task.DefaultContent // the default content that the text uses; nil = none
 }
 
 // plainColumns are the columns of rows that have neither a key nor default content.
@@ -163,9 +164,9 @@ func keyedColumns() []store.BulkColumn[readyRow] {
 		}))
 }
 
-// An insert is insertInput, insertTimes and insertRows: it creates bodies, live rows and log rows. If an id
-// exists, an earlier try of the same submission is still being committed: the statement waits for that
-// commit, fails, and is run again.
+// An insert is insertInput, insertTimes and insertRows. It creates bodies, live rows and log rows. If an id
+// exists, an earlier try of the same submission is still being committed. The insert then waits for that
+// commit and fails, and the flush is run again.
 const (
 	insertInput = `
 with input as materialized (
@@ -191,8 +192,8 @@ with input as materialized (
 
 const insertPlain = insertInput + insertTimes + insertRows
 
-// insertKeyed also writes the keys and marks default content as sent. A row whose key exists is
-// neither inserted nor returned. The parameters are sorted by key, so that two flushes never deadlock.
+// insertKeyed also writes the keys and marks default content as sent. If the key of a row exists, the row is
+// neither inserted nor returned. The rows are sorted by key, so that two flushes never deadlock.
 const insertKeyed = insertInput + `, new_keys as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from input where key is not null
@@ -215,8 +216,8 @@ const insertTaskEvents = `, events as (
 const selectInserted = `
 select id, state from live`
 
-// The statements without and with events. plainInserts take less time to plan; a flush without keys
-// and default content uses them.
+// The inserts: [0] without events, [1] with events. plainInserts take less time to plan. A flush uses them
+// if none of its rows has a key or default content.
 var (
 	plainInserts = [2]store.BulkStatement[readyRow]{
 		{Columns: plainColumns, Text: insertPlain + selectInserted},
@@ -228,9 +229,9 @@ var (
 	}
 )
 
-// insert inserts the rows that are ready, logs the refused ones, and marks rows whose key exists
-// for resolve. With inTx, insert commits the transaction that lookUp began. Otherwise it is a
-// transaction of its own.
+// insert inserts the rows that are ready, and logs the refused rows. If the key of a ready row exists, the row gets
+// the action resolve. If inTx is true, insert commits the transaction that lookUp began. Otherwise insert
+// runs in a transaction of its own.
 func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
 	var indexes []int // of the rows to insert
 	var logs []receivedLog
