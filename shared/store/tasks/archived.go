@@ -20,7 +20,7 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 }
 
 // reportArchived sets and logs the results of reports on archived tasks. Archived tasks never
-// change: a report that would change one is stale.
+// change: a report that would change an archived task is stale.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {
@@ -67,7 +67,7 @@ func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs 
 	return logs
 }
 
-// decideAnywhere is decide for a task that may be archived: a decision on an archived task succeeds
+// decideAnywhere is decide for a task that may be archived. For an archived task, a decision succeeds
 // only if it changes nothing.
 func (st *Store) decideAnywhere(ctx context.Context, id task.ID, decide decision, extra extraStatements) (task.Task, error) {
 	t, err := st.decide(ctx, id, decide, extra)

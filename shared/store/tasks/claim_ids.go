@@ -9,14 +9,14 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// claimIDs draws claim ids from the sequence claim_seq in blocks, so that the id is known before the
-// claim is sent. Ids are unique, but not in the order of claims.
+// claimIDs draws blocks of claim ids from the sequence claim_seq, so that an id is known before its
+// claim is sent. The ids are unique, but a later claim may have a lower id.
 type claimIDs struct {
 	mu         sync.Mutex
 	last, free int64
 }
 
-// claimBlockSQL draws one block of claimBlock ids, which is the increment of the sequence.
+// claimBlockSQL draws one block of claimBlock ids. claimBlock is the increment of the sequence.
 const (
 	claimBlock    = 1000
 	claimBlockSQL = `select nextval('claim_seq')`
@@ -36,7 +36,7 @@ func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) 
 }
 
 // drop discards the rest of the block. It must be called after a connection broke: nextval does not
-// wait for a standby, so a promoted standby may return the block again.
+// wait for a standby, so after a failover the new primary may return the same block.
 func (c *claimIDs) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,6 +28,6 @@ type Claimed struct {
 	Phone      string
 	Content    string
 
-	request  int  // index of its request among those of the statement
-	bodiless bool // it has no row in tasks; only an attacker who controls a function can delete that row
+	request  int  // index of the task's request among the requests of the statement
+	bodiless bool // the task has no row in tasks; only an attacker who controls a function can delete that row
 }

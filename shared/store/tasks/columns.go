@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statements that read or write tasks use these lists of columns. A column is read into the field of
-// its name (store.RowByName). A new field of task.Attempt needs a name in AttemptNames and a line in
+// Statements that read or write tasks use these lists of columns. A column is read into the field with
+// the same name (store.RowByName). A new field of task.Attempt needs a name in AttemptNames and a line in
 // changedOutcome.
 
 const (
@@ -19,13 +19,13 @@ const (
 	// DoneNames are the columns of task_done that archived_tasks keeps, without id.
 	DoneNames = outcomeNames + `, status, reason, reported_at, sent_at, claimed_by`
 
-	// BodyNames are the columns of tasks; archived_tasks has them, too.
+	// BodyNames are the columns of tasks. archived_tasks has the same columns.
 	BodyNames      = submittedNames + `, seq, created_at`
 	submittedNames = liveBodyNames + `, phone_number, content, source, send_at, callback_url, metadata`
-	liveBodyNames  = `id, caller_id, queue, priority, max_retries, on_unknown, expires_at` // task_live repeats these
+	liveBodyNames  = `id, caller_id, queue, priority, max_retries, on_unknown, expires_at` // columns of tasks that task_live has, too
 )
 
-// liveColumns are the columns of a task.Task in task_live l, doneColumns those in task_done d and its
+// liveColumns are the columns of a task.Task in task_live l. doneColumns are its columns in task_done d and the
 // body t. Both have the same names in the same order.
 const (
 	liveColumns = outcomeNames + `, l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.caller_id, l.callback,
@@ -43,7 +43,7 @@ const (
 	archivedColumns = bodyOf + `, true as archived, ` + doneColumns
 )
 
-// lockedTask is a row of liveColumns or doneColumns with the time of its lock.
+// lockedTask is a row of liveColumns or doneColumns, with now() of the transaction that locked it.
 type lockedTask struct {
 	task.Task
 	Now time.Time

@@ -17,5 +17,5 @@ type Detail struct {
 	Metadata    json.RawMessage // a JSON object or nil
 	SendAt      time.Time
 	CreatedAt   time.Time
-	Archived    bool // it was moved to archived_tasks
+	Archived    bool // the task was moved to archived_tasks
 }

@@ -13,7 +13,7 @@ type Change struct {
 	Before, After task.Task
 }
 
-// Hooks run statements of package subscribe in the transaction that changes tasks, so that its
+// Hooks run statements of package subscribe in the transaction that changes tasks, so that subscribe
 // messages stay consistent with their tasks.
 type Hooks struct {
 	// Changed adds statements to the batch that applies the changes.

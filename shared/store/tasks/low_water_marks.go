@@ -122,8 +122,8 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 }
 
 // set ends a scan in the background that began at start. pending are the buckets with pending tasks; low is the first
-// such task. set moves the mark of each bucket to that task, but at most to markMargin before start: new tasks have newer
-// ids. It returns how many buckets have a task that claims would not have found.
+// such task. set moves the mark of each known bucket to that task, or to markMargin before start if that is older: new
+// tasks have newer ids. It returns how many buckets have a task that claims would not have found.
 func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (below int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,10 +10,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countTasksSQL counts the tasks of every account (see callers.Caller.Account) that are not final. It
-// scans task_live, since each submission, claim and report would have to update an index by caller. If
-// the table is larger than $1 bytes, it scans a random sample of about $1 bytes, and subtracts twice the
-// standard error of the sample, at about 64 rows a page. So a caller below its quota is hardly ever refused.
+// countTasksSQL counts, for each account (see callers.Caller.Account), the tasks that are not final. It
+// scans task_live: there is no index by caller, since each submission, claim and report would have to update it.
+// If task_live is larger than $1 bytes, the query scans a random sample of about $1 bytes. It then subtracts
+// twice the standard error of the sample, at about 64 rows a page. So a caller below its quota is hardly ever
+// refused.
 const countTasksSQL = `
 with s as materialized (
     select least(1, $1::float8 / greatest(pg_relation_size('task_live'), 1)) as part
@@ -25,7 +26,7 @@ group by 1`
 // taskSample is how many bytes of task_live one count reads, about 250,000 rows.
 const taskSample = 32 << 20
 
-// countTasks counts the tasks of all accounts that have any, in a sample of at most so many bytes.
+// countTasks counts the tasks of each account that has any. sample is the parameter of countTasksSQL.
 func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Waiting, error) {
 	byAccount := map[int64]quota.Waiting{}
 	var account int64
@@ -36,13 +37,13 @@ func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Wa
 	return byAccount, store.Wrap("count waiting tasks", err)
 }
 
-// SubmitWithinQuota is Submit for a caller with a limit of waiting tasks: those that are not
-// final, in any queue and state. Only the rows beyond the limit are refused, with
-// task.CodeQuota. A replay gets its response even then.
+// SubmitWithinQuota is Submit for a caller whose waiting tasks are limited. All tasks of the caller's account
+// that are not final are waiting tasks. Only the rows beyond the limit are refused, with task.CodeQuota. But
+// a replay beyond the limit is answered as usual.
 //
 // No submission waits for a count (see package quota). So a caller may exceed its quota by the
-// tasks that a process accepts before its first count, and that the other processes accept between
-// two counts. A count in a sample errs in favour of the caller.
+// tasks that a process accepts before its first count, and by the tasks that other processes accept between
+// two counts. A count of a sample errs in favour of the caller.
 func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (outs []Submitted, errs []error) {
 	var valid []*Submission
 	for _, s := range rows {
@@ -65,9 +66,9 @@ func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (o
 	return outs, errs
 }
 
-// WithinQuota calls submit for n new tasks: fit of them are within the caller's quota, and refusal is
-// the error for the others. submit returns how many tasks were saved. Tasks that may have been saved
-// despite an error are in the next count.
+// WithinQuota calls submit for n new tasks. The first fit tasks are within the caller's quota, and refusal is
+// the error for the rest. submit returns how many tasks were saved. If a task was saved despite an error, the
+// next count includes it.
 func (st *Store) WithinQuota(caller callers.Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
 	q := st.taskQuotas
 	limit := q.ByDefault

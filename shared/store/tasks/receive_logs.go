@@ -12,7 +12,7 @@ const receivedNames = `request_id, caller_id, phone_number, content, use_templat
 type receivedLog struct {
 	*Submission
 	status   int
-	id       *task.ID // of a replayed task; nil = refused
+	id       *task.ID // the task of a replay; nil = refused
 	response string   // JSON
 }
 

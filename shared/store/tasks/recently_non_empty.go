@@ -5,8 +5,8 @@ import "sync"
 // maxNonEmpty limits the queues in recentlyNonEmpty.
 const maxNonEmpty = 1000
 
-// recentlyNonEmpty has the queues whose last claim in this process returned a task. Losing entries only
-// costs time, so it is cleared when it is full.
+// recentlyNonEmpty has the queues whose last claim in this process returned a task. When recentlyNonEmpty is full,
+// it is cleared, which only costs time.
 type recentlyNonEmpty struct {
 	mu    sync.Mutex
 	names map[string]bool

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// firstCallsSQL finds the call that first used a key or an id, with the present state of its task;
+// firstCallsSQL finds the call that first used a key or an id, with the present state of its task. The state is
 // null if the task is in neither task_live nor task_done.
 const firstCallsSQL = `
 select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
@@ -44,8 +44,8 @@ type firstCall struct {
 	archived    bool
 }
 
-// check returns an error for a call whose result is unknown, because an attacker who controls a function
-// has deleted rows.
+// check returns an error if the result of the call is unknown. This happens only if an attacker who controls a
+// function has deleted rows.
 func (c firstCall) check(found bool) error {
 	switch {
 	case !found:
@@ -61,7 +61,7 @@ type knownCalls struct {
 	byID  map[task.ID]firstCall
 }
 
-// of returns the call that s repeats: that of its key, or s itself by its id.
+// of returns the first call with the key of s. If s has no key, it returns the call with the id of s.
 func (k knownCalls) of(s *Submission) (firstCall, bool) {
 	if s.Key != nil {
 		first, ok := k.byKey[*s.Key]

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Report applies the reports, together with those of other calls, and returns when all are
-// committed. The two slices have one entry for each report, in order.
+// Report applies the reports, together with those of other calls, and returns when all have been
+// processed. The two slices have one entry for each report, in order.
 func (st *Store) Report(reports []*Report) ([]Reported, []error) {
 	outs, errs := st.reports.Do(reports)
 	for i, err := range errs {
@@ -38,19 +38,19 @@ func (st *Store) flushReports(ctx context.Context, reports []*Report, alone bool
 	return last.out, err
 }
 
-// reportTry has the results of a transaction of reports, which are valid if the transaction was
-// committed. Then the row of report_logs exists. The state of the task does not prove a commit, since
-// the same app may have claimed the task again, nor does the transaction id: after a failover another
-// transaction may have it.
+// reportTry has the results of one transaction of reports. They are valid if the transaction was
+// committed, which its row of report_logs proves. The state of the task does not prove it: the same app
+// may have claimed the task again. The transaction id does not prove it either: after a failover another
+// transaction may have the same id.
 type reportTry struct {
 	out    []Reported
 	logged *task.ID  // task_id of a log row of the transaction; nil = there is none
 	at     time.Time // created_at of that row
 }
 
-// reportOnce returns its results even if its commit fails, since it may have been committed. before is
-// the previous try. Once the tasks are locked, that try can no longer be committed, so reportOnce
-// queries whether it was.
+// reportOnce runs one transaction of reports. It returns the results even after an error, since the transaction
+// may have been committed. before is the previous try. Once reportOnce has locked the tasks, the previous
+// try can no longer be committed. So reportOnce queries whether it was committed, and if so returns before.
 func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 
 const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
 
-// decideReports applies the reports to the locked tasks in order.
+// decideReports decides about the reports in order. The changes have one entry for each changed task.
 func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Reported, []Change, []VerdictLog) {
 	out := make([]Reported, len(reports))
 	current := make(map[task.ID]task.Task, len(locked.tasks))

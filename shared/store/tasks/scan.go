@@ -7,17 +7,17 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// scanLater schedules a scan in the background, unless one is scheduled.
+// scanLater schedules a scan in the background, unless a scan of the queue is already scheduled or running.
 func (st *Store) scanLater(queue string) {
 	if in, ok := st.marks.schedule(queue); ok {
 		time.AfterFunc(in, func() { st.scan(queue) })
 	}
 }
 
-// promoteRows limits the due tasks that a claim processes.
+// promoteRows is the limit of the sweep that a claim or a scan in the background runs.
 const promoteRows = 100
 
-// deadRowsSQL returns the dead rows of task_live as the statistics have them.
+// deadRowsSQL returns the number of dead rows of task_live, from Postgres's statistics.
 const deadRowsSQL = `select pg_stat_get_dead_tuples('task_live'::regclass)`
 
 // firstPendingSQL returns the first pending task of each bucket of queue $1, in claim order.
@@ -34,8 +34,8 @@ with recursive first (priority, retry_count, id) as (
 select priority, retry_count, id from first order by priority, retry_count`
 
 // scan sweeps due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim waits
-// for it. If it fails, marks are not used, and claims sweep due tasks themselves. The same holds if there are few dead
-// rows, since claims were slow for another reason then.
+// for it. If the scan fails, marks are not used, and claims sweep due tasks themselves. If there are few dead rows, claims
+// were slow for another reason, and marks are not used either.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
@@ -59,7 +59,7 @@ func (st *Store) scan(queue string) {
 	}
 }
 
-// firstPending returns the buckets that have pending tasks, each with its first task as low.
+// firstPending returns the buckets that have pending tasks. The low of each bucket is its first pending task.
 func (st *Store) firstPending(ctx context.Context, queue string) (buckets []priorityBucket, err error) {
 	var b priorityBucket
 	err = store.QueryEach(ctx, st.db.Hot, firstPendingSQL, []any{queue}, []any{&b.priority, &b.retryCount, &b.low}, func() {

@@ -11,24 +11,24 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Search is a search for tasks by one or more ids. Caller and Queues limit the result.
+// Search has the ids by which to search for tasks. Caller and Queues limit the result.
 type Search struct {
 	Key     string   // an idempotency key of any caller; "" = none
 	ClaimID int64    // of a task's newest claim; 0 = none
 	Request string   // the request id of a submission; "" = none
-	Caller  *int64   // only the tasks and keys of this caller; nil = all
+	Caller  *int64   // search for Key only among the keys of this caller; nil = all
 	Queues  []string // only tasks of these queues; empty = all
 }
 
 const (
-	searchCallers = 2000                // a key is searched for with the ids of this many of the newest callers
-	searchTime    = 3 * time.Second     // timeout of a search in logs, which have no index by request or claim
+	searchCallers = 2000                // a key is searched for only with the ids of this many callers, the newest
+	searchTime    = 3 * time.Second     // timeout of findBackwards, whose tables have no index by request or claim
 	searchLimit   = 20                  // tasks that one query returns
-	searchBack    = 31 * 24 * time.Hour // age of the oldest log rows that are searched
+	searchBack    = 31 * 24 * time.Hour // findBackwards searches rows up to at least this age
 )
 
-// inQueues is the condition that a task is in one of the queues $3. The statements themselves leave out other tasks, so
-// that neither the next steps of a search nor its duration show whether such a task exists.
+// inQueues is the condition that a task is in one of the queues $3; empty = all queues. The SQL itself leaves out tasks of
+// other queues, so that neither the next steps of a search nor its duration show whether such a task exists.
 func inQueues(id string) string {
 	return `($3::text[] = '{}' or exists (select from tasks t where t.id = ` + id + ` and t.queue = any($3)) or exists (select from archived_tasks t where t.id = ` + id + ` and t.queue = any($3)))`
 }
@@ -40,14 +40,14 @@ const searchCallersSQL = `select id from callers where $1::bigint is null or id 
 
 const searchLiveClaimSQL = `select id from task_live where claim_id = $1 and ($3::text[] = '{}' or queue = any($3)) limit $2`
 
-// findBackwards runs these for one range of time after the other: both tables have a BRIN index on their times.
+// findBackwards runs these queries for one time range after the other. Both tables have a BRIN index on the time.
 var (
 	searchDoneClaimSQL = `select d.id from task_done d where d.claim_id = $1 and d.reported_at >= $4 and d.reported_at < $5 and ` + inQueues("d.id") + ` limit $2`
 	searchRequestSQL   = `select r.task_id from receive_logs r where r.request_id = $1 and r.task_id is not null and r.created_at >= $4 and r.created_at < $5 and ` + inQueues("r.task_id") + ` limit $2`
 )
 
-// Find returns the tasks that match Key or ClaimID, or if there are none, Request: at most searchLimit of each. complete
-// is false if the timeout ended a search backwards in time.
+// Find returns the tasks that match Key or ClaimID. If there are none, it returns the tasks that match Request. Each query
+// returns at most searchLimit tasks. complete is false if searchTime ended before findBackwards did.
 func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
 	complete = true
 	if s.Key != "" {
@@ -78,7 +78,7 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 	return found, complete, nil
 }
 
-// findByKey searches for the key with the ids of the newest callers and of the built-in admin.
+// findByKey searches for the key with the ids of the newest callers and of the built-in admin, or of s.Caller alone.
 func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	callers, err := store.QueryRows(ctx, st.db.Read, pgx.RowTo[int64], searchCallersSQL, s.Caller, searchCallers)
 	if err != nil {
@@ -94,8 +94,8 @@ func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	return st.findIDs(ctx, searchKeySQL, hashes, s.Queues)
 }
 
-// findBackwards runs a query for ranges of time before now, each four times as long as the last one, until it finds
-// something or searchTime is over.
+// findBackwards runs a query for one time range after the other, from now backwards. Each range is four times as long as
+// the range before. findBackwards ends when it has found a task, has searched back to searchBack, or searchTime is over.
 func (st *Store) findBackwards(ctx context.Context, sql string, value any, queues []string) (found []task.ID, complete bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()

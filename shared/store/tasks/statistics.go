@@ -10,33 +10,33 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statistics counts tasks by their states, all at one instant.
+// Statistics are the numbers of tasks by state, all at one instant.
 type Statistics struct {
 	Counts           // of SMS
-	Subscribe Counts // of the sends of subscribe messages
+	Subscribe Counts // of sends of subscribe messages
 }
 
-// Counts are the tasks of some queues.
+// Counts are the numbers of tasks in either the SMS queues or the queues of subscribe messages.
 type Counts struct {
-	Live       LiveCounts    // of all of these queues
-	Succeeded  int64         // ever
-	Failed     int64         // ever
-	Queues     []QueueCounts // with live tasks, by name; at most 1000, those with most tasks
-	MoreQueues bool          // other queues have live tasks
+	Live       LiveCounts    // of all these queues
+	Succeeded  int64         // since the first task
+	Failed     int64         // since the first task
+	Queues     []QueueCounts // queues with live tasks, by name; at most the 1000 with most tasks
+	MoreQueues bool          // there are queues with live tasks that Queues does not have; set only for SMS
 }
 
-// LiveCounts counts the tasks that are not final. Pending and processing are status 0 and 1 of the
-// view sms_tasks.
+// LiveCounts are the numbers of tasks that are not final. The view sms_tasks has status 0 for pending tasks
+// and 1 for processing tasks.
 type LiveCounts struct {
-	Scheduled     int64 // also counted as pending
+	Scheduled     int64 // also counted in PendingNew or PendingRetry
 	PendingNew    int64 // never tried
 	PendingRetry  int64
 	Processing    int64
-	Held          int64          // also counted as processing
+	Held          int64          // also counted in Processing
 	OldestPending *time.Duration // how long the oldest pending task has waited for a sender; nil = none is pending
 }
 
-// QueueCounts are the live tasks of one queue.
+// QueueCounts are the LiveCounts of one queue.
 type QueueCounts struct {
 	Queue string
 	LiveCounts
@@ -45,10 +45,10 @@ type QueueCounts struct {
 // tasks returns the number of all live tasks.
 func (l LiveCounts) tasks() int64 { return l.PendingNew + l.PendingRetry + l.Processing }
 
-// FirstOpenDaySQL returns the zero time if no day is closed.
+// FirstOpenDaySQL returns the first UTC day that is not closed, or the zero time if no day is closed.
 const FirstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
-// countLive selects the figures of LiveCounts from task_live.
+// countLive selects the numbers of LiveCounts from task_live.
 const countLive = `
         count(*) filter (where state = 0) as scheduled,
         count(*) filter (where state in (0, 1) and retry_count = 0) as pending_new,
@@ -60,9 +60,9 @@ const countLive = `
 
 const ofSubscribe = `queue in ('` + task.WeChatQueue + `', '` + task.RecordedQueue + `')`
 
-// liveRows counts the tasks of all queues together, with null as the queue, for SMS and for subscribe
-// messages, and of each of the 1000 queues with most tasks. Callers choose the names of queues, so there
-// may be very many.
+// liveRows returns one row for SMS and one for subscribe messages, each with the counts of all its queues and
+// null as the queue. It also returns one row for each of the 1000 queues with most tasks, subscribe messages
+// first. Callers choose the names of queues, so there may be very many queues.
 const liveRows = `
     select ` + ofSubscribe + ` as subscribe, null as queue, ` + countLive + ` group by 1
     union all (
@@ -70,13 +70,13 @@ const liveRows = `
         order by 1 desc, count(*) desc, queue limit 1000
     )`
 
-// ResultCounts are the four figures of results, named as in task_totals.
+// ResultCounts selects the four counts of results, named as in task_totals.
 const ResultCounts = `
         count(*) filter (where status = 2 and not subscribe) as succeeded, count(*) filter (where status = 3 and not subscribe) as failed,
         count(*) filter (where status = 2 and subscribe) as subscribe_succeeded, count(*) filter (where status = 3 and subscribe) as subscribe_failed`
 
-// statisticsSQL counts live rows and results since the first open day ($1), and adds the stored totals
-// of the days before. The day is a parameter, since the planner uses the index on reported_at only for
+// statisticsSQL counts live rows, and results since the first open day ($1). To the results it adds the stored
+// totals of earlier days. The day is a parameter, since the planner uses the index on reported_at only for
 // a known value.
 const statisticsSQL = `
 select closed.succeeded + open.succeeded, closed.failed + open.failed,
@@ -141,7 +141,7 @@ func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	return s, err
 }
 
-// age converts a number of seconds.
+// age converts seconds to a duration.
 func age(seconds *float64) *time.Duration {
 	if seconds == nil {
 		return nil
@@ -150,9 +150,9 @@ func age(seconds *float64) *time.Duration {
 	return &d
 }
 
-// CountingSQL prepares a transaction that counts results of a part of a day. The index on reported_at
-// can only be scanned as a bitmap.
+// CountingSQL prepares a transaction that counts results. It allows bitmap scans, the only way to scan the
+// index on reported_at, and sets the statement timeout to $1.
 const CountingSQL = `select set_config('enable_bitmapscan', 'on', true), set_config('statement_timeout', $1, true)`
 
-// LongestCount is the statement timeout of such a transaction.
+// LongestCount is the longest statement timeout to use with CountingSQL.
 const LongestCount = 15 * time.Second

@@ -7,12 +7,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one task to create, or one refused request to log. Its ID is created before the
-// commit, so that a transaction whose response was lost can be run again.
+// Submission is one task to create, or one refused request to log. The ID is created before the
+// commit, so that the transaction can be run again if its response is lost.
 type Submission struct {
 	ID          task.ID
-	Key         *task.Hash // of caller, resource and key; nil = no key given
-	Fingerprint task.Hash  // of the decoded request
+	Key         *task.Hash // hash of caller, resource and idempotency key; nil = no key given
+	Fingerprint task.Hash  // hash of the decoded request
 
 	CallerID    int64
 	Queue       string
@@ -28,8 +28,8 @@ type Submission struct {
 	TTL         time.Duration
 	Draft       task.Draft
 
-	// Refused is why the request is refused; nil = it is valid. If its key is known, it is replayed
-	// all the same: a request that was accepted stays accepted.
+	// Refused is why the request is refused; nil = the request is valid. If the key is known, the request
+	// is a replay despite Refused: a request that was accepted stays accepted.
 	Refused *task.Error
 
 	RequestID string
@@ -37,7 +37,7 @@ type Submission struct {
 	UserAgent string
 	Request   []byte // the request body as received; need not be JSON
 
-	tried bool // an insert of this ID was sent, so the task may exist
+	tried bool // an insert of ID was sent, so the task may exist
 }
 
 // Expiry returns when the submission expires if it is stored at now; zero = never.
@@ -59,11 +59,11 @@ func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.Use
 type Submitted struct {
 	ID       task.ID
 	State    task.State
-	Replayed bool // the key was known: ID is that of the first call, State the present one
+	Replayed bool // the key was known: ID and Text are those of the first call, State is the present state
 	Archived bool // with Replayed: the task is archived
 	Text     string
 	Unused   []string    // parameters that the template does not use
-	Refused  *task.Error // nothing was stored but the log
+	Refused  *task.Error // why nothing was stored except the log row; nil = not refused
 
 	err error // of this row alone
 }

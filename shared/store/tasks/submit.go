@@ -10,9 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submit stores the submissions, together with those of other calls, and returns when all are
-// committed. The two slices have one entry for each row, in order. A refusal is in Submitted.
-// An error means that the outcome is unknown or that the database is unavailable.
+// Submit stores the submissions, together with those of other calls, and returns when all have been
+// processed. The two slices have one entry for each row, in order. A refusal is in Submitted. The error
+// task.CodeKeyInFlight means that another call with the same key is in progress. After any other error, it
+// is unknown whether the row was stored.
 func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := st.submits.Do(rows)
 	for i, err := range errs {
@@ -28,7 +29,8 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 }
 
 // flushSubmissions commits the rows in one transaction. If the response to the commit is lost, the
-// flush is run again and finds the same ids. An error after the commit fails only replays.
+// transaction is run again, and finds the ids if they were committed. An error after the commit affects
+// only rows with the action resolve.
 func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	blocked, err := st.blockedWords(ctx)
 	if err != nil {
@@ -49,7 +51,7 @@ func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone
 	return f.out, nil
 }
 
-// commit inserts or refuses every row except those left to resolve.
+// commit inserts or refuses the rows, except rows that get the action resolve.
 func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	f.composed = make([]task.Composed, len(f.rows))
 	f.defaults = make([]*task.DefaultContent, len(f.rows))
@@ -71,9 +73,9 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	return store.WrapConnectionLost(conn.Conn(), err)
 }
 
-// composeAndInsert handles rows that need templates, default content or a check of their key. It
-// locks the rows of default content before it reads keys: then a call that used the same default
-// content has committed, so its key is found.
+// composeAndInsert handles flushes with rows that need templates, default content or a check of their key. It
+// locks the rows of default content before it reads keys. So if another call used the same default
+// content, that call has been committed, and its key is found.
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
 	found, err := f.lookUp(ctx, conn, again)
 	if err != nil {
@@ -93,7 +95,7 @@ func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, agai
 	return store.RollbackOn(conn, f.insert(ctx, conn, true))
 }
 
-// decide composes a row whose key is free.
+// decide composes or refuses a row that has no key or whose key is free.
 func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 	if s.Refused != nil {
 		f.refuse(i, s.Refused)
@@ -114,8 +116,8 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 	}
 }
 
-// resolve sets the results of the rows whose key or id was inserted by an earlier call or an earlier try
-// of this flush, and logs the replays.
+// resolve sets the results of the rows with the action resolve: an earlier call, or an earlier try of this
+// flush, inserted their key or id. It also logs the replays.
 func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID
 	var keys []task.Hash

@@ -8,11 +8,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// action is what a flush must still do for a row.
+// action is what a flush must still do with a row.
 type action int8
 
 const (
-	insert  action = iota // the row is ready
+	insert  action = iota // insert the row, which is ready
 	refuse                // log the refusal
 	resolve               // the key or the id exists: find the call that inserted it
 )
@@ -24,12 +24,12 @@ type submitFlush struct {
 	actions  []action
 	out      []Submitted
 	composed []task.Composed
-	defaults []*task.DefaultContent // the default content that a row uses, else nil
+	defaults []*task.DefaultContent // the default content that each row uses; nil = none
 	blocked  func(text string) bool
 }
 
-// start composes or refuses a row if that needs no query, and reports whether the row needs a
-// query. The key of a refused row must be queried: the row may be a replay.
+// start composes or refuses a row if no query is needed for that. It reports whether the row needs a query. If a refused
+// row has a key, its key must be queried, since the row may be a replay.
 func (f *submitFlush) start(i int, s *Submission) (query bool) {
 	switch {
 	case s.Refused != nil && s.Key == nil:
@@ -63,8 +63,8 @@ func (f *submitFlush) refuse(i int, err error) {
 	f.actions[i], f.out[i].Refused = refuse, refusal
 }
 
-// lockTimeout returns the limit of the lock waits of a flush that has keys. It returns "" for a flush
-// without keys, for which the timeout of the role applies.
+// lockTimeout returns the lock timeout of a flush with keys. It returns "" for a flush without keys: the lock timeout
+// of the role then applies.
 func (f *submitFlush) lockTimeout() string {
 	switch {
 	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):

@@ -10,16 +10,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timed selects the tasks that become due but have no lease: scheduled, pending with an expiry, or held.
+// timed selects the tasks that have no lease and become due: scheduled tasks, pending tasks with an expiry, and held tasks
+// with one.
 const timed = `state <> 2 and due_at is not null`
 
-// lockDueSQL locks due tasks: up to $1 of queue $2, an equal part of $1 of each other queue, and the
-// first $1 / 2 expired leases. So a queue with many due tasks does not delay the first tasks of the
-// others. An empty $2 means no queue.
+// lockDueSQL locks due tasks: up to $1 tasks of queue $2, an equal part of $1 tasks of each other queue, and
+// the first $1 / 2 expired leases. So a queue with many due tasks does not delay the first due tasks of other
+// queues. An empty $2 means no queue.
 //
-// Of the other queues, it considers $1 in the order of their hash from a random start, and the queue
-// whose task is due first. So every due queue is found after some batches, however many queues have no
-// due task. The tasks of one queue are selected by ranges: with equalities, the planner could scan
+// The other queues are the first $1 in order of hash from a random start, and the queue whose task is due
+// first. So every queue with due tasks is found after some batches, even if many queues have no due task.
+// Conditions on ranges select the tasks of one queue: with equalities, the planner could scan
 // task_live_due, the index of all queues. Locked rows are skipped.
 const lockDueSQL = `
 with recursive queues (hash, queue, due_at) as (
@@ -56,7 +57,7 @@ with recursive queues (hash, queue, due_at) as (
 select ` + liveColumns + `, now() from l`
 
 // dueSQL returns when the first pause ends, when the first task is due, and the present time.
-// A sweep that finds nothing due needs no transaction.
+// If nothing is due, a sweep needs no transaction.
 const (
 	dueSQL     = `select ` + dueColumns
 	dueColumns = `(select min(until) from queue_pauses), least(
@@ -65,7 +66,7 @@ const (
 ), now()`
 )
 
-// nextDue is the result of dueSQL; nil = never.
+// nextDue is the result of dueSQL. A nil time means never.
 type nextDue struct {
 	pause, task *time.Time
 	now         time.Time
@@ -75,7 +76,7 @@ func (d *nextDue) scan(row pgx.Row) error { return row.Scan(&d.pause, &d.task, &
 
 func (d *nextDue) isPast(at *time.Time) bool { return at != nil && !at.After(d.now) }
 
-// at returns the earlier time; zero = never.
+// at returns the earlier of pause and task; zero = never.
 func (d *nextDue) at() time.Time {
 	pauseEnd, dueAt := store.OrZero(d.pause), store.OrZero(d.task)
 	if pauseEnd.IsZero() || !dueAt.IsZero() && dueAt.Before(pauseEnd) {
@@ -90,19 +91,19 @@ type Swept struct {
 	More     bool // more tasks may be due
 	Pending  PendingByQueue
 	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task is due or the next pause ends; zero = never. In the past if that task is locked
+	Next     time.Time // when the next task is due or the next pause ends; zero = never. In the past if More is true
 }
 
 // Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
 // claims and expires tasks. It also removes ended pauses of queues. It processes about limit tasks,
 // an equal part of each queue, and half as many expired leases. Any number of sweeps may run at once.
-// Pending is returned with an error too: the commit may have succeeded, and then the next sweep would
-// not find these tasks again.
+// Pending is returned even with an error: the commit may have succeeded, and the next sweep
+// would not find these tasks again.
 func (st *Store) Sweep(ctx context.Context, limit int) (Swept, error) {
 	return st.sweep(ctx, limit, "")
 }
 
-// sweep is Sweep with up to limit tasks of one more queue; "" = none.
+// sweep is Sweep, and also processes up to limit tasks of the given queue; "" = no queue.
 func (st *Store) sweep(ctx context.Context, limit int, queue string) (swept Swept, err error) {
 	pending := PendingByQueue{}
 	err = st.db.WithPartitions(ctx, func() error {
@@ -113,7 +114,8 @@ func (st *Store) sweep(ctx context.Context, limit int, queue string) (swept Swep
 	return swept, store.Wrap("sweep", err)
 }
 
-// sweepOnce adds the tasks that became pending to pending, also if the commit may have succeeded.
+// sweepOnce adds the tasks that became pending to pending. If the commit may have succeeded despite an error, it
+// adds them too.
 func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending PendingByQueue) (Swept, error) {
 	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := st.db.Hot.Acquire(ctx)

@@ -17,7 +17,7 @@ select ` + bodyColumns + `, ` + liveColumns + ` from tasks t join task_live l on
 union all
 select ` + bodyColumns + `, ` + doneColumns + ` from tasks t join task_done d on d.id = t.id where t.id = $1`
 
-// ByID finds a live, final or archived task; task.CodeNotFound if there is none.
+// ByID finds a live, final or archived task. If there is none, the error is task.CodeNotFound.
 func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	tasks, err := store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), detailSQL, id)
 	if err == nil && len(tasks) == 0 {
@@ -33,12 +33,12 @@ func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	}
 }
 
-// RecordReveal adds an audit entry that an operator was shown the phone number and content of a task.
+// RecordReveal adds an audit entry: an operator was shown the phone number and content of a task.
 func (st *Store) RecordReveal(ctx context.Context, id task.ID, by store.Operator) error {
 	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "task.reveal", `{"revealed":["phone_number","content"]}`, id.String()))
 }
 
-// ByKey finds the task of a submission's key; task.CodeNotFound if no call with the key was committed.
+// ByKey finds the task of a submission's key. If no call with the key was committed, the error is task.CodeNotFound.
 func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	var id task.ID
 	err := st.db.Hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)

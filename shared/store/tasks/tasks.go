@@ -12,11 +12,11 @@ import (
 type Config struct {
 	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
 	Backoff      task.Backoff          // how long retries wait, by queue
-	PhoneCountry task.Country          // whose numbers may be written without a country code
-	Waiting      int64                 // limit of each caller's tasks that are not final; 0 = no limit
+	PhoneCountry task.Country          // phone numbers of this country may be written without a country code
+	Waiting      int64                 // default limit of an account's tasks that are not final; 0 = no limit
 	Hooks        Hooks
 
-	// OnPending is called when a scan in the background has found or made n pending tasks of a queue; nil = no call.
+	// OnPending is called when a scan in the background has found or made pending tasks of a queue, about n; nil = no call.
 	OnPending func(queue string, n int)
 
 	// BlockedWords returns the test for blocked words that submissions must pass.

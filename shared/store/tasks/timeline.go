@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Event is one line of a task's timeline. Each log has some of the fields.
+// Event is one line of a task's timeline. It has only the fields of the log that it is from.
 type Event struct {
 	At    time.Time `json:"-"`
 	Event EventKind `json:"-"`
@@ -22,8 +22,8 @@ type Event struct {
 	ClaimID    int64  `json:"claim_id"`
 	CallerID   *int64 `json:"caller_id"`
 	CallerName string `json:"caller_name"` // of the operator who decided
-	State      string `json:"state"`       // of the task after an operator's decision
-	Status     int    `json:"status"`      // that a sender reported: 2, 3, or 0 for neither
+	State      string `json:"state"`       // the task's state after an operator's decision
+	Status     int    `json:"status"`      // the status that a sender reported: 2 or 3; 0 = none
 	StatusCode int    `json:"status_code"` // the HTTP status of the response to a submission
 	Verdict    string `json:"verdict"`     // the effect of a report or of a due time
 	ErrorCode  string `json:"error_code"`
@@ -41,14 +41,14 @@ const (
 	EventReceived EventKind = "received" // the submission that created the task
 	EventReplayed EventKind = "replayed" // the same submission again
 	EventClaimed  EventKind = "claimed"  // claimed by a sender app
-	EventExtended EventKind = "extended" // a lease was extended, or marked as sending; Message is the new end of the lease
+	EventExtended EventKind = "extended" // a lease was extended, or the task was marked as sending; Message is the end of the lease
 	EventReport   EventKind = "report"   // a sender app's report
-	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or an operator or the submitter decided
+	EventVerdict  EventKind = "verdict"  // a lease ended, the task expired, or an operator or the submitter decided
 )
 
-// timelineSQL reads the newest lines of each log before a cursor. It orders them by n, the number of the
-// line in its log, so that many lines of one log do not hide those of the others. A decision of an
-// operator and its audit entry were written by one transaction, so they have the same time.
+// timelineSQL reads the newest lines of each log before a cursor. The order is by n, the number of a
+// line in its log, so that many lines of one log do not hide the lines of other logs. One transaction wrote
+// an operator's decision and its audit entry, so both have the same time.
 const timelineSQL = `
 select log, id, n, at, event, fields
 from ((

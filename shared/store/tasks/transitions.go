@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// insertDone leaves out tasks that already have a row of task_done. Only an attacker who controls a function can write
-// such a row, and it must not make the changes of other tasks fail.
+// insertDone leaves out tasks that already have a row in task_done. Only an attacker who controls a function can write
+// a second result, which must not make the changes of other tasks fail.
 var insertDone = store.BulkStatement[task.Task]{Columns: changedDone, Text: `
 insert into task_done (@columns)
 select * from unnest(@arrays) as t (@columns)
@@ -35,9 +35,9 @@ const (
 	deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
 )
 
-// adjustTotalsSQL corrects the stored totals of a day when a counted result of the day is
-// withdrawn. The shared lock waits for a count under way. greatest prevents an overflow of a total
-// that an attacker wrote.
+// adjustTotalsSQL corrects the stored totals of a day when a counted result of that day is
+// withdrawn. lockTotalsSQL waits for a count under way. An attacker can write a total; greatest prevents
+// its overflow.
 const (
 	TotalsLock      = "7310001" // advisory lock
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
@@ -51,10 +51,10 @@ where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null o
 
 // QueueChanges adds the statements that apply the changes and publish their events.
 func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifier {
-	// Totals are locked by day, oldest first, so that two transactions never deadlock.
+	// Rows of task_totals are locked in order of day, so that two transactions never deadlock.
 	slices.SortStableFunc(changes, func(a, b Change) int { return a.Before.FinishedAt.Compare(b.Before.FinishedAt) })
 	var live, done []task.Task                      // the changed tasks
-	var leavingLive, leavingDone, revived []task.ID // revived tasks leave task_done, too
+	var leavingLive, leavingDone, revived []task.ID // revived tasks are also in leavingDone
 	for _, c := range changes {
 		final, wasFinal := c.After.State.Final(), c.Before.State.Final()
 		if wasFinal {
@@ -96,8 +96,8 @@ type (
 	extraStatements func(batch *pgx.Batch, before, after task.Task)
 )
 
-// decide changes one task for an operator or a submitter: it locks the task, lets the domain
-// decide, and commits the change together with extra.
+// decide changes one task for an operator or a submitter: it locks the task, calls the given decision, and
+// commits the change together with the statements of extra.
 func (st *Store) decide(ctx context.Context, id task.ID, decide decision, extra extraStatements) (task.Task, error) {
 	var after task.Task
 	err := st.db.WithPartitions(ctx, func() error {
