@@ -10,38 +10,38 @@ import (
 
 // Limits of group commit. A flusher is a goroutine that runs one flush after the other.
 const (
-	flushRows      = 500              // rows of one flush
-	reservedRows   = 50               // rows of one flush of the reserved flusher
-	flushers       = 2                // flushers besides the reserved one; also how many flushes of one caller may run row by row
-	concurrentRows = 200              // with fewer rows waiting, no second flusher starts (see shouldFlush)
-	maxQueued      = 10_000           // waiting rows; further ones are refused
-	flushTimeout   = 15 * time.Second // of a flush with all its tries
+	flushRows      = 500              // the most rows of one flush
+	reservedRows   = 50               // the most rows of one flush of the reserved flusher
+	flushers       = 2                // flushers besides the reserved flusher; also how many flushes of one caller may run row by row at once
+	concurrentRows = 200              // a second flusher starts only if at least so many rows wait (exception: see shouldFlush)
+	maxQueued      = 10_000           // the most waiting rows of all callers (see enqueue)
+	flushTimeout   = 15 * time.Second // timeout of a flush, including all its tries
 )
 
 // Coalescer is group commit: calls that arrive while transactions are under way share the next
-// one. A flush starts at once or when another one ends, never on a timer. A call returns only
-// after its own commit. Goroutines exist only while there is work.
+// transaction. A flush starts at once or when another flush ends, never on a timer. A call returns only
+// after its own rows are committed or have failed. Goroutines exist only while there is work.
 //
 // Callers share a Coalescer fairly. Each caller has its own queue of rows and an equal share of a
-// flush. One more flusher is reserved for callers with no row in a flush under way. It takes few
-// rows, so a single row never waits for a large flush of others. A flush that fails is divided by
-// caller before it is divided by row.
+// flush. One more flusher is reserved for callers with no row in a flush under way. This flusher takes few
+// rows, so a caller with a single row never waits for a large flush of other callers. A flush that fails is
+// divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
 	// flush commits all rows or none, and returns their results in order. After an error it may be
-	// unknown whether they are committed. alone means that rows is one row that failed in a larger
-	// batch, so it has already waited for locks.
+	// unknown whether the rows are committed. If alone is true, there is one row, which was in a failed flush
+	// before, so it has already waited for locks.
 	flush  func(ctx context.Context, rows []In, alone bool) ([]Out, error)
 	caller func(In) int64
 
 	mu       sync.Mutex
 	waiting  callerQueues[*entry[In, Out]]
-	underWay map[int64]int // by caller: flushes with rows of it; no entry for 0
-	running  int           // flushers, without the reserved one
+	underWay map[int64]int // for each caller, the flushes under way that have rows of the caller; no entry for 0
+	running  int           // running flushers, without the reserved flusher
 	reserved bool          // the reserved flusher is running
 	singles  *fairLimiter  // one slot for each flush that runs row by row
 }
 
-// entry is a row with its result. done is that of the row's call.
+// entry is a row with its result. All rows of one call share done.
 type entry[In, Out any] struct {
 	in     In
 	caller int64
@@ -75,8 +75,8 @@ func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	return outs, errs
 }
 
-// enqueue returns false if the caller would then have more rows waiting than the queue has room
-// left: so a single caller can fill at most half of the queue.
+// enqueue adds the rows to the waiting rows. It refuses them and returns false if the caller would then have more
+// waiting rows than maxQueued leaves free. So a single caller can fill at most half of maxQueued.
 func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true
@@ -117,8 +117,8 @@ func (c *Coalescer[In, Out]) run(reserved bool, batch []*entry[In, Out]) {
 	}
 }
 
-// next takes the next batch of a flusher, in which the rows of each caller are together. If there
-// is none, it returns nil and counts the flusher as ended. mu must be held.
+// next takes the next batch for a flusher. In a batch, the rows of each caller are together. If there
+// is no batch for the flusher, next returns nil and counts the flusher as ended. mu must be held.
 func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
 	if reserved {
 		batch = c.waiting.take(reservedRows, c.isIdle)
@@ -132,10 +132,10 @@ func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
 	return batch
 }
 
-// shouldFlush reports whether to start a flush of the waiting rows beside others under way. One more
-// flush costs Postgres as much as about 20 more rows, so few rows wait for the next flusher that ends,
-// unless the reserved flusher is busy: a caller without a flush would then wait for others. mu must
-// be held.
+// shouldFlush reports whether to start a flush of the waiting rows. others is the number of other flushers that are
+// running. One more flush costs Postgres as much as about 20 more rows. So if only few rows wait, they wait for the
+// end of another flush. But if the reserved flusher is busy, a flush starts at once: otherwise a caller
+// without a flush would wait for other callers. mu must be held.
 func (c *Coalescer[In, Out]) shouldFlush(others int) bool {
 	return c.waiting.total >= concurrentRows || c.waiting.total > 0 && (others == 0 || c.reserved)
 }
@@ -154,10 +154,10 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	}
 }
 
-// commit flushes a batch and releases its calls. If a row is at fault, the batch is run again in
-// two parts with half of the callers each. A part with one caller is run row by row, in a
-// goroutine of its own so that others need not wait. Then only the rows at fault fail. Any other
-// error fails the whole batch at once.
+// commit flushes a batch and releases its calls. If single rows may be at fault (IsRowError), the batch is run again in
+// two parts, each with half of the callers. A part with one caller is run row by row, so that only the rows
+// at fault fail. This happens in a goroutine of its own, so that other callers need not wait. After any other
+// error, all rows of the batch fail at once.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)
@@ -177,7 +177,7 @@ func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	}
 }
 
-// splitByCaller divides a batch between two of its callers. It returns nil if there is only one.
+// splitByCaller divides a batch between two of its callers. If the batch has only one caller, it returns nil.
 func splitByCaller[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
 	var starts []int // index of each caller's first row, without the first caller
 	for i := 1; i < len(batch); i++ {
@@ -192,7 +192,8 @@ func splitByCaller[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
 	return [][]*entry[In, Out]{batch[:middle], batch[middle:]}
 }
 
-// commitSingly runs the rows of one caller one by one, within the time left for their flush.
+// commitSingly runs the rows of one caller one by one, within the time that is left of their flush. If no slot
+// becomes free in this time, all rows fail with err.
 func (c *Coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In, Out], err error) {
 	caller := rows[0].caller
 	if c.singles.acquire(ctx, caller) != nil {
@@ -205,7 +206,7 @@ func (c *Coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In,
 	}
 }
 
-// try flushes rows once and stores their results in them. A panic becomes an error of these rows.
+// try flushes rows once and stores the result of each row. A panic becomes an error.
 func (c *Coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], alone bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

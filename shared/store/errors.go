@@ -46,15 +46,15 @@ func KeyInFlight() error {
 
 func NotFound(noun string) error { return task.Refuse(task.CodeNotFound, "no such "+noun) }
 
-// IsRowError reports whether a failed batch may succeed without some of its rows: the cause is
-// invalid data, a lock that one row waits for, or a deadlock.
+// IsRowError reports whether a failed batch may succeed without some of its rows. The cause of such an error is a row
+// with invalid data, a lock that a row waits for, a deadlock or another rollback by Postgres.
 func IsRowError(err error) bool {
 	code := SQLState(err)
 	return strings.HasPrefix(code, "40") || code == CodeLockTimeout || IsPoison(err)
 }
 
-// IsPoison reports whether err means that the database will never accept the row: a statement
-// would change one row twice (21), or the data is invalid (22), violates a constraint (23), or
+// IsPoison reports whether err means that the database will never accept a row of the statement: the statement
+// would change one row twice (SQLSTATE class 21), or the data is invalid (22), violates a constraint (23), or
 // exceeds a limit of Postgres (54), such as the length of a key in an index.
 func IsPoison(err error) bool {
 	code := SQLState(err)
@@ -74,9 +74,9 @@ func WrapConnectionLost(conn *pgx.Conn, err error) error {
 	return err
 }
 
-// rejectedByPooler reports whether PgBouncer closed the client connection because it had no
-// server connection for the transaction. Nothing was executed. PgBouncer uses one code for
-// all its errors, so the message is compared.
+// rejectedByPooler reports whether PgBouncer closed the connection because it had no
+// server connection for the transaction. In this case nothing was executed. PgBouncer uses one code for
+// all its errors, so rejectedByPooler compares the message.
 func rejectedByPooler(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == codeProtocolViolation &&
@@ -85,7 +85,7 @@ func rejectedByPooler(err error) bool {
 
 func isConnectionLost(err error) bool { return isType[connectionLostError](err) }
 
-// neverConnected reports whether err means that no connection could be made.
+// neverConnected reports whether err means that no connection to the server was made.
 func neverConnected(err error) bool { return isType[*pgconn.ConnectError](err) }
 
 // isType reports whether err is or wraps an error of type E.
@@ -95,7 +95,7 @@ func isType[E error](err error) bool {
 }
 
 // MayHaveCommitted reports whether a transaction may be committed although its commit returned
-// err: the request may have reached the server, and the server did not report that it failed.
+// err. This is so if the commit may have reached the server, and the server did not report that the commit failed.
 func MayHaveCommitted(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.SeverityUnlocalized != "ERROR" && !rejectedByPooler(err) // FATAL and PANIC end the connection, possibly after the commit
@@ -135,8 +135,8 @@ func Wrap(operation string, err error) error {
 	}
 }
 
-// isTransient reports whether the same call may succeed later. That includes problems that an
-// administrator must fix in the database: a password, the settings of a role, a missing migration.
+// isTransient reports whether the same call may succeed later. This includes errors whose cause an administrator
+// must fix in the database: a wrong password, the settings of a role, a missing migration.
 func isTransient(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && !neverConnected(err) {
 		switch pg.Code[:2] {

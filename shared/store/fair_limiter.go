@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectionWaitLimit is how long a call waits for a connection before it fails as overloaded.
+// connectionWaitLimit is how long a call of a caller waits for a connection before it fails as overloaded.
 const connectionWaitLimit = 10 * time.Second
 
-// fairLimiter shares slots among callers. Of the callers that wait, the one served longest ago is
-// next.
+// fairLimiter shares slots among callers. The next free slot goes to the waiting caller that was served
+// longest ago.
 type fairLimiter struct {
 	slots int
 	share int // the most slots of one caller
 
 	mu       sync.Mutex
 	inUse    int
-	byCaller map[int64]int // slots in use; no entry for 0
+	byCaller map[int64]int // slots in use by each caller; no entry for 0 slots
 	waiting  callerQueues[limiterWait]
 }
 
@@ -34,7 +34,7 @@ func newFairLimiter(slots, share int) *fairLimiter {
 	return &fairLimiter{slots: slots, share: share, byCaller: map[int64]int{}}
 }
 
-// acquire waits for a slot until ctx ends. Without an error, release must follow.
+// acquire waits for a slot until ctx ends. If there is no error, the caller must call release later.
 func (l *fairLimiter) acquire(ctx context.Context, caller int64) error {
 	l.mu.Lock()
 	if l.inUse < l.slots && l.belowShare(caller) {
@@ -78,19 +78,19 @@ func (l *fairLimiter) release(caller int64) {
 
 func (l *fairLimiter) belowShare(caller int64) bool { return l.byCaller[caller] < l.share }
 
-// grant counts a slot. mu must be held.
+// grant counts one more slot in use. mu must be held.
 func (l *fairLimiter) grant(caller int64) {
 	l.inUse++
 	l.byCaller[caller]++
 }
 
 type (
-	callerKey     struct{} // of the caller whose work has the context
-	slotCallerKey struct{} // of the caller whose slot an Acquire uses
+	callerKey     struct{} // key of the caller that the work with a context is for
+	slotCallerKey struct{} // key of the caller whose slot an Acquire uses
 )
 
-// WithCaller marks work with ctx as that of one caller (0 is the built-in admin), which limits it
-// to the caller's share of the connections. Other work is not limited.
+// WithCaller marks work with the returned context as work for one caller; id 0 is the built-in admin. This work is
+// limited to the caller's share of the connections. Unmarked work is not limited.
 func WithCaller(ctx context.Context, id int64) context.Context {
 	return context.WithValue(ctx, callerKey{}, id)
 }
@@ -100,10 +100,11 @@ func WithoutCaller(ctx context.Context) context.Context {
 	return context.WithValue(ctx, callerKey{}, nil)
 }
 
-// connectionLimiter lets callers share the connections of one pool fairly: one caller has at
-// most half of them, and all callers together at most three quarters, so that a pool of four or
-// more always has one for group commit and events. A waiting call holds no connection. The pool
-// calls it as its tracer when Acquire begins and when a connection is released.
+// connectionLimiter lets callers share the connections of one pool fairly. One caller has at
+// most half of the connections, and all callers together at most three quarters. So a pool of four or
+// more connections always has one for group commit and events. A call that waits for a slot holds no
+// connection. connectionLimiter is the tracer of the pool: the pool calls it when Acquire begins and ends,
+// and when a connection is released.
 type connectionLimiter struct {
 	noQueryTracer
 	*fairLimiter
@@ -113,8 +114,8 @@ func newConnectionLimiter(connections int) connectionLimiter {
 	return connectionLimiter{fairLimiter: newFairLimiter(connections-connections/4, max(connections/2, 1))}
 }
 
-// TraceAcquireStart waits for a slot of the caller. If none becomes free in time, it returns
-// a context that is done.
+// TraceAcquireStart waits for a slot for the caller. If no slot becomes free within connectionWaitLimit, it returns
+// a context that is done, so that Acquire fails.
 func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
 	caller, ok := ctx.Value(callerKey{}).(int64)
 	if !ok {
@@ -128,10 +129,10 @@ func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Poo
 	return context.WithValue(ctx, slotCallerKey{}, caller)
 }
 
-// customDataCaller is the key of a connection's custom data for the caller whose slot it uses.
+// customDataCaller is the key in the custom data of a connection for the caller whose slot the connection uses.
 const customDataCaller = "caller"
 
-// TraceAcquireEnd records the slot on the connection, or frees it if there is no connection.
+// TraceAcquireEnd records the caller of the slot on the connection. If there is no connection, it frees the slot.
 func (c connectionLimiter) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
 	caller, ok := ctx.Value(slotCallerKey{}).(int64)
 	switch {
@@ -151,7 +152,7 @@ func (c connectionLimiter) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceRelea
 	}
 }
 
-// noQueryTracer has the methods that pgx.QueryTracer demands of a tracer, and that do nothing here.
+// noQueryTracer has the methods that pgx.QueryTracer requires. They do nothing.
 type noQueryTracer struct{}
 
 func (noQueryTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

@@ -15,13 +15,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Unprepared runs a statement in one round trip and plans it for its parameters. It is for
-// statements that a connection rarely runs, where preparing costs more than it saves, and for
-// lists, whose best plan depends on their filters.
+// Unprepared runs a statement in one round trip and plans it for its parameters. It is for two kinds of statements:
+// those that a connection rarely runs, where preparing costs more than it saves; and lists, whose best plan
+// depends on the filters.
 //
-// An unprepared statement must cast its parameters, compare equal types, and pass null instead of
-// calling nullif: on a new connection the server has no catalog cache, and choosing among all
-// operators of a name takes 0.4 ms.
+// An unprepared statement should cast its parameters, compare equal types, and get null as a parameter instead of
+// calling nullif. Otherwise the server must choose among all operators with a name. On a new connection,
+// without a catalog cache, each choice takes 0.4 ms.
 const Unprepared = pgx.QueryExecModeExec
 
 // pools holds one connection pool for each role.
@@ -107,8 +107,8 @@ func disablePreparedStatements(pc *pgxpool.Config) {
 	pc.ConnConfig.DefaultQueryExecMode, pc.ConnConfig.StatementCacheCapacity = Unprepared, 0
 }
 
-// acceptReadOnlyPrimary lets target_session_attrs=read-write accept the primary for the read
-// role, whose default_transaction_read_only makes every server look read-only.
+// acceptReadOnlyPrimary lets the read role connect to the primary with target_session_attrs=read-write. The role has
+// default_transaction_read_only, so that every server looks read-only.
 func acceptReadOnlyPrimary(pc *pgxpool.Config) {
 	validate := pc.ConnConfig.ValidateConnect
 	if validate == nil {
@@ -123,8 +123,8 @@ func acceptReadOnlyPrimary(pc *pgxpool.Config) {
 	}
 }
 
-// registerTypes maps our Go types to Postgres types, since pgx does not query the server for the
-// types of the parameters of Unprepared statements.
+// registerTypes maps our Go types to Postgres types. For Unprepared statements, pgx does not query the server for the
+// types of parameters.
 func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	m := conn.TypeMap()
 	for _, id := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
@@ -137,7 +137,7 @@ func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// withoutPassword describes the error without quoting any part of the URL: in a malformed URL any
+// withoutPassword describes the error without any part of the URL: in a malformed URL any
 // part may be the password.
 func withoutPassword(err error) error {
 	var parse *pgconn.ParseConfigError

@@ -17,20 +17,20 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maxPageBytes limits the total size of a page's rows, as the database sends them. A page has at
-// least one row, however large.
+// maxPageBytes limits the total size of the rows of a page, as the database sends them. But a page has at
+// least one row, even if that row is larger.
 const maxPageBytes = 1 << 20
 
 type meterKey struct{}
 
-// WithMeter makes reads of pages with ctx call meter with the size of each row, before the row is
-// kept in memory. An error of meter ends the read.
+// WithMeter returns a context for CollectPage. CollectPage then calls meter with the size of each row, before the row is
+// kept in memory. If meter returns an error, CollectPage ends with this error.
 func WithMeter(ctx context.Context, meter func(bytes int) error) context.Context {
 	return context.WithValue(ctx, meterKey{}, meter)
 }
 
 // CollectPage scans rows until limit or maxPageBytes is reached or no row is left. more reports
-// whether there are more rows. They are discarded as they arrive, so they use no memory.
+// whether there are more rows. The rest of the rows is discarded on arrival, so it uses no memory.
 func CollectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.RowToFunc[T]) (page []T, more bool, err error) {
 	defer rows.Close()
 	meter, _ := ctx.Value(meterKey{}).(func(bytes int) error)
@@ -63,9 +63,9 @@ func rowSize(rows pgx.Rows) (bytes int) {
 	return bytes
 }
 
-// RowByName returns a function that reads the rows of one query into values of T: each column
-// into the field of its name, such as retry_count into RetryCount, and null as the zero value.
-// Every column must have a field and every field a column.
+// RowByName returns a function that reads the rows of one query into values of T. Each column is read
+// into the field of its name, such as retry_count into RetryCount. For fields of type string, int64 and time.Time,
+// null is read as the zero value. Every column must have an exported field, and every such field a column.
 func RowByName[T any]() pgx.RowToFunc[T] {
 	var row T
 	var targets []any
@@ -81,10 +81,10 @@ func RowByName[T any]() pgx.RowToFunc[T] {
 	}
 }
 
-// fieldIndexes has, by type that RowByName reads, the index of each field by its name in lower case.
+// fieldIndexes has a map for each type that RowByName reads: the name of a field in lower case -> its index.
 var fieldIndexes sync.Map
 
-// fieldsByName returns for each column a pointer to the field of row that it is scanned into.
+// fieldsByName returns, for each column, a pointer to the field of row that the column is scanned into.
 func fieldsByName(row reflect.Value, columns []pgconn.FieldDescription) ([]any, error) {
 	cached, ok := fieldIndexes.Load(row.Type())
 	if !ok {
@@ -179,7 +179,7 @@ func Each(rows pgx.Rows, targets []any, each func()) error {
 	return err
 }
 
-// CollectSet reads rows of one column into set. It is for QueuedQuery.Query.
+// CollectSet returns a function for QueuedQuery.Query that adds the values of the only column to set.
 func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var k K
@@ -187,7 +187,7 @@ func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	}
 }
 
-// CollectTimes reads rows of an id and a time into times.
+// CollectTimes returns a function for QueuedQuery.Query that adds rows of an id and a time to times.
 func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var id task.ID
@@ -196,7 +196,7 @@ func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
 	}
 }
 
-// QueryOne reads the one row that sql returns. Without a row, the error is NotFound(noun).
+// QueryOne reads the one row that sql returns. If there is no row, the error is NotFound(noun).
 func QueryOne[T any](ctx context.Context, q Querier, noun, sql string, args ...any) (T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -226,7 +226,7 @@ func QueryPageBy[T any](ctx context.Context, q Querier, limit int, scan pgx.RowT
 	return CollectPage(ctx, rows, limit, scan)
 }
 
-// QueryTime reads one time, zero for null.
+// QueryTime reads one time. null is read as the zero time.
 func (db *DB) QueryTime(ctx context.Context, sql string) (time.Time, error) {
 	var at *time.Time
 	err := db.Hot.QueryRow(ctx, sql).Scan(&at)

@@ -91,7 +91,7 @@ type Swept struct {
 	More     bool // more tasks may be due
 	Pending  PendingByQueue
 	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task is due or the next pause ends; zero = never. In the past if More is true
+	Next     time.Time // when the next task is due or the next pause ends; zero = never. In the past if more tasks are due, or if the due task or the pause is locked
 }
 
 // Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
