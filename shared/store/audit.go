@@ -10,33 +10,33 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Operator makes a manual change.
+// Operator is the person or program that makes a manual change.
 type Operator struct {
 	CallerID  int64
 	Name      string
 	RequestID string
-	Reason    string // of the change, in the operator's own words; "" = none
+	Reason    string // the operator's reason for the change; "" = none
 }
 
-// StoredName returns the name, cut to fit a column of type varchar(50).
+// StoredName returns the name as it is stored, cut to 50 characters.
 func (o Operator) StoredName() string { return task.Cut(Storable(o.Name), 50) }
 
 const insertActionSQL = `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after)
 values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb)`
 
-// QueueAudit adds an audit entry to the transaction of its change. It is the only writer of
+// QueueAudit adds the statement that writes an audit entry to the transaction of a change. Nothing else writes
 // operator_actions. before and after are JSON or "".
 func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after string) {
 	batch.Queue(insertActionSQL, o.CallerID, o.StoredName(), o.RequestID, action, subject, Storable(o.Reason), before, after)
 }
 
-// revealedSQL finds the subjects whose reveal to the caller was recorded within the last hour.
+// revealedSQL finds the subjects for which a reveal to this caller was recorded within the last hour.
 const revealedSQL = `
 select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
 
-// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is the JSON of the
-// entries. An entry that would repeat one of the last hour is not added, so that reveals cannot fill the disk.
+// RecordReveal adds an audit entry for each of the subjects, whose hidden data was shown to the operator. after is the JSON
+// of each entry. If the last hour has the same entry, no entry is added, so that reveals cannot fill the disk.
 func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
 	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table
 	if err != nil {

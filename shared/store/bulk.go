@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BulkStatement is a statement over many rows. Its parameters are one array for each column, so its
-// text and its plan are the same for any number of rows.
+// BulkStatement is a statement for many rows. It has one array parameter for each column, so the
+// text and the plan of the statement are the same for any number of rows.
 type BulkStatement[R any] struct {
-	// Text is the statement. It reads its rows from "unnest(@arrays) as t (@columns)". @set
+	// Text is the statement. It gets the rows from "unnest(@arrays) as t (@columns)". @set
 	// stands for "name = t.name" for each column except the first.
 	Text    string
 	Columns func() []BulkColumn[R]
@@ -27,13 +27,14 @@ type BulkColumn[R any] struct {
 	array         func(rows []R) any
 }
 
-// Array returns a column with this name and type, such as "retry_count smallint". value returns its value in a row.
+// Array returns a column. The text column has its name and type, such as "retry_count smallint". value returns the value
+// of the column in a row.
 func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
 	name, sqlType, _ := strings.Cut(column, " ")
 	return BulkColumn[R]{name, sqlType, func(rows []R) any { return Column(rows, value) }}
 }
 
-// SQL returns the statement that is sent to Postgres.
+// SQL returns the text of the statement that is sent to Postgres.
 func (b *BulkStatement[R]) SQL() string {
 	b.once.Do(func() {
 		b.columns = b.Columns()
@@ -49,7 +50,7 @@ func (b *BulkStatement[R]) SQL() string {
 	return b.sql
 }
 
-// Queue adds the statement to a batch. Without rows it adds nothing and returns nil.
+// Queue adds the statement to a batch. If there are no rows, Queue adds nothing and returns nil.
 func (b *BulkStatement[R]) Queue(batch *pgx.Batch, rows []R) *pgx.QueuedQuery {
 	if len(rows) == 0 {
 		return nil

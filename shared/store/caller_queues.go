@@ -5,8 +5,8 @@ import "slices"
 // callerQueues is a fair queue: it has one FIFO queue for each caller, so that a caller with many
 // items does not delay the others. The zero value is empty. It is not safe for concurrent use.
 type callerQueues[T any] struct {
-	byCaller map[int64][]T // no entry for an empty queue
-	order    []int64       // callers with items, the one served longest ago first
+	byCaller map[int64][]T // queues that are not empty
+	order    []int64       // callers with items, sorted: the caller served longest ago is first
 	total    int           // items of all callers
 }
 
@@ -25,8 +25,8 @@ func (q *callerQueues[T]) push(caller int64, items ...T) {
 	q.total += len(items)
 }
 
-// take removes and returns up to limit items: at most an equal share of limit, but at least one, from
-// each caller for which eligible returns true. The items of one caller stay together and in order.
+// take removes and returns up to limit items, only of callers for which eligible returns true. The share of each such
+// caller is an equal part of limit, and at least one item. The items of one caller stay together and in order.
 func (q *callerQueues[T]) take(limit int, eligible func(caller int64) bool) []T {
 	ready := 0
 	for _, caller := range q.order {
@@ -61,7 +61,7 @@ func (q *callerQueues[T]) take(limit int, eligible func(caller int64) bool) []T 
 	return items
 }
 
-// remove removes the first item of a caller that matches, and reports whether there was one.
+// remove removes the caller's first item for which matches returns true, and reports whether there was such an item.
 func (q *callerQueues[T]) remove(caller int64, matches func(T) bool) bool {
 	queue := q.byCaller[caller]
 	i := slices.IndexFunc(queue, matches)

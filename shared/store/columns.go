@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Column returns a field of every row, as an array parameter of a statement.
+// Column returns the values of one field in all rows, as an array parameter of a statement.
 func Column[R, V any](rows []R, field func(R) V) []V {
 	values := make([]V, len(rows))
 	for i, row := range rows {
@@ -25,7 +25,7 @@ func OrNull[V comparable](v V) *V {
 	return &copied
 }
 
-// TimeOrNull is OrNull for a time. A zero time in any location is null.
+// TimeOrNull is OrNull for a time. It returns nil for the zero time in any location.
 func TimeOrNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -41,10 +41,10 @@ func OrZero(t *time.Time) time.Time {
 	return *t
 }
 
-// NotNull returns an empty list for nil, which would be null in SQL.
+// NotNull returns a copy of list. For nil, which would be null in SQL, it returns an empty list.
 func NotNull(list []string) []string { return append([]string{}, list...) }
 
-// TimeOrInfinity returns infinity, which is after all other times, for the zero time.
+// TimeOrInfinity returns the time as a parameter. The zero time becomes infinity, which is after all other times.
 func TimeOrInfinity(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}

@@ -1,19 +1,20 @@
 package store
 
-// Config says where the database is and as whom the functions log in.
+// Config has the address of the database, the users that log in, and other settings of the store.
 type Config struct {
 	URL      string // postgres:// URL; several hosts are allowed, see pgx
 	Roles    Roles
 	MaxConns int       // per pool; 0 = 8
 	Pooler   bool      // behind PgBouncer in transaction mode: no prepared statements are kept
 	Events   EventMode // which changes of tasks are published
-	Keys     Keys      // encrypt the secrets that are stored
+	Keys     Keys      // keys that encrypt the stored secrets
 	OnEvents func()    // called after a commit that wrote events for the relay; nil = no call
 	OnFailed func()    // called after a commit of failures that count for alerts; nil = no call
 }
 
-// Roles are the database users of each kind of work. An empty password keeps that of the URL. If
-// Hot is empty, hot, admin and retention work uses the URL's user. If Read is empty, reads use it.
+// Roles are the database users for each kind of work. If a password is empty, the password of the URL is used. If
+// Hot is empty, the URL's user does the work of Hot, Admin and Retention. If Read is empty, the URL's user does the
+// work of Read.
 type Roles struct {
 	Hot, HotPassword             string // everything else
 	Read, ReadPassword           string // lists and statistics

@@ -14,13 +14,13 @@ type DeadLetter struct {
 	Function  string
 	EventID   string // unique together with Function
 	EventType string
-	Event     string // its data, as received
+	Event     string // the data of the event, as received
 	Reason    string // for an operator
-	Attempts  int    // how often it was tried
+	Attempts  int    // how often the function tried the event
 	CreatedAt time.Time
 }
 
-// Storable returns the dead letter as it is stored, with texts that are cut and that Postgres accepts.
+// Storable returns the dead letter as it is stored. Its texts are cut, and Postgres accepts them.
 func (l DeadLetter) Storable() DeadLetter {
 	const maxEvent = 64 << 10 // characters
 	l.EventID, l.EventType = task.Cut(Storable(l.EventID), task.MaxResult), task.Cut(Storable(l.EventType), task.MaxResult)

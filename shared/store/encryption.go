@@ -16,27 +16,27 @@ const (
 	encryptedPrefix    = "enc2." // check constraints refuse other values
 )
 
-// ErrDecrypt means that a stored secret cannot be decrypted: its key is not configured, or a writer
-// without the key changed the row.
+// ErrDecrypt means that a stored secret cannot be decrypted: its key is not configured, or somebody
+// without the key has changed the row.
 var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 
-// Keys encrypt what must be stored and read back: signing secrets of webhooks and
-// access tokens of providers. The first key encrypts, all decrypt. The zero Keys
-// encrypt nothing.
+// Keys encrypt secrets that must be stored and read back: signing secrets of webhooks and
+// access tokens of providers. Encrypt uses the first key. Decrypt uses any of the keys. The zero
+// Keys cannot encrypt.
 //
 // An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
 // GCM with a random nonce (NIST SP 800-38D). The key id is the beginning of the
 // key's SHA-256. The argument row is additional authenticated data: the table and id
-// of the value's row, and after a space other data, such as its caller. So Decrypt
-// refuses a value that was copied to another row, or to a row of another caller with
-// the same id.
+// of the row that has the value. Other data, such as the caller of the row, may follow after
+// a space. So Decrypt refuses a value that was copied to another row, or to a row of another
+// caller with the same id.
 type Keys struct {
 	ids  []string // newest first
 	aead map[string]cipher.AEAD
 }
 
-// ParseKeys reads the base64 of one or more keys of 32 bytes, separated by commas,
-// the newest first. The empty text gives the zero Keys. An error does not contain the keys.
+// ParseKeys reads keys of 32 bytes in base64, separated by commas, the newest first. An
+// empty text gives the zero Keys. The text of an error does not contain keys.
 func ParseKeys(text string) (Keys, error) {
 	if strings.TrimSpace(text) == "" {
 		return Keys{}, nil
@@ -64,13 +64,13 @@ func ParseKeys(text string) (Keys, error) {
 	return k, nil
 }
 
-// RowID returns the table and id from the argument row of Encrypt, without the data after them.
+// RowID returns the table and id from the argument row of Encrypt, without other data.
 func RowID(row string) string {
 	id, _, _ := strings.Cut(row, " ")
 	return id
 }
 
-// Encrypt encrypts a secret. Decrypt needs the same row.
+// Encrypt encrypts a secret with the first key. Decrypt needs the same argument row.
 func (k Keys) Encrypt(row, secret string) (string, error) {
 	if len(k.ids) == 0 {
 		return "", errors.New("no encryption key is set, so no secret can be stored")
@@ -82,7 +82,7 @@ func (k Keys) Encrypt(row, secret string) (string, error) {
 // IsEmpty reports whether no key is set.
 func (k Keys) IsEmpty() bool { return len(k.ids) == 0 }
 
-// NewestPrefix returns the prefix of the values that the first key encrypted.
+// NewestPrefix returns the prefix of all values that the first key has encrypted. Keys must not be empty.
 func (k Keys) NewestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
 // Decrypt reverses Encrypt. Its errors are ErrDecrypt.

@@ -15,7 +15,7 @@ const (
 	AllEvents             // every change of state
 )
 
-// Decode reads none, final or all, as a setting.
+// Decode reads the mode from the text of a setting: none, final or all.
 func (m *EventMode) Decode(text string) error {
 	i := slices.Index([]string{"none", "final", "all"}, text)
 	if i < 0 {
@@ -25,8 +25,8 @@ func (m *EventMode) Decode(text string) error {
 	return nil
 }
 
-// Pick returns withEvents, the statement that also writes events, if the mode publishes every
-// change. Otherwise it returns plain, which takes less time to plan.
+// Pick returns one of two statements. If the mode publishes every change, Pick returns withEvents, which also writes
+// events. Otherwise it returns plain, which takes less time to plan.
 func (m EventMode) Pick(plain, withEvents string) string {
 	if m == AllEvents {
 		return withEvents

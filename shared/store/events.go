@@ -7,11 +7,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// HasEndpoint is the condition that a row of the table changed has an endpoint of its caller_id
-// for its kind. receiversSQL of package webhooks has the same condition. Events that neither an
-// endpoint nor a callback URL receives are not written, since they would only fill the stream. The
-// statement is part of the last round trip before the commit, so an endpoint that was created while
-// the transaction waited for a lock receives the event.
+// HasEndpoint is the condition that the caller of a row of the table changed has an endpoint for the kind of the
+// row. receiversSQL of package webhooks has the same condition. If neither an endpoint nor a callback URL
+// receives an event, the event is not written, since it would only fill the stream. The statement with this
+// condition is part of the last round trip before the commit. So if an endpoint is created while the transaction
+// waits for a lock, the endpoint receives the event.
 const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or changed.kind = any(e.events)))`
 
@@ -19,19 +19,19 @@ const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id =
 type Notifier struct {
 	db     *DB
 	rows   int64 // of event_outbox that the transaction writes
-	failed bool  // some task failed in a way that counts for alerts
+	failed bool  // a task failed, and the failure counts for alerts
 }
 
 // NewNotifier returns the notifier of one transaction.
 func (db *DB) NewNotifier() *Notifier { return &Notifier{db: db} }
 
-// CountEvents adds event rows that the transaction writes or may write.
+// CountEvents adds a number of event rows that the transaction writes or may write.
 func (n *Notifier) CountEvents(rows int64) { n.rows += rows }
 
 // CountFailure makes Notify call OnFailed.
 func (n *Notifier) CountFailure() { n.failed = true }
 
-// CountRows adds the number of event rows that a statement writes.
+// CountRows adds the number of event rows that the statement q writes.
 func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	q.Exec(func(tag pgconn.CommandTag) error {
 		n.rows += tag.RowsAffected()
@@ -39,15 +39,16 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	})
 }
 
-// CollectIDs counts the event row that a statement writes, if any, and reads its ids.
+// CollectIDs counts the event row that the statement q writes, if any, and reads the ids of this row into ids.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		return Each(rows, []any{ids}, func() { n.rows++ })
 	})
 }
 
-// Notify returns err, the outcome of the transaction. If the transaction is committed, or may
-// be, it calls OnEvents if events were written and OnFailed if failures count for alerts.
+// Notify returns err, the outcome of the transaction. If the transaction was committed, Notify calls OnEvents if events
+// were written, and OnFailed if failures count for alerts. If the transaction may have been committed despite
+// err, Notify calls both.
 func (n *Notifier) Notify(err error) error {
 	if n == nil || err != nil && !MayHaveCommitted(err) {
 		return err

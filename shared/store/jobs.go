@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// beginJobSQL ignores a begun_at far in the future: it was written before a clock was set back, or
-	// by another primary.
+	// beginJobSQL ignores a begun_at more than a minute in the future. Such a time was written before a clock was
+	// set back, or by another primary.
 	beginJobSQL = `
 with begun as (
     update upkeep set begun_at = now()
@@ -23,8 +23,8 @@ select begun.place::text, begun.what is not null from upkeep left join begun usi
 	endJobSQL = `update upkeep set place = $2::text::jsonb, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
 )
 
-// BeginJob reports whether a job is due. If it is, no other instance starts the job within interval,
-// and position is where its last run stopped.
+// BeginJob reports whether a job is due. If the job is due, no other instance starts it within interval,
+// and position is where the last run of the job stopped.
 func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) (position *string, due bool, err error) {
 	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, job, interval.Seconds()).Scan(&position, &due)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -33,15 +33,15 @@ func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) 
 	return position, due, err
 }
 
-// ErrNoJob returns the error of a job that has no row in upkeep.
+// ErrNoJob returns the error for a job that has no row in upkeep.
 func ErrNoJob(job string) error {
 	return fmt.Errorf("the table upkeep has no row %q, so this job never runs: run migrate", job)
 }
 
-// SaveTimeout limits saving the progress of a job, which is done even if the job was cancelled.
+// SaveTimeout limits how long saving the progress of a job takes. The progress is saved even if the job was cancelled.
 const SaveTimeout = 3 * time.Second
 
-// EndJob saves the position from which the next run continues. If again is true, that run may
+// EndJob saves the position from which the next run of the job continues. If again is true, the next run may
 // start at once.
 func (db *DB) EndJob(ctx context.Context, job string, position *string, again bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SaveTimeout)

@@ -19,8 +19,8 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
-// ValidTime reports whether a time is between the years 1 and 9999, like those of columns. Go reads other times from
-// JSON, but does not write them.
+// ValidTime reports whether the year of a time is between 1 and 9999, as in all columns. Go can read other times from
+// JSON, but cannot write them.
 func ValidTime(at time.Time) bool {
 	year := at.UTC().Year()
 	return 1 <= year && year <= 9999
@@ -32,7 +32,7 @@ type Element interface {
 	Valid() bool
 }
 
-// List is a JSON array in a row. Elements that do not decode as T, or are not valid, are left out, so that one row does
+// List is a JSON array in a row. Elements that do not decode as T, or are not valid, are left out. So a single row does
 // not make a whole page fail.
 type List[T Element] []T
 
@@ -52,11 +52,12 @@ func (l *List[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// maxLoggedRequest is how many bytes of a request a log row keeps.
+// maxLoggedRequest is the most bytes of a request that a log row keeps.
 const maxLoggedRequest = 8 << 10
 
-// LogJSON returns a request body as it is stored in the logs: the body itself if the type jsonb
-// accepts it, so that Postgres can read its values, else its text as a JSON string.
+// LogJSON returns a request body as it is stored in the logs. If the type jsonb accepts the body and it is not longer
+// than maxLoggedRequest, this is the body itself, so that Postgres can read its values. Otherwise it is the text
+// of the body as a JSON string, cut to maxLoggedRequest.
 func LogJSON(request []byte) string {
 	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !jsonbMayReject(request) {
 		return string(request)
@@ -70,8 +71,8 @@ func Storable(text string) string {
 }
 
 // jsonbMayReject reports whether valid JSON has something that the type jsonb may reject: NUL,
-// surrogates, numbers with an exponent, deep nesting. False positives are allowed: a body that is
-// stored as a string loses nothing.
+// surrogates, numbers with an exponent, deep nesting. False positives are allowed: the body is then stored as a
+// string, and nothing is lost.
 func jsonbMayReject(text []byte) bool {
 	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
 		return true

@@ -11,8 +11,8 @@ import (
 var ErrRoleSettings = errors.New("the database role has settings that migrate did not make")
 
 // roleSettingsSQL lists changed settings of this session and of the role's future sessions. A role
-// may change its own settings, and behind a pooler that does not reset them a session keeps those
-// of its last user. Settings of the server or the database are the operator's choice.
+// may change its own settings. A pooler may pass a session to another client without a reset: the session then
+// has the settings of the previous client. Settings of the server or the database are the operator's choice.
 const roleSettingsSQL = `
 select coalesce(string_agg(distinct name, ', '), '')
 from (
@@ -24,8 +24,8 @@ from (
 ) changed
 where name in ('synchronous_commit', 'default_transaction_read_only') or name = 'search_path' and setting <> 'public, pg_temp'`
 
-// Ping checks that the database is available. If it returns ErrRoleSettings, it has closed the
-// pool's connections: new ones work as soon as migrate has restored the role.
+// Ping checks that the database is available. If Ping returns ErrRoleSettings, it has closed the connections of the
+// pool Hot. New connections work as soon as migrate has restored the role.
 func (db *DB) Ping(ctx context.Context) error {
 	if !db.hotHasRole {
 		return db.Hot.Ping(ctx)

@@ -81,7 +81,8 @@ func RowByName[T any]() pgx.RowToFunc[T] {
 	}
 }
 
-// fieldIndexes has a map for each type that RowByName reads: the name of a field in lower case -> its index.
+// fieldIndexes has one map for each type that RowByName reads. The map has the index of each field, by the field's name in
+// lower case.
 var fieldIndexes sync.Map
 
 // fieldsByName returns, for each column, a pointer to the field of row that the column is scanned into.

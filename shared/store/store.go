@@ -12,7 +12,7 @@ type DB struct {
 	hotHasRole bool // Hot logs in as the role that migrate configures
 }
 
-// Open prepares the pools. The first call that needs a connection opens it.
+// Open prepares the pools. It opens no connection; calls open connections when they need them.
 func Open(cfg Config) (*DB, error) {
 	pools, err := openPools(cfg)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 // Relayed is the result of one batch of a relay.
 type Relayed struct {
 	Rows              int         // due rows in the batch
-	More              bool        // more may be due now
-	BrokerUnavailable bool        // the broker itself was unavailable: the next call would fail too
-	Full              bool        // a stream was paused, perhaps because it is full: it may need trimming
+	More              bool        // more rows may be due now
+	BrokerUnavailable bool        // the broker itself was unavailable, so the next batch would fail too
+	Full              bool        // a stream was paused. If the stream is full, it needs trimming
 	Again             []time.Time // new due times of delayed rows, by the database's clock
 
 	Streams []StreamChange
@@ -27,38 +27,38 @@ type StreamChange struct {
 	Reason string // why it accepts nothing; "" = it was resumed
 }
 
-// ProbeMessages is how many messages of a stream are tried when its pause ends.
+// ProbeMessages is how many messages of a stream are tried when the pause of the stream ends.
 const ProbeMessages = 16
 
-// JoinStreamPauses joins the pause p of the stream s.stream, by one lookup in the primary key.
-// Without a row the stream is not paused.
+// JoinStreamPauses joins the row p of the stream s.stream in stream_pauses, by one lookup in the primary key.
+// If there is no row, the columns of p are null.
 const JoinStreamPauses = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
 
-// StreamIsOpen is the condition that a stream with the pause p of JoinStreamPauses may be tried now.
+// StreamIsOpen is the condition that a stream may be tried now. p is the row of JoinStreamPauses.
 const StreamIsOpen = `(p.until is null or p.until <= now())`
 
 // streamState is the state of a stream before a batch, and the results of the batch.
 type streamState struct {
-	paused   bool // stream_pauses has a row for it
+	hasRow   bool // stream_pauses has a row for the stream
 	failures int  // consecutive failures before the batch
 
 	rows     int           // in the batch
-	byCaller map[int64]int // rows in the batch
+	byCaller map[int64]int // rows in the batch, by caller
 	more     bool          // a caller filled its share of the batch and may have more rows
 	accepted bool          // a publication was accepted
 	failed   msg.Scope     // the widest scope of a failure
-	reason   string        // of that failure
+	reason   string        // of the failure with the widest scope
 }
 
-// StreamStates are the streams of one batch, by name.
+// StreamStates has the states of the streams of one batch, by name.
 type StreamStates map[string]*streamState
 
-// AddRow counts a row of the batch. room is the most rows of its caller and stream in the batch.
-// failures is nil if the stream is not paused.
+// AddRow counts a row of the batch. room is the most rows of one caller and stream in the batch.
+// failures is nil if the stream has no row in stream_pauses.
 func (s StreamStates) AddRow(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
-		state = &streamState{paused: failures != nil, byCaller: map[int64]int{}}
+		state = &streamState{hasRow: failures != nil, byCaller: map[int64]int{}}
 		if failures != nil {
 			state.failures = int(*failures)
 		}
@@ -81,8 +81,8 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 }
 
 const (
-	// pauseStreamsSQL pauses streams and returns the ends of the pauses. A row with failures 0, for
-	// a broker that is unavailable, is written again only if the reason changes.
+	// pauseStreamsSQL pauses streams and returns the ends of the pauses. While the broker is unavailable,
+	// rows have failures 0. Such a row is written again only if the reason changes.
 	pauseStreamsSQL = `
 insert into stream_pauses (stream, failures, reason, until)
 select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
@@ -94,8 +94,8 @@ returning until, failures > 0`
 	resumeStreamsSQL = `delete from stream_pauses where stream = any($1::text[])`
 )
 
-// Queue adds the statements that pause the failed streams and end the pauses of the others, and
-// completes relayed. A stream that accepted its rows and was not paused needs no statement.
+// Queue adds the statements that pause the failed streams and end the pauses of other streams of the batch. It
+// also completes relayed. If a stream has not failed and has no row in stream_pauses, it needs no statement.
 func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	var names, reasons, resumed []string
 	var failures []int32
@@ -105,7 +105,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 		relayed.Rows += state.rows
 		if state.failed == msg.OneMessage { // the stream itself has not failed
 			relayed.More = relayed.More || state.more
-			if state.paused {
+			if state.hasRow {
 				resumed = append(resumed, name)
 			}
 			if state.failures > 0 {
@@ -145,6 +145,6 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	}
 }
 
-// SettleTimeout limits the end of a relay's transaction, which stores the results of the
-// publications even if the relay's own timeout has passed.
+// SettleTimeout limits the end of a relay's transaction. This part stores the results of the
+// publications, even if the timeout of the relay has passed.
 const SettleTimeout = 5 * time.Second

@@ -13,10 +13,10 @@ const (
 	retryLongest = 500 * time.Millisecond
 )
 
-// RetryLostCommit runs a transaction. If the response to its commit is lost, RetryLostCommit runs
-// it again until it succeeds, fails permanently or ctx ends. again is true if an earlier try may
-// have been committed, or may be committed later: run must then look for the effects of that try.
-// Without an error, everything that run has read is durable.
+// RetryLostCommit runs a transaction. If the response to its commit is lost, RetryLostCommit runs the
+// transaction again until it succeeds, fails permanently or ctx ends. If again is true, an earlier try may
+// have been committed or may be committed later: run must look for the effects of that try.
+// If there is no error, the effects that run has found are durable.
 func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {
@@ -44,23 +44,23 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 	}
 }
 
-// WaitForStandby returns when everything that was visible before is on the synchronous standby, if
-// there is one: it makes a commit, which waits for all earlier ones. Commits that the standby does
-// not have are visible after a restart of the primary, or if a session was terminated while it
-// waited for the standby.
+// WaitForStandby returns when the synchronous standby, if there is one, has everything that was visible
+// before the call. WaitForStandby makes a commit, which waits for all earlier commits. A commit that the
+// standby does not have can be visible: after a restart of the primary, or after the termination of a
+// session that waited for the standby.
 func (db *DB) WaitForStandby(ctx context.Context) error {
 	_, err := db.Hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
 	return err
 }
 
-// isOwnRetry reports whether a task's id was inserted by an earlier try of the same transaction:
-// the commit of that try was still under way.
+// isOwnRetry reports whether the transaction failed because an earlier try of it had inserted the id of a
+// task: the commit of the earlier try was still under way.
 func isOwnRetry(err error) bool {
 	return Violates(err, "tasks_pkey") || Violates(err, "task_live_pkey")
 }
 
-// WithPartitions runs a transaction. If a log row has no partition for its month, it makes the
-// partitions and runs the transaction once more.
+// WithPartitions runs a transaction. If the transaction fails because a log row has no partition for its month,
+// WithPartitions makes the partitions and runs the transaction once more.
 func (db *DB) WithPartitions(ctx context.Context, run func() error) error {
 	err := run()
 	if !missingPartition(err) {
@@ -78,12 +78,12 @@ func (db *DB) MakeLogPartitions(ctx context.Context) error {
 	return err
 }
 
-// SetLockTimeoutSQL limits how long a transaction waits for a lock.
+// SetLockTimeoutSQL limits how long a transaction waits for each lock.
 const SetLockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
 
 // PlanOnceSQL makes the statements of a transaction use generic plans. It is for inserts and claims,
 // whose best plans do not depend on their parameters. Planning each insert would take a third of the
-// time of a small flush of tasks, and a sixth of that of messages.
+// time of a small flush of tasks, and a sixth of the time of a small flush of messages.
 const PlanOnceSQL = `select ` + planOnce
 
 // LockTimeoutAndPlanOnceSQL is SetLockTimeoutSQL and PlanOnceSQL as one statement.
@@ -91,7 +91,7 @@ const LockTimeoutAndPlanOnceSQL = SetLockTimeoutSQL + `, ` + planOnce
 
 const planOnce = `set_config('plan_cache_mode', 'force_generic_plan', true)`
 
-// RollbackOn ends the transaction if err is not nil, so that its locks are free at once, and returns err.
+// RollbackOn returns err. If err is not nil, it first ends the transaction, so that the locks are free at once.
 func RollbackOn(conn *pgx.Conn, err error) error {
 	if err != nil && !conn.IsClosed() {
 		Rollback(conn)
@@ -99,22 +99,22 @@ func RollbackOn(conn *pgx.Conn, err error) error {
 	return err
 }
 
-// Commit ends a transaction that only read under locks. Unlike a rollback, it also waits until the
+// Commit ends a transaction that locked and read rows, and changed nothing. Unlike a rollback, Commit waits until the
 // standby, if there is one, has what was read.
 func Commit(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "commit")
 	return err
 }
 
-// Rollback ends a transaction. It ignores errors: the pool closes a connection that is still in a
-// transaction when it is released.
+// Rollback ends a transaction. It ignores errors: if a released connection is still in a transaction, the pool
+// closes the connection.
 func Rollback(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, _ = conn.Exec(ctx, "rollback")
 }
 
-// How long an insert waits for the same key of an uncommitted transaction before it fails with
+// How long an insert waits if an uncommitted transaction has inserted the same key. Then the insert fails with
 // idempotency_in_flight. A row that is run alone has already waited once.
 const (
 	KeyTimeout      = "250ms"

@@ -13,30 +13,30 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Lag is how old a row must be to be counted. It is longer than a transaction may take, so that no older row is
-// committed later.
+// Lag is the age from which a row is counted. It is longer than a transaction may take. So when Count reads, all rows
+// of this age are committed.
 const Lag = time.Minute
 
 const (
-	countEvery   = 10 * time.Second // Count does nothing while less time than this is uncounted
-	countTime    = 2 * time.Second  // timeout of counting one part; after it a smaller part is tried
+	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
+	countTime    = 2 * time.Second  // timeout of counting one part; after a timeout, a shorter part is tried
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
-	shortestPart = time.Second
+	shortestPart = time.Second      // such a part has the timeout tasks.LongestCount
 )
 
-// The kinds of overview_totals.
+// The values of overview_totals.kind.
 const (
 	kindName        = iota // key is nameOfQueue or nameOfApp
 	kindSubmitted          // by queue
 	kindClaims             // by queue
-	kindFinished           // by queue; key is the reason
+	kindFinished           // by queue; key is the reason of a failure, 0 for success
 	kindDurations          // by queue; key is the bucket
 	kindTimeouts           // by queue
 	kindWaits              // by queue; key is the bucket
 	kindDeliveries         // key is the state
-	kindAppReports         // by app; key is the status: each report that was applied, also of a task that was retried since
+	kindAppReports         // by app; key is the status. Each applied report is counted, even if the task was retried since
 	kindAppTimeouts        // by app
-	kindAppClaimed         // by app; only the time of the newest claim
+	kindAppClaimed         // by app; only last_at is used, the time of the newest claim
 )
 
 const (
@@ -44,27 +44,29 @@ const (
 	nameOfApp   = 1
 )
 
-// inFuture is the condition that counted_to is in the future, because of a clock that was ahead or of an attacker. It is
-// then set to the present, and earlier rows are not counted.
+// inFuture is the condition that counted_to is far in the future: a clock was ahead, or an attacker wrote it. Count then
+// sets counted_to to the end of its count, and does not count earlier rows.
 const inFuture = `counted_to > now() + interval '1 hour'`
 
-// countUntilSQL returns the time up to which Count counts, $1 seconds ago, or no row if less than $2 more seconds are uncounted.
+// countUntilSQL returns the time up to which Count counts: $1 seconds ago. It returns no row if less than $2 seconds
+// before that time are uncounted.
 const countUntilSQL = `
 select now() - make_interval(secs => $1::float8) from overview_counted
 where counted_to < now() - make_interval(secs => $1::float8 + $2::float8) or ` + inFuture
 
-// lockCountedToSQL locks and returns counted_to. It returns no row if another process counts, or has counted up to $1.
+// lockCountedToSQL locks and returns counted_to, but at most $1. It returns no row if another process is counting, or if
+// all time up to $1 is counted.
 const lockCountedToSQL = `
 select least(counted_to, $1::timestamptz) from overview_counted where counted_to < $1::timestamptz or ` + inFuture + ` for update skip locked`
 
 const setCountedToSQL = `update overview_counted set counted_to = $1::timestamptz`
 
-// bounds is Bounds in SQL; a test compares them.
+// bounds is Bounds in SQL. A test checks that both are equal.
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
-// addCountsSQL adds the rows from $1 on and before $2 to the counters. $3 and $4 are the first ids of these times. $5 limits
-// the names. class is the class of name: 0 a queue, 1 an app, 2 empty. kind and key are those of overview_totals. Of the
-// reasons, 5 is expired and 6 cancelled.
+// addCountsSQL adds rows to the counters: those with a time from $1 on and before $2. $3 and $4 are the first ids of these
+// times. $5 limits the number of names. class says what name is: 0 a queue, 1 an app, 2 empty. kind and key are the columns
+// of overview_totals. The reasons 5 and 6 are expired and cancelled.
 const addCountsSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
@@ -144,7 +146,7 @@ on conflict (since, queue) do update set submitted = least(t.submitted, 10000000
 const (
 	forgetThroughputSQL = `delete from overview_throughput where since < now() - interval '1 day'`
 
-	// forgetNamesSQL removes the counters of names that were not counted for 30 days.
+	// forgetNamesSQL removes the counters of names for which nothing was counted in the last 30 days.
 	forgetNamesSQL = `
 with gone as materialized (
     select key, name from overview_totals where kind = 0 and counted_at < now() - interval '30 days'
@@ -153,8 +155,8 @@ delete from overview_totals t using gone
 where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 and t.kind between 1 and 6 or gone.key = 1 and t.kind >= 8)`
 )
 
-// Count adds the rows until lag ago to the counters, unless less than countEvery is uncounted. Any number of calls may
-// run at once.
+// Count adds the rows that are older than lag to the counters. It does nothing if the uncounted time is shorter than both
+// countEvery and lag. Any number of calls may run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)
@@ -162,7 +164,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
-	for span := time.Duration(0); err == nil; { // 0 = all time that is left
+	for span := time.Duration(0); err == nil; { // 0 = all the uncounted time
 		var tried time.Duration
 		tried, err = st.countPart(ctx, end, span)
 		if store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart {
@@ -174,7 +176,8 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	return store.Wrap("count for the overview", err)
 }
 
-// countPart counts the first part of the time until end, at most span, and returns the length of that part; 0 = no time is left.
+// countPart counts the first part of the uncounted time before end. A span above 0 is the longest length of the part.
+// countPart returns the length of the part. It returns 0 if no uncounted time is left or another process is counting.
 func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var from time.Time
@@ -252,7 +255,7 @@ func (c counter) addToWebhooks(w *Webhooks) {
 	}
 }
 
-// The states of webhook_deliveries that are final.
+// The final states of webhook_deliveries.
 const (
 	deliveryDone   = 1
 	deliveryFailed = 2

@@ -16,17 +16,17 @@ import (
 const (
 	maxRows   = 100_000   // the most rows counted for one queue and state, and for any other number
 	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues
-	minRows   = 1000      // the least part of totalRows that a queue gets
+	minRows   = 1000      // the smallest part of totalRows that a queue gets
 	maxQueues = 1000      // queues whose tasks are counted
 	maxAlerts = 100
 )
 
-// overviewPlanSQL makes the statements use indexes, whatever statistics the tables have.
+// overviewPlanSQL makes the statements use indexes, even if the statistics of the tables are wrong.
 const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
-// countStateSQL counts the tasks with the state $1: of each queue at most $2, and fewer if there are very many queues. It
-// finds the next queue by one probe of the index.
+// countStateSQL counts the tasks with the state $1. Of each queue it counts at most $2 tasks, and fewer if there are very
+// many queues. It counts at most $3 queues, and finds each queue by one probe of the index.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -44,7 +44,7 @@ from queues q cross join per_queue cross join lateral (
     from (select retry_count, updated_at from task_live l where l.state = $1::smallint and l.queue = q.queue limit max_rows + 1) l
 ) c`
 
-// countLeasesSQL counts leases, at most $1, by queue and by app.
+// countLeasesSQL counts at most $1 leases, by queue and by app. It returns at most $2 queues and apps, the largest first.
 const countLeasesSQL = `
 select coalesce(queue, ''), coalesce(app_id, ''), grouping(queue) = 0, count(*), extract(epoch from now() - min(updated_at))::float8, max(updated_at)
 from (select queue, app_id, updated_at from task_live where state = 2 order by due_at limit $1::bigint) l
@@ -59,7 +59,7 @@ where until is null or until > now() order by queue limit $1::bigint`
 const openAlertsSQL = `
 select id, since, kind, queue, value, threshold from alerts where cleared_at is null order by since desc limit $1::bigint`
 
-// overviewOtherSQL returns what does not belong to a queue. Counts stop at $1, except those of webhook endpoints.
+// overviewOtherSQL returns what does not belong to a queue. Counts stop at $1, except the counts of webhook endpoints.
 const overviewOtherSQL = `
 select now(), (select counted_to from overview_counted),
     array(select stream from stream_pauses where failures > 0 order by stream),
@@ -85,7 +85,8 @@ select count(*) filter (where next_at <= now()), count(*) filter (where next_at 
     coalesce(extract(epoch from now() - min(next_at) filter (where next_at <= now()))::float8, 0)
 from (select next_at, attempts from webhook_deliveries where state = 0 limit $1::bigint) d`
 
-// totalsSQL returns the counters of the queues in $1 and of the apps in $2, and under the empty name the sums of all others.
+// totalsSQL returns the counters of the queues in $1 and of the apps in $2. Under the empty name, it returns the sums for
+// all other queues and for all other apps.
 const totalsSQL = `
 select kind, key, case when name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
     least(sum(n), 1000000000000000000)::bigint, least(sum(seconds), 1e15), max(last_at)
@@ -260,7 +261,8 @@ func (r *reader) addNames(rows pgx.Rows) error {
 	})
 }
 
-// chooseNames puts the queues and senders that are shown by name into the snapshot, and the sums of the others.
+// chooseNames puts the queues and senders that are shown by name into the snapshot, and the sums of all other queues and
+// senders.
 func (r *reader) chooseNames() {
 	s := &r.snapshot
 	live := func(name string) int { return r.queues[name].Live().N }
@@ -285,7 +287,8 @@ func (r *reader) chooseNames() {
 	}
 }
 
-// choose returns at most MaxNames names to show, in alphabetical order: those with counters, and as many of the largest others as fit.
+// choose returns at most MaxNames names to show, in alphabetical order: the names with counters, and if fewer than MaxNames
+// have counters, the largest of the other names.
 func choose[T any](withCounters []string, live map[string]*T, size func(name string) int) []string {
 	others := slices.Collect(maps.Keys(live))
 	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(withCounters, name) })
@@ -350,7 +353,7 @@ func (q *Queue) addThroughput(first time.Time, t Throughput) {
 	q.Throughput[i] = t
 }
 
-// limited returns the Count of n rows if counting stops at maxRows+1.
+// limited returns the Count for n rows. n is from a query that stops counting at maxRows+1.
 func limited(n int) Count { return Count{min(n, maxRows), n > maxRows} }
 
 func seconds(s float64) time.Duration { return time.Duration(max(s, 0) * float64(time.Second)) }

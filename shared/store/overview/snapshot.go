@@ -6,31 +6,31 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MaxNames limits how many queues, and how many sender apps, are shown by their names. Callers choose
-// these names, so there may be very many.
+// MaxNames limits how many queues, and how many sender apps, are shown by name. Callers choose
+// these names, so there may be very many names.
 const MaxNames = 200
 
 const (
 	interval  = 5 * time.Minute // the length of one Throughput
-	Intervals = 72              // how many of them a Queue has: 6 hours
+	Intervals = 72              // how many Throughputs a Queue has, together 6 hours
 )
 
-// Bounds are the upper bounds of the buckets of a Histogram, in seconds. The last bucket has none.
+// Bounds are the upper bounds of the buckets of a Histogram, in seconds. The last bucket has no upper bound.
 var Bounds = [...]float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400}
 
 // Snapshot is the state of all queues, senders, webhooks and messages of all callers, at one instant.
 type Snapshot struct {
 	At        time.Time // by the clock of the database
-	CountedTo time.Time // the end of Totals and Throughput, about a minute before At
+	CountedTo time.Time // the time up to which Totals and Throughput are counted, about a minute before At
 
-	Queues      []Queue // by name; at most MaxNames, preferably those with counters
+	Queues      []Queue // sorted by name; at most MaxNames, first those with counters of their own
 	OtherQueues Queue   // the sum of all other queues, without a name
 	Senders     []Sender
 	OtherApps   Sender // the sum of all other apps, without a name
 
-	Alerts          []Alert  // open ones, newest first; at most 100
+	Alerts          []Alert  // open alerts, newest first; at most 100
 	PausedStreams   []string // streams of NATS that accepted nothing when they were last tried
-	PausedTemplates Count    // templates of subscribe messages that are paused for a caller
+	PausedTemplates Count    // pauses of a template of subscribe messages for one caller
 	DeadLetters     Count    // events that wait for an operator
 	Events          Backlog  // events of tasks and messages that wait to be published
 	Messages        Messages
@@ -43,49 +43,49 @@ type Count struct {
 	More bool // there are more than N
 }
 
-// Backlog is a number of waiting rows.
+// Backlog is a number of rows that wait.
 type Backlog struct {
 	Count
-	Oldest time.Duration // how long the oldest counted row has waited; 0 = none waits
+	Oldest time.Duration // how long the oldest counted row has waited; 0 = no row waits
 }
 
 // Queue is the state of the tasks of one queue.
 type Queue struct {
 	Name       string
-	Scheduled  Count   // wait for their send time, or for a retry
-	Pending    Backlog // wait for a sender
-	Retries    Count   // of Pending: were claimed before
-	Processing Backlog // claimed by a sender. Oldest is the time since the oldest claim began or was extended
-	Held       Backlog // wait for an operator, since it is unknown whether they were sent
+	Scheduled  Count   // tasks that wait for their send time, or for a retry
+	Pending    Backlog // tasks that wait for a sender
+	Retries    Count   // the tasks of Pending that were claimed before
+	Processing Backlog // claimed tasks. Oldest is the longest time since a claim began or was last extended
+	Held       Backlog // tasks that wait for an operator, since it is unknown whether they were sent
 	Pause      *Pause  // nil = not paused
 
 	Totals     Totals
-	Throughput []Throughput // of the last Intervals, oldest first; nil = nothing happened in them
+	Throughput []Throughput // the last Intervals, oldest first; nil = no task was submitted or finished in this time
 }
 
-// Live returns the tasks that are not finished.
+// Live returns the number of tasks that are not finished.
 func (q Queue) Live() Count {
 	return Count{}.add(q.Scheduled).add(q.Pending.Count).add(q.Processing.Count).add(q.Held.Count)
 }
 
-// Pause is the pause of a queue, whose tasks are not claimed.
+// Pause is the pause of a queue. The tasks of a paused queue are not claimed.
 type Pause struct {
 	Reason string
 	By     string // the operator or the function
-	Manual bool   // an operator paused it
+	Manual bool   // an operator paused the queue
 	Since  time.Time
 	Until  time.Time // zero = until an operator resumes the queue
 }
 
-// Totals are counters. They survive restarts and never become smaller, but are removed when nothing has
-// happened in the queue for 30 days.
+// Totals are counters of a queue. They survive restarts and never become smaller. They are removed if nothing was
+// counted for the queue in 30 days.
 type Totals struct {
 	Submitted     int64
 	Claims        int64 // of finished tasks; the claims of a task that finishes twice count twice
 	LeaseTimeouts int64
 	Succeeded     int64
 	Failed        map[task.Reason]int64 // including expired and cancelled tasks
-	Wait          Histogram             // of finished tasks: from submission, or the send time, to the first claim
+	Wait          Histogram             // of finished tasks that were claimed: from submission, or the send time, to the first claim
 	Duration      Histogram             // from submission, or the send time, to the result; without expired and cancelled tasks
 }
 
@@ -103,7 +103,7 @@ type Histogram struct {
 	Seconds float64                // sum
 }
 
-// Throughput counts the tasks of a queue within five minutes.
+// Throughput has the numbers of tasks that were submitted to a queue, succeeded and failed within five minutes.
 type Throughput struct {
 	Since                        time.Time
 	Submitted, Succeeded, Failed int64
@@ -111,13 +111,13 @@ type Throughput struct {
 
 // Sender is one sender app. Succeeded, Failed and Timeouts are counters like Totals.
 type Sender struct {
-	App        string // the app_id of its claims
-	Processing Count  // tasks that it has claimed and not reported
+	App        string // the app_id of the app's claims
+	Processing Count  // tasks that the app has claimed and not reported
 	Succeeded  int64  // reports of success
 	Failed     int64  // reports of failure, including those of tasks that were retried since
 	Timeouts   int64  // leases that expired
 	LastClaim  time.Time
-	LastReport time.Time // of a result; zero = never, or over 30 days ago
+	LastReport time.Time // of a result; zero = never, or before the app's counters were removed
 }
 
 // Alert is an open alert.
@@ -129,19 +129,19 @@ type Alert struct {
 
 // Messages are the reliable messages that are not final.
 type Messages struct {
-	Due          Backlog // to be sent, or sent again, now
-	StuckSending Count   // no send is left, and no stream or receiver accepted it
-	StuckSent    Count   // no send is left, and the receiver did not confirm it
+	Due          Backlog // messages that are due to be sent, or sent again
+	StuckSending Count   // messages with no send left that no stream or receiver accepted
+	StuckSent    Count   // messages with no send left that were sent, but not confirmed by the receiver
 }
 
 // Webhooks are the deliveries to endpoints and callbacks. Delivered and Failed are counters like Totals.
 type Webhooks struct {
 	Due       Backlog // deliveries that are due now
-	Retrying  Count   // deliveries that failed and are tried again later
+	Retrying  Count   // deliveries that failed and will be tried again later
 	Failing   int     // endpoints to which nothing was delivered since their last failure
-	Disabled  int     // endpoints, by an operator or because of their responses
+	Disabled  int     // endpoints that are disabled, by an operator or because of their responses
 	Delivered int64
-	Failed    int64 // after all their attempts
+	Failed    int64 // deliveries that failed for good
 }
 
 func (c Count) add(other Count) Count { return Count{c.N + other.N, c.More || other.More} }

@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timed selects the tasks that have no lease and become due: scheduled tasks, pending tasks with an expiry, and held tasks
-// with one.
+// timed selects the tasks that have no lease and become due: scheduled tasks, and pending tasks with an expiry. Held tasks
+// have no due_at.
 const timed = `state <> 2 and due_at is not null`
 
 // lockDueSQL locks due tasks: up to $1 tasks of queue $2, an equal part of $1 tasks of each other queue, and
