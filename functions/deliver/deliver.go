@@ -3,16 +3,17 @@
 //
 //	POST /events/deliver
 //
-// It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Any call claims due
-// deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its deliveries are posted
-// again when their leases end, with the same webhook-id. The concurrent posts to each destination are limited, and each account
-// has at most a quarter of all, so that a slow receiver does not delay others for long. A chat robot receives a text instead of
-// the event. The text is signed as the robot's vendor defines, if the robot has a secret.
+// A call with the event of a task, an endpoint or an alert records the event once for each endpoint that subscribes to it. A call
+// with a tick claims due deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its
+// deliveries are posted again when their leases end, with the same webhook-id. The concurrent posts to each destination are
+// limited, and each account has at most a quarter of all posts. So a slow receiver does not delay other receivers for long. A
+// chat robot receives a text instead of the event. If the robot has a secret, the text is signed as the robot's vendor defines.
 //
-// It also removes old messages from the streams, and raises and clears the alerts of streams that are nearly full.
+// deliver also removes old messages from the streams, and raises and clears the alerts of streams that are nearly full.
 //
-// If messages are delivered before they are saved, it also receives batches of accepted messages and publishes them. Publishing
-// must not wait for Postgres: deliver publishes the time of a delivery as an event, and records it when it receives that event.
+// If messages are delivered before they are saved, deliver also receives batches of accepted messages and publishes the messages.
+// Publishing must not wait for Postgres. So deliver publishes the time of the delivery as an event, and records the time in
+// Postgres when deliver receives that event.
 package deliver
 
 import (
@@ -58,8 +59,8 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	return d.event, d.batch
 }
 
-// event publishes an accepted message, or records an event that endpoints can subscribe to. For any other event, such as a tick,
-// it posts what is due.
+// event publishes an accepted message, records the time of a delivery, or records an event that endpoints can subscribe to. If the
+// event is of another type, such as a tick, event posts what is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
@@ -77,7 +78,7 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	return d.deliver(ctx, c)
 }
 
-// batch records the events that endpoints can subscribe to, and publishes the accepted messages.
+// batch records delivery times and the events that endpoints can subscribe to, and publishes the accepted messages.
 func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted, toRecord []streamevent.Event
 	for i := range events {
@@ -93,7 +94,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 		}
 	}
 	refused, err := d.record(ctx, toRecord)
-	for i, reason := range refused { // none after an error
+	for i, reason := range refused { // nil after an error
 		err = errors.Join(err, d.buryPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
 	}
 	if err != nil || len(accepted) == 0 {
@@ -103,7 +104,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 }
 
 // buryPoison stores the event as a dead letter if err is poison: no retry can succeed, and a retry would repeat the rest of the
-// batch. It returns any other err.
+// batch. If err is not poison, buryPoison returns err.
 func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
 	reason := fn.PoisonIn(err)
 	if reason == nil {
@@ -127,8 +128,8 @@ func isSubscribable(eventType string) bool {
 		(strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
-// record stores a delivery of each event for each endpoint that subscribes to it. refused has the reason for each event that can
-// never be recorded, by index. It is nil after an error.
+// record stores a delivery of each event for each endpoint that subscribes to it. If an event can never be recorded, refused has
+// the reason under the index of the event. After an error refused is nil.
 func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
@@ -179,7 +180,7 @@ func (d *deliverer) recordEach(ctx context.Context, events []streamevent.Event) 
 	return refused, nil
 }
 
-// maxEventText limits the id and the type of an event, in bytes each. The relay's events have shorter ones.
+// maxEventText limits the id and the type of an event, in bytes each. Those of the relay's events are shorter.
 const maxEventText = 255
 
 func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err error) {
@@ -204,13 +205,14 @@ func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 	return webhooks.RecordedEvent{ID: e.ID, Kind: kindOf(e.Type), Type: e.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
-// deliver posts everything that is due, and schedules the next call.
+// deliver posts everything that is due, schedules the next call, and removes old messages from the streams if a trim is due.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	next, due, err := d.webhookStore.NextDelivery(ctx)
 	if err == nil && due {
 		var started bool
 		if started, err = d.post(ctx, c); !started {
-			// The call that is posting schedules an earlier wake-up, unless its process dies.
+			// Another call of this process is posting, and schedules an earlier wake-up. This later wake-up is needed if the
+			// process dies.
 			d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 		}
 		if err != nil || !started {
@@ -228,8 +230,8 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	return d.trim(ctx, c)
 }
 
-// post posts what is due, webhooks and messages concurrently. If another call of this process is posting, started is false, and
-// that call claims again.
+// post posts what is due, webhooks and messages concurrently. If another call of this process is claiming webhooks or messages,
+// started is false, and that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()
 	until := deadline.Add(-d.cfg.Timeout - settleTime)

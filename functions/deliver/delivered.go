@@ -17,7 +17,7 @@ import (
 )
 
 // deliveredType is the type of an event with the time when messages were delivered before they were saved. publishDelivered
-// publishes the event, and recordDelivered records it later.
+// publishes the event, and recordDelivered records the time later.
 const deliveredType = "sendonce.message.delivered.v1"
 
 type deliveredData struct {
@@ -30,7 +30,7 @@ type deliveredMessage struct {
 	Fingerprint string  `json:"fp"`
 }
 
-// publishDelivered publishes the time of a delivery. If it fails, the messages get a later time: that of the relay's send.
+// publishDelivered publishes the time of a delivery. If that fails, the messages get a later time: when the relay sends them.
 func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
 	if len(messages) == 0 {
 		return

@@ -26,9 +26,9 @@ type deliverer struct {
 	messagesInFlight *workInFlight[urlMessage]
 
 	changes       loglimit.ByKey[endpointState] // limits the log lines about changes of endpoints
-	nonPublic     loglimit.ByKey[string]        // limits those about hosts without a public address
-	unsignedPosts loglimit.ByKey[secretOwner]   // limits those about posts that cannot be signed
-	recordedBytes atomic.Int64                  // of events since the last trim by trimEventsIfNeeded
+	nonPublic     loglimit.ByKey[string]        // limits the log lines about hosts without a public address
+	unsignedPosts loglimit.ByKey[secretOwner]   // limits the log lines about posts that cannot be signed
+	recordedBytes atomic.Int64                  // bytes of events that were recorded since the last trim by trimEventsIfNeeded
 }
 
 // endpointState is a state of an endpoint.
@@ -47,7 +47,7 @@ type urlMessage struct {
 // secretOwner identifies a signing secret.
 type secretOwner struct {
 	caller   int64
-	endpoint task.ID // zero for the caller's own secret, which signs its messages
+	endpoint task.ID // zero for the caller's own secret, which signs the caller's messages
 }
 
 func (d *deliverer) isDraining() bool {
@@ -66,11 +66,11 @@ func (d *deliverer) wakeAt(times []time.Time) {
 }
 
 // unsigned logs that a post cannot be signed, usually because an operator removed a key too early. It returns a cancelled
-// attempt: nothing was posted, and the work is claimed again when its lease ends. id is that of the message or the endpoint.
+// attempt: nothing was posted, and the work is claimed again when its lease ends. id is the id of the message or the endpoint.
 func (d *deliverer) unsigned(owner secretOwner, id task.ID, err error) attempt {
 	if unlogged, log := d.unsignedPosts.Next(owner); log {
 		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,
-			"do", "if a key is missing, add the one that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
+			"do", "if a key is missing, add the key with which the secret was encrypted to SENDONCE_ENCRYPTION_KEYS")
 	}
 	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be used; an operator must correct the settings"}
 }

@@ -13,12 +13,13 @@ import (
 	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
-// errNotPublic is shown to the caller that registered the URL. It is the same for a name that does not resolve: another error
-// would reveal which names exist in the internal network.
+// errNotPublic is shown to the caller that registered the URL, also if the host's name does not resolve: a different error would
+// reveal which names exist in the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard decides which addresses may be called: all addresses in the networks that the operator allows, also those of this host,
-// and all other public addresses that are not of this host. Services on this host might trust calls that come from this host.
+// guard decides which addresses may be called. In the networks that the operator allows, these are all addresses, also those of
+// this host. Elsewhere these are the public addresses, without those of this host: services on this host might trust calls that
+// come from this host.
 type guard struct {
 	allowed    config.Networks
 	interfaces func() ([]net.Addr, error) // net.InterfaceAddrs, except in tests

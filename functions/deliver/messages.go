@@ -37,7 +37,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			var toSettle []posted[urlMessage]
 			var results []messages.Posted // of toSettle
 			for _, p := range all {
-				if p.work.signing.Err != nil { // not posted; it is claimed again when its lease ends
+				if p.work.signing.Err != nil { // not posted: the message is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
@@ -90,7 +90,8 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	return claimed, nil
 }
 
-// result is the result of an attempt for a message. Every attempt uses a send, except one that this process cancelled.
+// result returns the result of an attempt for a message. An attempt that this process cancelled does not count as a send of the
+// message. Every other attempt does.
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":

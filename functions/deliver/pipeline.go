@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	maxInFlight   = 128                    // concurrent posts of all runs of a pipeline
+	maxInFlight   = 128                    // concurrent posts of all runs of a pipeline, in one process
 	claimInterval = time.Second            // how often a run that waits for slow receivers claims again
-	lockedPause   = 100 * time.Millisecond // until a result whose rows another transaction locks is settled again
-	leaseMargin   = 15 * time.Second       // added to the timeout of a post
+	lockedPause   = 100 * time.Millisecond // if another transaction has locked the rows of a result: the pause before the next try to settle the result
+	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post and this margin
 )
 
-// limits apply to each pipeline separately. All callers of an account together have at most a quarter of the posts, no matter
-// how many endpoints and hosts they use. All failing webhook endpoints together have at most a quarter, too.
+// limits apply to each pipeline of each process separately. All callers of an account together have at most a quarter of the
+// posts, no matter how many endpoints and hosts these callers use. All failing webhook endpoints together have at most a quarter,
+// too.
 var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
-// settleTime is reserved at the end of a call to settle posts.
+// settleTime is the time at the end of a call that is reserved for settling posts.
 const settleTime = 5 * time.Second
 
 func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }
@@ -28,19 +29,19 @@ func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }
 // pipeline claims, posts and settles one kind of work: webhooks, or messages to URLs.
 type pipeline[W any] struct {
 	inFlight *workInFlight[W]
-	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
+	claim    func(ctx context.Context, inFlight []W) ([]W, error) // the result and inFlight together have at most maxInFlight
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // the caller settles locked again
+	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked was not settled: the caller must try again
 }
 
 // runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the pipeline
 // is claiming, started is false and that run claims again.
 //
-// It stops claiming at the time until, after an error, when the caller has left, and when the process is draining. Then it
-// schedules another call of deliver, which continues to claim, and waits for its own posts.
+// A run stops claiming after the deadline until, after an error, when the caller has left, or when the process is draining. Then
+// the run schedules another call of deliver, which continues to claim. The run itself waits for its own posts.
 //
-// Claims and posts are cancelled at the deadline of ctx, but not when the caller leaves: if a trigger dies, the work that is
-// claimed must not wait for the end of its lease.
+// Claims and posts are cancelled at the deadline of ctx, but not when the caller leaves. Otherwise, if a trigger dies, the claimed
+// work would wait for the end of its lease.
 func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, started bool, err error) {
 	again, started := p.inFlight.start()
 	if !started {
@@ -67,8 +68,8 @@ func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pi
 // pipelineRun is the state of one run of a pipeline.
 type pipelineRun[W any] struct {
 	pipeline[W]
-	results   chan posted[W] // of its posts
-	posts     int            // started so far
+	results   chan posted[W] // of the posts of this run
+	posts     int            // posts started so far
 	unsettled int            // posts whose result is not settled
 }
 
@@ -87,8 +88,9 @@ func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 	return err
 }
 
-// settleResults stores a batch of results, even after the deadline of the call. It sends results whose rows are locked to
-// r.results again after lockedPause. After the deadline it drops them instead: their work is posted again when its lease ends.
+// settleResults stores a batch of results, even after the deadline of the call. If another transaction locks the rows of a result,
+// settleResults sends the result to r.results again after lockedPause. After the deadline settleResults drops such a result: its
+// work is posted again when the lease ends.
 func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) error {
 	if len(batch) == 0 {
 		return nil

@@ -26,7 +26,7 @@ const contentType = "application/cloudevents+json; charset=utf-8"
 const (
 	headerBytes  = 16 << 10 // limit for the response header; a longer one is a failure
 	excerptBytes = 4 << 10  // read from the response body for the excerpt
-	drainBytes   = 64 << 10 // read from the response body altogether; a connection is reused only after the whole body was read
+	drainBytes   = 64 << 10 // read from the response body altogether; the connection is reused only if this is the whole body
 	excerptRunes = 200      // length of the excerpt
 
 	idleConns        = 64
@@ -35,31 +35,32 @@ const (
 
 	maxRetryAfter = 24 * time.Hour
 
-	// lookupStep hides how long a lookup without a public address took, which could show whether an internal name exists.
+	// lookupStep rounds up the duration of an attempt if the host has no public address. The exact duration of the lookup could
+	// show whether an internal name exists.
 	lookupStep = 250 * time.Millisecond
 )
 
 // attempt is the result of one POST.
 type attempt struct {
-	at         time.Time // when it started, which is also the time in the signature
+	at         time.Time // when the attempt started; the time in the signature of a webhook
 	duration   time.Duration
 	status     int           // of the response; 0 = there was none
 	retryAfter time.Duration // of the response, at most 24 h; 0 = none
 	response   string        // the beginning of the response's body, printable
-	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted it
-	refused    bool          // the receiver refused it by the body of a 2xx response
-	cancelled  bool          // the context of the caller of post ended first: the endpoint did not fail
+	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted the POST
+	refused    bool          // the response is a 2xx whose body says that the receiver refused
+	cancelled  bool          // the context of the caller of post ended first, or nothing was posted (see unsigned): the receiver did not fail
 }
 
 // poster posts to URLs of callers. It is safe for concurrent use.
 type poster struct {
 	timeout      time.Duration
 	transport    *http.Transport
-	logNonPublic func(host string, cause error) // logs the cause of errNotPublic for an operator; may be nil
+	logNonPublic func(host string, cause error) // logs, for an operator, why an attempt ended with errNotPublic; may be nil
 }
 
-// newPoster returns a poster. The timeout limits each try, including reading the response. Connecting and the TLS handshake may
-// each take half of the timeout.
+// newPoster returns a poster. The timeout limits each attempt, including reading the response. Connecting may take at most half
+// of the timeout, and so may the TLS handshake.
 func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	dialer := &net.Dialer{Timeout: timeout / 2, ControlContext: newGuard(allowed).control}
 	return &poster{timeout: timeout, transport: &http.Transport{
@@ -79,12 +80,12 @@ type postRequest struct {
 	url, contentType string
 	body             []byte
 	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil = no signature
-	refusal          func(body []byte) string                // returns why a 2xx with this body is a failure, "" = it is none; nil = every 2xx is a success
+	refusal          func(body []byte) string                // returns why a 2xx response with this body is a failure, "" if the response is a success; nil = every 2xx is a success
 }
 
 const errBadURL = "the URL is not valid"
 
-// post sends one event as a CloudEvent. Each try of a delivery must use the same id.
+// post sends one event as a CloudEvent. Each attempt of a delivery must use the same id.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
 	return p.send(ctx, postRequest{url: url, contentType: contentType, body: body, sign: func(h http.Header, at time.Time) error {
 		return api.SignWebhook(h, id, at, body, secrets...)
@@ -110,8 +111,8 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 	}
 	req.Header.Set("User-Agent", "Sendonce")
 	req.Header.Set("Content-Type", out.contentType)
-	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Receivers
-	// deduplicate by webhook-id. A robot cannot, so its group may get the text twice.
+	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Webhook
+	// receivers deduplicate by webhook-id. A chat robot cannot deduplicate: its chat group may get the text twice.
 	req.Header["Idempotency-Key"] = nil
 	if out.sign != nil {
 		if err := out.sign(req.Header, a.at); err != nil {
@@ -119,7 +120,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 			return
 		}
 	}
-	res, err := p.transport.RoundTrip(req) // not a Client, which parses redirects even if it does not follow them
+	res, err := p.transport.RoundTrip(req) // no http.Client: it would parse redirects even if it did not follow them
 	switch {
 	case err == nil:
 		defer res.Body.Close()
@@ -163,7 +164,7 @@ func ended(ctx context.Context) bool {
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// readResponse stores the response. Its status is valid even if its body is incomplete.
+// readResponse stores the response. The status is valid even if the body is incomplete.
 func (a *attempt) readResponse(res *http.Response, refusal func(body []byte) string) {
 	a.status = res.StatusCode
 	a.retryAfter = retry.After(res.Header, time.Now(), maxRetryAfter)
@@ -227,8 +228,8 @@ func describeProtocolError(err error) string {
 	return withoutQuotes(cause)
 }
 
-// withoutQuotes removes the receiver's text that an error of Go's libraries quotes, such as "x" in `bad Content-Length "x"`:
-// errors are logged.
+// withoutQuotes removes the receiver's text from an error of Go's libraries, such as "x" from `bad Content-Length "x"`. Errors
+// are logged, and the log must not contain the receiver's text.
 func withoutQuotes(cause string) string {
 	for _, before := range []string{`"`, "malformed MIME header"} {
 		if start, quoted, ok := strings.Cut(cause, before); ok && quoted != "" {

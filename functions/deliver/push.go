@@ -12,16 +12,16 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-// maxPushAge limits the age of messages that push publishes. The stream might not deduplicate an older message that the relay
-// has published.
+// maxPushAge limits the age of messages that push publishes. The relay may have published an older message so long ago that the
+// stream does not detect the duplicate.
 const maxPushAge = time.Minute
 
-// pushTimeout limits how long a batch waits for a subject without a stream. The next batch waits for the end of this one.
+// pushTimeout limits how long a batch waits for a subject without a stream. Meanwhile the next batch waits, too.
 const pushTimeout = 2 * time.Second
 
-// push publishes accepted messages to their receivers before they are saved, in their order. The relay publishes each again
-// after it is saved, with the same MsgID, by which the stream deduplicates. So a message that push cannot publish is only sent
-// later. Messages to URLs wait until they are saved.
+// push publishes accepted messages to their receivers, in order, before the messages are saved. After a message is saved, the
+// relay publishes it again with the same MsgID, by which the stream deduplicates. So if push cannot publish a message, the message
+// is only sent later. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // of accepted

@@ -10,12 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robotKind is a kind of chat robot. Each kind has its own JSON for a text, and most return 200 even if they refuse the text.
+// robotKind is a kind of chat robot. Each kind has its own JSON for a text. Most robots return 200 even if they refuse the text.
 type robotKind struct {
 	body    func(text string) map[string]any
 	refusal func(body []byte) string // as in postRequest
 
-	// sign adds a signature to the body, or to the URL, and returns the URL; nil: robots of this kind accept no signature.
+	// sign adds a signature to the body, or to the URL, and returns the URL; nil = robots of this kind accept no signature.
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
 }
 
@@ -36,10 +36,10 @@ func feishuText(text string) map[string]any {
 	return map[string]any{"msg_type": "text", "content": map[string]string{"text": text}}
 }
 
-// notRobot is the error for a 2xx response without a robot's code, such as a login page.
+// notRobot is the error for a 2xx response without the result code of a robot, such as a login page.
 const notRobot = "the response is not that of such a robot: check the URL and the format"
 
-// errcodeRefusal reads the response of DingTalk and WeCom.
+// errcodeRefusal is the refusal function for DingTalk and WeCom.
 func errcodeRefusal(body []byte) string {
 	var response struct {
 		Code *int64 `json:"errcode"`
@@ -50,8 +50,8 @@ func errcodeRefusal(body []byte) string {
 	return refusedWith("errcode", *response.Code)
 }
 
-// feishuRefusal reads the response of Feishu and Lark. Older installations return a StatusCode instead of a code if they accept
-// the text.
+// feishuRefusal is the refusal function for Feishu and Lark. If an older installation accepts the text, its response has a
+// StatusCode instead of a code.
 func feishuRefusal(body []byte) string {
 	var response struct {
 		Code   *int64 `json:"code"`
@@ -69,8 +69,8 @@ func feishuRefusal(body []byte) string {
 	return notRobot
 }
 
-// refusedWith returns the error for a code, or "" for 0. It leaves out the robot's text, because errors are logged; the try has
-// that text as its response.
+// refusedWith returns the error for a code, or "" for 0. The error does not contain the robot's text, because errors are logged.
+// The caller that registered the URL finds that text in the response of the attempt.
 func refusedWith(name string, code int64) string {
 	if code == 0 {
 		return ""

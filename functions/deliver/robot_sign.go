@@ -23,8 +23,8 @@ func signDingTalk(secret string, at time.Time, to string, _ map[string]any) (str
 	return u.String(), nil
 }
 
-// signFeishu adds the signature to the body. Feishu refuses timestamps that are more than an hour old. Feishu defines the
-// timestamp and the secret as the key, and signs an empty text.
+// signFeishu adds the signature to the body. Feishu refuses timestamps that are more than an hour old. As Feishu defines it, the
+// key of the HMAC is the timestamp and the secret, and the signed text is empty.
 func signFeishu(secret string, at time.Time, to string, body map[string]any) (string, error) {
 	timestamp := strconv.FormatInt(at.Unix(), 10)
 	body["timestamp"], body["sign"] = timestamp, hmacBase64(timestamp+"\n"+secret, "")

@@ -14,7 +14,8 @@ import (
 )
 
 // trim removes old messages from the streams of events, messages and users if a trim is due. If one stream cannot be trimmed,
-// the others are trimmed, and the next trim tries again. trim wakes the relay if a stream that refused messages has room again.
+// trim still trims the others, and the next trim tries again. trim wakes the relay if a stream that refused messages has room
+// again.
 func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
 		return nil
@@ -23,7 +24,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if err != nil || !due {
 		return err
 	}
-	failures := []error{d.checkStreamAlerts(ctx)} // before the trim, after which a stream may be too empty for an alert
+	failures := []error{d.checkStreamAlerts(ctx)} // before the trim: afterwards a stream may be too empty for an alert
 	var freed []string
 	record := func(stream string, removed int, err error) {
 		failures = append(failures, err)
@@ -84,8 +85,8 @@ func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	return err
 }
 
-// messageStates returns the states of those messages of ids that are not sent any more: Finished if confirmed or abandoned, Sent if
-// no confirmation is needed.
+// messageStates returns the states of the messages with these ids, without messages that may be sent again. The state is Finished
+// if the message is confirmed or abandoned, and Sent if it needs no confirmation.
 func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {

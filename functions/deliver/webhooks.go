@@ -63,8 +63,9 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	}
 }
 
-// logChange logs when an endpoint begins to fail, recovers or is disabled, but not each try. `make run` shows these lines in its
-// terminal. An endpoint that fails and recovers again and again has at most one line a minute for each of these two states.
+// logChange logs when an endpoint begins to fail, recovers or is disabled, but not each attempt. `make run` shows these lines in
+// its terminal. If an endpoint fails and recovers again and again, it has at most one "fails" line and one "recovered" line a
+// minute.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.MaskNumbers(task.HostOf(c.URL)))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason

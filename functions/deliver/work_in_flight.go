@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-const maxRetryDelay = 10 * time.Second // limits the delay of the next run after runs that failed
+const maxRetryDelay = 10 * time.Second // limits the delay of the next run after failed runs
 
 // posted is a piece of work with the result of its post. id is the work's id in workInFlight.
 type posted[W any] struct {
@@ -18,8 +18,8 @@ type posted[W any] struct {
 	id int
 }
 
-// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one run claims at a time; others may still
-// wait for their posts.
+// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one run claims at a time; other runs may
+// still wait for their posts.
 type workInFlight[W any] struct {
 	mu       sync.Mutex
 	claiming bool          // a run is claiming
@@ -75,8 +75,8 @@ func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
 	return f.again, true
 }
 
-// stop ends the claiming, even if the run was signalled to claim again. It returns the delay after which the caller must wake
-// another run: the calls that signalled this one may have returned without an error, so nothing else wakes a run.
+// stop ends the claiming, even if the run was signalled to claim again. The caller must wake another run after wait, since nothing
+// else may wake a run: the calls that signalled this run may have returned without an error.
 func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
