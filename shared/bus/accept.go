@@ -60,23 +60,23 @@ const AcceptedType = "sendonce.message.accepted.v1"
 // Acceptance is a message to store until it is saved.
 type Acceptance struct {
 	Subject     string // from AcceptSubject; the stream stores one message per subject until Forget
-	Fingerprint string // distinguishes a repeated call from a different one with the same id
+	Fingerprint string // distinguishes a repeated call from a different call with the same id
 	Event       cloudevents.Event
 }
 
 // Accepted is the result of Accept.
 type Accepted struct {
 	Seq         uint64
-	Replayed    bool               // an earlier call stored it; this one changed nothing
+	Replayed    bool               // an earlier call stored the message; this call changed nothing
 	Fingerprint string             // of the first call
 	Event       *cloudevents.Event // of the first call; nil unless Replayed
 }
 
-// Accept stores a message unless its subject has one already. A nil error means that the stream has a
-// message for the subject: this one, or that of an earlier call (Replayed), whose fingerprint the
-// caller must compare. ErrUnavailable means that the broker did not reply or is full; the message may be
-// stored nevertheless, and the call may be repeated. ErrRefused means that repeating does not help. Accept
-// returns within 2 s.
+// Accept stores a message unless the stream already has a message for the subject. A nil error means that the
+// stream has a message for the subject: this message, or the message of an earlier call (Replayed). Then the
+// caller must compare the fingerprints. ErrUnavailable means that the broker did not reply or the stream is
+// full; the message may be stored nevertheless, and the call may be repeated. ErrRefused means that repeating
+// the call does not help. Accept returns within 2 s.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -151,8 +151,8 @@ type AcceptedMessage struct {
 }
 
 // LookUp returns the message that was accepted under id, from any sender. It returns nil, nil if the
-// message was never accepted or was removed by Forget, and ErrUnavailable if that is unknown. LookUp
-// returns within 2 s, and takes equally long for known and unknown ids.
+// message was never accepted or was removed by Forget, ErrUnavailable if that is unknown, and ErrRefused if
+// id is invalid. LookUp returns within 2 s, and takes equally long for known and unknown ids.
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()

@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// forgetConcurrency bounds parallel deletions; each waits for the stream's replicas.
+// forgetConcurrency bounds parallel deletions. Each deletion waits for the stream's replicas.
 const forgetConcurrency = 16
 
-// AcceptedAt returns the messages with these sequence numbers, in their order, without messages that no
-// longer exist. It returns ErrUnavailable if a message cannot be read.
+// AcceptedAt returns the messages with these sequence numbers, in the order of seqs. It leaves out messages
+// that no longer exist or are not events. It returns ErrUnavailable if a message cannot be read.
 func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (messages []AcceptedMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, conn *Connection, _ jetstream.Stream) error {
 		for _, seq := range seqs {
@@ -41,9 +41,9 @@ type AcceptedEntry struct {
 	Seq uint64
 }
 
-// Forget deletes messages; a missing one is no error. Afterwards their subjects accept messages again, so
-// call Forget only for saved messages whose submissions can no longer be repeated. A consumer never
-// receives a message after Forget.
+// Forget deletes messages; a missing message is no error. Afterwards the subjects of the messages accept
+// messages again. So call Forget only for saved messages whose submissions can no longer be repeated. No
+// consumer receives a message after Forget has deleted it.
 func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		errs := make([]error, len(entries))
@@ -79,8 +79,9 @@ type StoredMessage struct {
 	Message *AcceptedMessage // nil if it was not written by Accept
 }
 
-// OldestAccepted returns the oldest messages, at most limit: those that are older than age and have a sequence
-// number of at most last. It returns ErrUnavailable if a message cannot be read.
+// OldestAccepted returns the messages that are older than age and have a sequence number of at most last. If
+// there are more than limit such messages, it returns the oldest. It returns ErrUnavailable if a message cannot
+// be read.
 func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration, limit int) (oldest []StoredMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		before := b.cfg.ago(age)
@@ -105,7 +106,7 @@ func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration
 	return oldest, err
 }
 
-// RemoveStored removes messages that OldestAccepted returned; a missing one is no error.
+// RemoveStored removes messages that OldestAccepted returned; a missing message is no error.
 func (b *Bus) RemoveStored(ctx context.Context, messages []StoredMessage) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		for _, m := range messages {
@@ -126,9 +127,9 @@ type AcceptState struct {
 	FirstSeq uint64
 	LastSeq  uint64
 
-	// Only of the consumers whose number of shards is Config.AcceptShards:
+	// Pending and SavedTo are only of the consumers whose number of shards is Config.AcceptShards.
 	Pending map[string]uint64 // by durable: messages that are not acknowledged, whether delivered or not
-	SavedTo uint64            // the function save has acknowledged everything up to here; 0 while one of its durables is missing
+	SavedTo uint64            // the function save has acknowledged everything up to this sequence number; 0 while a durable of save is missing
 }
 
 // AcceptState returns the state of the stream of accepted messages, or ErrUnavailable.

@@ -29,10 +29,10 @@ type Bus struct {
 
 	mu         sync.Mutex
 	closed     bool
-	background sync.WaitGroup       // Close waits for it; Add and Go only under mu
-	nc         *nats.Conn           // the newest; replaced when the client library closes it permanently
+	background sync.WaitGroup       // Close waits for these goroutines; Add and Go only under mu
+	nc         *nats.Conn           // replaced when the client library closes it permanently
 	current    *Connection          // nil while disconnected
-	connected  chan struct{}        // closed and replaced by each new connection
+	connected  chan struct{}        // each new connection closes this channel and replaces it
 	pending    map[string]int       // by subject: how many things became due since the last wake-up that was sent
 	scheduled  map[string]time.Time // by name of a schedule: until when the schedule is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
@@ -50,7 +50,7 @@ type wakeUp struct {
 }
 
 // FailedSends counts the failed attempts since Open to send a wake-up, a schedule or a caller notification.
-// Until Close the Bus tries again, in one outage for at most maxUnsent of them.
+// Until Close the Bus tries to send them again, but at most maxUnsent of them after one outage.
 func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0

@@ -6,8 +6,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// subjectCallers is a core subject: no stream stores it. A message is the name of a caller that was changed:
-// revoked, given a new token or other permissions.
+// subjectCallers is a core subject: no stream stores its messages. A message is the name of a caller that was
+// changed: revoked, or given a new token or other permissions.
 const subjectCallers = "notify.callers"
 
 // NotifyCaller publishes that a caller was changed, and returns when the server has received the message

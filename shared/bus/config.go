@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Config is the address of NATS and the sizes of its streams. A size or age of 0 means the default.
+// Config has the settings of the connection to NATS and of the streams. A size or age of 0 means the default.
 type Config struct {
 	URL             string        `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
 	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
@@ -43,7 +43,7 @@ func (c *Config) ago(age time.Duration) time.Time {
 	return c.Now().Add(-age)
 }
 
-// SettingError reports a setting with a wrong value, and what is accepted.
+// SettingError reports a setting with a wrong value, and which values are accepted.
 type SettingError struct{ Name, Message string }
 
 func (e *SettingError) Error() string { return e.Name + " " + e.Message }

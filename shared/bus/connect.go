@@ -30,8 +30,8 @@ func (b *Bus) start() {
 	})
 }
 
-// connect creates the client connection, which then reconnects by itself. It retries if the creation
-// fails, for example because a credentials file is unreadable.
+// connect creates the client connection, which then reconnects by itself. If the creation fails, for example
+// because a credentials file is unreadable, connect tries again.
 func (b *Bus) connect() {
 	defer b.markAttempted()
 	for {
@@ -186,7 +186,7 @@ func (b *Bus) onDisconnect(err error) {
 var ErrNotConnected = errors.New("not connected to NATS")
 
 // connection returns the current connection. It waits for the first attempt to connect, so that a
-// process that has just started does not report NATS as unavailable, and for no later one.
+// process that has just started does not report NATS as unavailable. It does not wait for later attempts.
 func (b *Bus) connection(ctx context.Context) (*Connection, error) {
 	if b == nil {
 		return nil, errors.New("NATS_URL is not set")

@@ -14,7 +14,7 @@ type Connection struct {
 	ctx               context.Context // cancelled when the connection is lost
 	end               context.CancelFunc
 	js                jetstream.JetStream
-	acceptStream      string // Accept publishes to this stream only, and fails if another stream has the subject
+	acceptStream      string // Accept publishes only to this stream: it fails if another stream has the subject
 	hasSchedules      bool   // the server supports message schedules
 	hasPriorityGroups bool
 	isStrict          bool // the server refuses requests with unknown fields, unless its settings say otherwise

@@ -13,7 +13,7 @@ import (
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
-// as an asynchronous error and never replies to the request, which would otherwise wait for its
+// as an asynchronous error and never replies to the request. Without denials the request would wait for its
 // timeout.
 type denials struct {
 	mu       sync.Mutex

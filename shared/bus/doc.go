@@ -7,7 +7,7 @@
 // published event is only in EVENTS until the function deliver has recorded its webhooks.
 //
 // While NATS is unavailable, polling still processes tasks, wake-ups are sent later, and Publish
-// returns ErrUnavailable. A nil *Bus does the same, but never sends a wake-up.
+// returns ErrUnavailable. A nil *Bus behaves in the same way, but never sends a wake-up.
 //
 // # Streams
 //
@@ -18,99 +18,105 @@
 //	DEADLETTERS  dlq.>            events that a function refused
 //	ACCEPTED     acc.>            messages whose senders were promised that they will be saved
 //
-// WAKE keeps one message per subject, the newest. A wake-up of a queue (wake.queue.*) reaches only
-// the processes that run now. WAKE stores wake.queue.wechat too, since a function sends the tasks
-// of that queue. No stream stores notify.callers, which carries the name of a changed caller.
+// WAKE keeps one message per subject, the newest. A wake-up of a queue (wake.queue.*) is not stored
+// and reaches only the processes that run now. Only wake.queue.wechat is stored in WAKE, since a
+// function sends the tasks of that queue. No stream stores notify.callers, which carries the name of
+// a changed caller.
 //
-// ACCEPTED stores one message per subject, which ends with the id of the message. It refuses
-// another message of the subject, without any time window, until Forget removes the first.
+// ACCEPTED stores one message per subject. The subject ends with the id of the message. ACCEPTED
+// refuses another message of the subject, without any time window, until Forget removes the first
+// message.
 //
 // The other streams deduplicate messages by Nats-Msg-Id. After a restart a stream has only the ids
 // of the messages that it still stores. So these streams keep acknowledged messages (limits
-// retention), and when full they refuse new messages (DiscardNew) instead of dropping old ones. The
-// receiver's inbox detects duplicates outside of the window.
+// retention). A full stream refuses new messages (DiscardNew) instead of dropping old messages; in
+// USERS only a full inbox drops its oldest message. The receiver's inbox detects duplicates outside
+// of the window.
 //
-// The function deliver calls TrimEvents, TrimMessages and TrimUsers, so that these streams do not
-// become full: every five minutes, every minute while a stream has an alert, and within 15 s after
-// a stream has refused a message. It also calls TrimEvents whenever one of its processes has
-// recorded events of a sixteenth of the size of EVENTS.
+// The function deliver calls TrimEvents, TrimMessages and TrimUsers, so that EVENTS, MESSAGES and
+// USERS do not become full: every five minutes, every minute while a stream has an alert, and within
+// 15 s after a stream has refused a message. A process of deliver also calls TrimEvents each time it
+// has recorded events of a sixteenth of the size of EVENTS.
 //
-// Ensure creates missing streams and changes existing ones to match the settings, also where
+// Ensure creates missing streams and changes existing streams to match the settings, also where
 // an operator has changed a limit. It removes sources, mirrors, republishing and subject
 // transforms, with a warning. Only added subjects, a higher number of replicas and allowed
 // message schedules stay. If NATS refuses to change a field (storage, a size for which there is no
 // room), Ensure reports the field with a remedy, and the stream is used as it is. A smaller size
-// never removes messages from a stream with DiscardNew: it is applied once the messages need at
-// most half of it. A lower age limit removes older messages.
+// never removes messages from a stream with DiscardNew: Ensure applies the smaller size once the
+// messages need at most half of it. A lower age limit removes older messages.
 //
-// Streams are independent. If one cannot be created, only its routes and the publishing to it stop.
+// Streams are independent. If a stream cannot be created, only its routes and publishing to it stop.
 //
 // # Users
 //
-// If NATS has users, each component is one of them. Users lists their permissions, and
+// If NATS has users, each component has its own user. Users lists the permissions, and
 // ServerConfig turns them into a server configuration. Only the trigger creates and
-// changes streams, because their creator also chooses sources and republishing. For
-// others a missing stream is unavailable until the trigger has created it, within 10 s.
+// changes streams, because the creator of a stream also chooses its sources and republishing.
+// For other users a missing stream is unavailable until the trigger has created it, within 10 s.
 // Reply subjects begin with _INBOX.<user>, so users cannot read each other's replies.
 //
 // NATS does not check reply subjects: a request, also one of the JetStream API, and a
 // push consumer may name any subject as its reply subject. Therefore
 //
 //   - a receiver has its own account, in which our subjects do not exist. The account imports
-//     three subjects: its consumer's state, fetching from it and acknowledging. An
-//     operator creates the consumer, whose filter is the grant;
+//     three subjects: reading the state of the receiver's consumer, fetching from the consumer,
+//     and acknowledging. An operator creates the consumer. Its filter says which subjects the
+//     receiver may read;
 //   - streams do not allow direct gets, and functions may neither fetch from consumers nor
 //     create them. The reply to a fetch is stored data, or is empty, and an empty message is a
 //     valid request to delete or purge a stream. The trigger reads the headers by which deliver
 //     trims streams, and sends them to reply subjects only (headers.go);
 //   - all other replies are JSON with fields that no request has. Servers from 2.12 on
-//     refuse them as requests, unless their settings say strict: false. With older servers
-//     no message is accepted before it is saved.
+//     refuse such JSON as a request, unless the settings of the server say strict: false. With
+//     older servers no message is accepted before it is saved.
 //
 // deliver may purge EVENTS, MESSAGES and USERS, and save may purge the stream of accepted
 // messages: that is their work. The trigger may create and change all streams, and read all
-// but DEADLETTERS.
+// streams except DEADLETTERS.
 //
 // NATS does not reply to a denied request. The Bus detects the denial by the asynchronous
-// error. Publish then returns ErrRefused if no stream of ours has the subject, else
-// ErrStreamUnavailable until the permissions are corrected.
+// error. Then Publish returns ErrRefused if no stream of ours has the subject. Otherwise Publish
+// returns ErrStreamUnavailable until the permissions are corrected.
 //
 // # Publishing
 //
-// There are three outcomes: stored; refused, if repeating does not help; unavailable, if
-// it may help. A message that gets no reply is refused only if no stream has its subject.
-// ErrUnavailable has a scope: ErrSubjectUnavailable is one subject at its own limit,
-// ErrStreamUnavailable one stream that is full, has no leader or does not reply, and any
-// other ErrUnavailable the broker. Other subjects and streams need not wait.
+// There are three outcomes: stored; refused, if publishing again does not help; unavailable, if
+// publishing again may help. A message that gets no reply is refused only if no stream has its
+// subject. ErrUnavailable has a scope. ErrSubjectUnavailable means one subject, which is at its own
+// limit. ErrStreamUnavailable means one stream, which is full, has no leader or does not reply. Any
+// other ErrUnavailable means the broker. Messages outside of the scope need not wait.
 //
 // # Accepting
 //
 // Accept returns nil only when the stream has a message for the subject. The server
 // returns code 10077 both for a subject with a message and for a full stream, so
 // Accept looks the message up, and waits while a message is still being replicated. Lookups
-// ask the leader: a replica that lags behind would report an accepted message as missing, and
-// its sender would send it again as another message.
+// ask the leader. A replica that lags behind would report an accepted message as missing, and
+// then the sender would send the message again as another message.
 //
-// A subject contains one of 64 slots, a hash of the sender. A shard is a set of slots. Each
-// number of shards has its own durables, which begin at the start of the stream. So each
-// durable has seen all earlier messages of its senders, and triggers with different numbers
+// Each subject of ACCEPTED contains a slot: a hash of the sender, one of 64. A shard is a set of
+// slots. Each number of shards has its own durables, which begin at the start of the stream. So
+// each durable has seen all earlier messages of its senders, and triggers with different numbers
 // of shards may run at once.
 //
 // # Time
 //
 // The process that writes a due time also publishes a message schedule (a message that NATS
-// publishes at a given time) for the time bucket of the due time. So no process must stay up until
-// then. Publishing a schedule of the same bucket again replaces it. Buckets are a second
-// within a minute, ten seconds within an hour, a minute within a day and an hour within 31 days;
-// later times are not scheduled. So a subject has at most 2,614 schedules, and WAKE has room for
-// several times that: it never evicts a schedule or a wake-up.
+// publishes at a given time) for the time bucket of the due time. So the work does not depend on
+// that process until the due time. A schedule replaces an earlier schedule of the same bucket. A
+// bucket is a second long if the due time is within a minute, ten seconds within an hour, a minute
+// within a day and an hour within 31 days. Later due times are not scheduled. So a subject has at
+// most 2,614 schedules. WAKE has room for several times as many, so it never evicts a schedule or
+// a wake-up.
 //
 // The clocks of NATS, the functions and Postgres may differ. After an early wake-up nothing
-// is due yet, and the schedule has been removed: the woken function calls WakeAgainAt, which
-// always publishes. For the same reason, and because a schedule may be lost, a process
-// publishes a schedule again after half of the time left, and after five minutes at most.
+// is due yet, and the schedule has been removed. So the woken function calls WakeAgainAt, which
+// publishes the schedule again. For the same reason, and because a schedule may be lost, WakeAt
+// publishes a schedule that this process has published before, if half of the time that was left
+// then, or five minutes, have passed.
 //
 // Wake-ups that could not be sent are sent after the next connect, unless their process has ended
-// by then. So on each connect the trigger wakes every function that has a safety tick. Safety
+// meanwhile. So on each connect the trigger wakes every function that has a safety tick. Safety
 // ticks cover all other losses.
 package bus

@@ -19,17 +19,17 @@ import (
 // stream in memory, survives nothing.
 type Durability uint8
 
-// The levels of a stream. Neither DurableHost nor DurableReplicated covers the other. The operator must
-// place replicas on different hosts.
+// The levels of a stream. DurableHost does not cover DurableReplicated, nor does DurableReplicated cover
+// DurableHost. The operator must place replicas on different hosts.
 const (
 	DurableProcess        Durability = 1                               // survives the death of any process
-	DurableHost           Durability = DurableProcess | 2              // survives that and a power loss
-	DurableReplicated     Durability = DurableProcess | 4              // survives that and the loss of a host with its disk, but no power loss of all hosts
-	DurableReplicatedHost Durability = DurableHost | DurableReplicated // survives all of these
+	DurableHost           Durability = DurableProcess | 2              // also survives a power loss
+	DurableReplicated     Durability = DurableProcess | 4              // also survives the loss of a host with its disk, but no power loss of all hosts
+	DurableReplicatedHost Durability = DurableHost | DurableReplicated // survives all of these losses
 )
 
 const (
-	quorumReplicas = 3 // with two, losing one stops the stream
+	quorumReplicas = 3 // a stream with two replicas stops if one is lost
 	monitorTimeout = time.Second
 	monitorLimit   = 1 << 20 // bytes of a reply
 )
@@ -130,7 +130,7 @@ func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 }
 
 // syncingServers returns the names of the servers that report that they sync every write. The error joins
-// the errors of the monitors; the result is complete for the other monitors.
+// the errors of the monitors that failed; the result has the servers of the other monitors.
 func syncingServers(ctx context.Context, monitors string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()

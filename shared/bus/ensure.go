@@ -20,11 +20,11 @@ type Difference struct {
 	Stream         string // or stream/durable
 	Field          string // its name in the nats command line tool
 	Actual, Wanted string
-	Refused        string // why it was not changed; "" for a consumer, which is never changed
+	Refused        string // why the value was not changed; "" for a consumer, which is never changed
 	Remedy         string // what an operator can do; "" if unknown
 }
 
-// MismatchError lists differences that could not be changed.
+// MismatchError lists the differences that remain.
 type MismatchError struct{ Differences []Difference }
 
 func (e *MismatchError) Error() string {
@@ -44,7 +44,7 @@ func (e *MismatchError) Error() string {
 // Reasons why a stream cannot be created.
 const (
 	ReasonNoRoom        = "no_room"        // the servers have less room than the stream reserves
-	ReasonSubjectsTaken = "subjects_taken" // another stream has its subjects
+	ReasonSubjectsTaken = "subjects_taken" // another stream has some of the subjects
 	ReasonOther         = "error"
 )
 
@@ -66,9 +66,9 @@ func (e *StreamError) Error() string {
 
 func (e *StreamError) Unwrap() error { return e.Cause }
 
-// Ensure creates missing streams and updates those that differ from the settings; see doc.go for the
-// exceptions. A failure of one stream does not stop the others; the error joins *StreamError,
-// *MismatchError and others. Several processes may call Ensure at any time.
+// Ensure creates missing streams and updates streams that differ from the settings; see doc.go for the
+// exceptions. If one stream fails, Ensure continues with the next. The result joins the errors of all streams:
+// *StreamError, *MismatchError or any other error. Several processes may call Ensure at any time.
 func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -93,7 +93,8 @@ func (b *Bus) EnsureStream(ctx context.Context, conn *Connection, name string) e
 	return nil
 }
 
-// errStreamMissing reports that one of our streams does not exist. All others wait until the trigger creates it.
+// errStreamMissing reports that one of our streams does not exist. Only the trigger creates streams: every other
+// process waits for it.
 func errStreamMissing(stream string) error {
 	return fmt.Errorf("stream %s is missing: the trigger makes it", stream)
 }
@@ -107,7 +108,7 @@ func (b *Bus) ensureStream(ctx context.Context, conn *Connection, wanted jetstre
 	return b.updateStream(ctx, conn.js, info.Config, wanted, info.State.Bytes)
 }
 
-// getOrCreateStream returns an existing stream unchanged.
+// getOrCreateStream returns a stream, and creates it if it is missing. It does not change an existing stream.
 func (b *Bus) getOrCreateStream(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := conn.js.Stream(ctx, wanted.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -154,7 +155,7 @@ const (
 func (c *Config) sizeRemedy(stream string) string {
 	const text = "raise max_file_store of the NATS servers"
 	switch stream {
-	case StreamWake: // its size is no setting
+	case StreamWake: // no setting has the size of WAKE
 		return text
 	case c.acceptStream():
 		stream = "ACCEPTED"
@@ -197,9 +198,9 @@ func (b *Bus) subjectsRemedy(ctx context.Context, conn *Connection, wanted jetst
 		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wanted.Name)
 }
 
-// updateStream changes all fields that differ in one request or, if NATS refuses that, each field that NATS
-// accepts alone. stored is the number of bytes in the stream. The max_bytes of a stream with DiscardNew is not
-// lowered below twice that, since the stream would soon refuse messages.
+// updateStream changes all differing fields in one request. If NATS refuses that request, updateStream sends one
+// request for each field. stored is the number of bytes in the stream. updateStream does not lower the max_bytes
+// of a stream with DiscardNew below twice stored, since the stream would soon refuse messages.
 func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, wanted jetstream.StreamConfig, stored uint64) error {
 	var remaining []Difference
 	smaller := actual.MaxBytes <= 0 || wanted.MaxBytes < actual.MaxBytes
@@ -229,7 +230,7 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 		}
 		differing = diffFields(differing, &actual, &wanted)
 	}
-	// One by one. A refused field may be accepted after another one has changed.
+	// One by one. NATS may accept a refused field after another field has changed.
 	for progress := true; progress; {
 		before := len(differing)
 		for _, f := range differing {
@@ -247,8 +248,8 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 	return mismatch(remaining)
 }
 
-// updateFields changes fields in one request. refusal says why NATS refuses the request permanently; err is
-// temporary.
+// updateFields changes fields in one request. refusal says why NATS refuses the request permanently; err is a
+// temporary failure.
 func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, wanted *jetstream.StreamConfig, fields []field[jetstream.StreamConfig]) (refusal string, err error) {
 	next := *actual
 	for _, f := range fields {
@@ -273,7 +274,7 @@ func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, 
 	return "", nil
 }
 
-// mergeSubjects returns the union of both, without actual subjects that a wildcard of wanted covers.
+// mergeSubjects returns the subjects of actual and wanted, without those of actual that a wildcard of wanted covers.
 func mergeSubjects(actual, wanted []string) []string {
 	all := slices.DeleteFunc(slices.Clone(actual), func(s string) bool {
 		return !slices.Contains(wanted, s) && slices.ContainsFunc(wanted, func(w string) bool {
@@ -289,8 +290,8 @@ func mergeSubjects(actual, wanted []string) []string {
 	return all
 }
 
-// EnsureConsumer returns a durable consumer and creates it if it is missing. An existing one is not changed:
-// if it differs, EnsureConsumer returns it with a *MismatchError.
+// EnsureConsumer returns a durable consumer, and creates it if it is missing. EnsureConsumer does not change an
+// existing consumer: if the consumer differs from wanted, EnsureConsumer returns it with a *MismatchError.
 func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wanted jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	name := stream + "/" + wanted.Durable
 	c, err := conn.js.Consumer(ctx, stream, wanted.Durable)

@@ -85,8 +85,8 @@ func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, erro
 	return e, e.Validate()
 }
 
-// Attributes returns the attributes of an event in binary mode as HTTP headers with lower-case names,
-// without names and control characters that HTTP does not allow.
+// Attributes returns the attributes of an event in binary mode as HTTP headers with lower-case names. It leaves
+// out names that are not those of an attribute, and control characters in values.
 func Attributes(h nats.Header) map[string]string {
 	attributes := make(map[string]string, len(h)+2) // + 2: the trigger adds attributes
 	dropControls := func(r rune) rune {

@@ -27,12 +27,12 @@ type FollowedMessage struct {
 // ReadLimit blocks until a follower may read. done ends the read.
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
-// GapError reports missing messages: they were removed or expired, or the stream was created again. The
-// follower returns messages that are left between removed ones before the GapError, and continues after
-// the gap.
+// GapError reports missing messages: they were removed or expired, or the stream was created again. If
+// messages are left between removed messages, the follower returns the messages that are left before it
+// returns the GapError. The follower continues after the gap.
 type GapError struct {
 	After uint64 // nothing is missing up to this sequence number
-	Next  uint64 // the follower continues at this one
+	Next  uint64 // the follower continues at this sequence number
 }
 
 func (e *GapError) Error() string {
@@ -45,9 +45,10 @@ func (e *GapError) Error() string {
 // Follower reads the events of one user in stream order. It must not be used concurrently.
 //
 // A follower has no consumer, so the server keeps no state of followers, and nothing is created again after
-// an outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
-// subscription to the same subject, which all followers of the user in this process share, wakes it. A
-// wake-up may arrive before its message is stored, so the follower then polls with growing pauses.
+// an outage. The follower reads the stream message by message, so a slow reader accumulates nothing. A core
+// subscription to the same subject wakes the follower; all followers of the user in this process share this
+// subscription. A wake-up may arrive before its message is stored. So after a wake-up the follower polls with
+// growing pauses.
 type Follower struct {
 	bus     *Bus
 	subject string
@@ -56,9 +57,9 @@ type Follower struct {
 
 	readRemoved   func(context.Context) (uint64, error) // see Follow
 	limit         ReadLimit
-	completeTo    uint64    // up to here nothing is missing, or the gap was returned
+	completeTo    uint64    // up to this sequence number nothing is missing, or the gap was returned
 	removedTo     uint64    // last result of readRemoved
-	gapReported   bool      // readRemoved failed, and a gap was returned for this reason
+	gapReported   bool      // readRemoved failed, and a gap was returned because of that
 	checkAfter    time.Time // when readRemoved must be called again
 	headroom      int64     // no unread message is evicted before so many messages have arrived since arrivedBefore
 	arrivedBefore int64     // inbox.arrived() when headroom was set
@@ -72,10 +73,10 @@ type Follower struct {
 }
 
 // Follow reads the messages to a user after a sequence number (0 = all in the stream, nil = only new ones).
-// readRemoved returns the last sequence number of this user that TrimUsers has removed; Follow calls it at
-// the start and every two seconds while older messages are read (nil = never). limit bounds parallel reads,
-// each of which lasts until the Release of its message. The caller must call Close. Follow returns
-// ErrUnavailable if NATS cannot be reached.
+// readRemoved returns the last sequence number of this user that TrimUsers has removed. Next calls readRemoved
+// (nil = never) before it reads older messages, and every two seconds while it reads older messages. limit
+// bounds parallel reads. The read of a message lasts until its Release. The caller must call Close. Follow
+// returns ErrUnavailable if NATS cannot be reached.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemoved func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -99,7 +100,7 @@ func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemove
 	return f, nil
 }
 
-// Close ends the subscription, unless others follow the same user.
+// Close ends the subscription, unless another follower of this process follows the same user.
 func (f *Follower) Close() {
 	if f.inbox != nil {
 		f.bus.leaveInbox(f.inbox, f.wakeUps)
@@ -111,7 +112,7 @@ func (f *Follower) Close() {
 func (f *Follower) After() uint64 { return f.next - 1 }
 
 // Next waits for the next event, also while NATS is unavailable. After a *GapError, call Next again.
-// Any other error means that ctx has ended or the Bus was closed.
+// Any error except a *GapError means that ctx has ended or the Bus was closed.
 func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	for {
 		conn, err := f.bus.AwaitConnection(ctx)
@@ -199,8 +200,8 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 	}
 }
 
-// resume finds the position on a new connection. The stream may have been created again, or have lost its
-// beginning, or after a crash its end.
+// resume finds the position on a new connection. Meanwhile the stream may have been created again, may have
+// lost its oldest messages, or after a crash its newest.
 func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
@@ -241,9 +242,10 @@ const (
 	removedValid = 2 * time.Second
 )
 
-// findGap returns the gap if unread messages of the user were removed. next is the first unread message
-// that is left, or 0 if there is none. Of the messages that TrimUsers removes from an inbox, only the last
-// sequence number is known. So the follower first returns the messages up to that number, then the gap.
+// findGap returns the gap if unread messages of the user were removed. next is the sequence number of the
+// first unread message that is left, or 0 if none is left. Of the messages that TrimUsers removes from an inbox,
+// only the last sequence number is known. So the follower first returns the messages up to that number, and
+// then the gap.
 func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
 	if gap, err := f.refreshRemoved(ctx, next); gap != nil || err != nil {
 		return gap, err
@@ -265,7 +267,8 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 }
 
 // refreshRemoved calls readRemoved if the last result is no longer valid. If readRemoved fails, messages may
-// be missing: refreshRemoved returns a gap before next, but only once, or the error if there is no next.
+// be missing. Then refreshRemoved returns a gap before next, but only one gap until readRemoved succeeds. If
+// next is 0, refreshRemoved returns the error instead.
 func (f *Follower) refreshRemoved(ctx context.Context, next uint64) (*GapError, error) {
 	now := time.Now()
 	if f.readRemoved == nil || !now.After(f.checkAfter) {
@@ -326,8 +329,8 @@ func (f *Follower) markComplete(at time.Time, arrived int64) {
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
 }
 
-// afterRead handles a read that failed or, if err is nil, found nothing. After a failure the next read looks
-// the stream up again.
+// afterRead handles a read that returned no message: if err is nil, there was none. After a failure the next
+// read looks the stream up again.
 func (f *Follower) afterRead(conn *Connection, err error) {
 	switch {
 	case err == nil:

@@ -19,9 +19,9 @@ const (
 	headersFetch     = 1000            // messages that are fetched together
 	headersFetchWait = 2 * time.Second
 	headersFetches   = 20  // for one request; the next request continues
-	headersBacklog   = 16  // requests that wait in one trigger; further ones time out
+	headersBacklog   = 16  // requests that wait in one trigger; further requests time out
 	headersMax       = 512 // bytes of a header value; longer values are sent as empty
-	headersPart      = 8   // a page has at most an eighth of max_payload before it is encoded: JSON may encode a byte as six
+	headersPart      = 8   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one
 	headersSize      = 100 // estimated bytes of a message's numbers and field names in JSON
 	headersIdle      = 10 * time.Second
 	headersRestart   = 10 * time.Second    // after a failed subscription
@@ -29,8 +29,8 @@ const (
 )
 
 type headersRequest struct {
-	From uint64 `json:"from"` // sequence number of the first
-	// The fetch with the first message younger than Until is the last one; zero = no limit.
+	From uint64 `json:"from"` // sequence number of the first message
+	// If a fetch has a message younger than Until, it is the last fetch; zero = no limit.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -39,7 +39,7 @@ type headersPage struct {
 	Number   int             `json:"number"` // from 0
 	Messages []messageHeader `json:"messages,omitempty"`
 	Last     bool            `json:"last,omitempty"` // the last page of this reply
-	More     bool            `json:"more,omitempty"` // with Last: another request is needed for the other messages
+	More     bool            `json:"more,omitempty"` // with Last: later messages are left for another request
 	Error    string          `json:"error,omitempty"`
 }
 
@@ -66,7 +66,7 @@ func (conn *Connection) readHeaders(ctx context.Context, stream string, from uin
 	}
 }
 
-// readHeadersFrom sends one request. It returns the sequence number for the next request; 0 = none is needed.
+// readHeadersFrom sends one request. next is where the next request must begin; 0 = no other request is needed.
 func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, request headersRequest, do func([]messageHeader) (bool, error)) (next uint64, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -87,7 +87,7 @@ func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, requ
 		case err != nil:
 			return 0, unavailable(fmt.Errorf("headers of %s: %w", stream, err))
 		case page.Number != n:
-			// A purge up to a later message would remove the messages of the lost page too.
+			// A purge up to a later message would also remove the messages of the lost page.
 			return 0, unavailable(fmt.Errorf("headers of %s: page %d was lost", stream, n))
 		}
 		if len(page.Messages) > 0 {
@@ -171,8 +171,8 @@ func (conn *Connection) serveHeaders(ctx context.Context, fetches int) error {
 	}
 }
 
-// replyWithHeaders replies to one request, but only on a reply subject: with the trigger's permissions, a
-// message to another subject could be a request.
+// replyWithHeaders replies to one request, if its reply subject begins with replyRoot. A message to another
+// subject could be a request to NATS with the permissions of the trigger.
 func (conn *Connection) replyWithHeaders(ctx context.Context, m *nats.Msg, fetches int) {
 	stream := strings.TrimPrefix(m.Subject, headersPrefix)
 	var request headersRequest
@@ -238,19 +238,19 @@ func (conn *Connection) listHeaders(ctx context.Context, stream string, request 
 		return err
 	}
 	defer func() { _ = s.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the idle limit deletes it
-	pending, read, young := c.CachedInfo().NumPending, uint64(0), false
+	pending, received, young := c.CachedInfo().NumPending, uint64(0), false
 	for ; pending > 0 && !young && fetches > 0; fetches-- {
 		batch, err := c.Fetch(int(min(pending, headersFetch)), jetstream.FetchMaxWait(headersFetchWait))
 		if err != nil {
 			return err
 		}
-		before := read
+		before := received
 		for m := range batch.Messages() {
 			meta, err := m.Metadata()
 			if err != nil {
 				return err
 			}
-			if read++; meta.Sequence.Consumer != read {
+			if received++; meta.Sequence.Consumer != received {
 				// A trim would regard the missing message as removed.
 				return fmt.Errorf("a message of %s was lost in transit", stream)
 			}
@@ -263,7 +263,7 @@ func (conn *Connection) listHeaders(ctx context.Context, stream string, request 
 		if err := batch.Error(); err != nil {
 			return err
 		}
-		if read == before { // the pending messages were removed meanwhile
+		if received == before { // the pending messages were removed meanwhile
 			pending = 0
 		}
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// inboxSubscription is the subscription to one inbox. All followers of the inbox in this process share it:
-// NATS sends each message, with its body, once for each subscription, so a user with many subscriptions
-// could fill the connection.
+// inboxSubscription is the subscription to one inbox. All followers of the inbox in this process share the
+// subscription. NATS sends each message, with its body, once for each subscription, so a user with many
+// subscriptions could fill the connection.
 type inboxSubscription struct {
 	key inboxKey
 	sub *nats.Subscription
 
 	mu      sync.Mutex
-	wakeUps map[chan struct{}]struct{} // of its followers
+	wakeUps map[chan struct{}]struct{} // of the followers
 }
 
 type inboxKey struct {

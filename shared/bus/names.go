@@ -17,8 +17,8 @@ const (
 	StreamAccepted    = "ACCEPTED" // the default of Config.AcceptStream
 )
 
-// Subjects of wake-ups, and prefixes of all other subjects. Callers may choose subjects only under
-// MessagePrefix.
+// Subjects of wake-ups, and prefixes of all other subjects of Sendonce. A caller may send a message to a subject
+// under MessagePrefix or of another service, but not to a subject under the other prefixes.
 const (
 	WakeSweep   = wakePrefix + "sweep"
 	WakeRelay   = wakePrefix + "relay"
@@ -41,7 +41,7 @@ const (
 // RecordDurable is the consumer by which the function deliver records events.
 const RecordDurable = "record"
 
-// saveDurablePrefix begins the names of the consumers that save.
+// saveDurablePrefix begins the names of the consumers of the function save.
 const saveDurablePrefix = "save-"
 
 // ShardDurable returns the name of the consumer by which a function receives one shard of the accepted
@@ -70,8 +70,8 @@ const replyRoot = "_"
 // subscribe to them.
 func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
 
-// headersPrefix and the name of a stream are the subject of requests for the headers of the stream's messages.
-// One of the triggers replies. Functions may not fetch the headers themselves: see Users in doc.go.
+// headersPrefix begins the subject of a request for the headers of a stream's messages; the name of the stream
+// ends it. One of the triggers replies. Functions may not fetch the headers themselves: see Users in doc.go.
 const headersPrefix = "$SENDONCE.HEADERS."
 
 // headerStreams are the streams that deliver trims by the headers of their messages.
@@ -114,11 +114,12 @@ func unescapeToken(t string) (string, bool) {
 	}
 }
 
-// maxSubject is far below max_control_line of nats-server (4096 bytes). A longer subject makes the
-// server end the connection, and the client library close it permanently.
+// maxSubject is far below max_control_line of nats-server (4096 bytes). If a subject exceeds max_control_line,
+// the server ends the connection, and the client library closes it permanently.
 const maxSubject = 1024
 
-// publishable reports whether a message can be published to subject: no blanks, wildcards or empty tokens.
+// publishable reports whether a message can be published to subject: no blanks, wildcards or empty tokens, and
+// at most maxSubject bytes.
 func publishable(subject string) bool {
 	return len(subject) <= maxSubject && !strings.ContainsAny(subject, " \t\r\n\f\x00*>") &&
 		!slices.Contains(strings.Split(subject, "."), "")

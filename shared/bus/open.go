@@ -13,8 +13,8 @@ import (
 // closeTimeout bounds how long Close waits for the connection to drain.
 const closeTimeout = 5 * time.Second
 
-// Open returns a Bus without network access. The first use connects; lost connections are re-established
-// until Close. Without a URL it returns a nil *Bus.
+// Open returns a Bus without network access. The first use connects. Until Close a lost connection is
+// established again. If cfg has no URL, Open returns a nil *Bus.
 func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	if cfg.URL == "" {
 		return nil, nil

@@ -44,12 +44,12 @@ type Message struct {
 const publishTimeout = 5 * time.Second
 
 // Publish publishes all messages and waits until each is stored or ctx ends. It returns one error per
-// message, in their order: nil if the stream has stored the message (now or earlier), ErrRefused,
-// ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A bad message does not delay others.
+// message, in the order of messages: nil if the stream has stored the message (now or earlier), ErrRefused,
+// ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A refused message does not delay other messages.
 //
 // Messages to one stream are stored in their order. If the connection is lost, Publish does not send the
 // remaining messages, not even over the next connection. In two cases a later message may be stored without
-// an earlier one: a full stream is trimmed meanwhile, or a cluster moves the stream to another server.
+// an earlier message: a full stream is trimmed meanwhile, or a cluster moves the stream to another server.
 func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	if len(messages) == 0 {
 		return nil
@@ -107,14 +107,16 @@ func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 }
 
-// newPublisher returns a publisher for n messages over this connection. Each Publish has its own, because
-// a message that is never acknowledged, such as a denied one, stays pending. The caller must clean it up.
+// newPublisher returns a publisher for n messages over this connection. Each Publish has its own publisher,
+// because a message that is never acknowledged, such as a denied message, stays pending. The caller must call
+// CleanupPublisher.
 func (conn *Connection) newPublisher(n int) (jetstream.JetStream, error) {
 	return jetstream.New(conn.nats(), jetstream.WithPublishAsyncMaxPending(n))
 }
 
-// sendAll sends the messages in order over this connection only, and stops after one that cannot be sent.
-// It skips subjects that NATS has denied before.
+// sendAll sends the messages in order over this connection only. If a message cannot be sent now, sendAll does
+// not send the messages after it. A refused message, or a message to a subject that NATS has denied before, is
+// only skipped.
 func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
@@ -124,7 +126,7 @@ func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages 
 			errs[i] = unavailable(ErrNotConnected)
 		case denied:
 			errs[i] = b.deniedError(messages[i].Subject)
-			continue // only this message: others are permitted
+			continue // not to the block below: the subjects of other messages may be permitted
 		default:
 			futures[i], errs[i] = send(publisher, &messages[i])
 		}

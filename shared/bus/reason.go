@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// PublicReason explains to a submitter why Publish failed with err. It contains no details of the NATS
-// setup, as err does.
+// PublicReason explains to a submitter why Publish failed with err. Unlike err, the explanation contains no
+// details of the NATS setup.
 func PublicReason(err error) string {
 	var api *jetstream.APIError
 	switch {

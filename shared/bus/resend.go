@@ -1,6 +1,6 @@
 package bus
 
-// resend sends all unsent wake-ups again. If that fails, they are unsent again.
+// resend sends all unsent wake-ups again. A wake-up that cannot be sent is kept as unsent.
 func (b *Bus) resend() {
 	for w := range b.takeUnsent() {
 		switch {

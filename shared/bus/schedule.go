@@ -27,9 +27,9 @@ const (
 	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist
 )
 
-// bucketOf returns the wake-up time for a due time. Due times in the same bucket share one schedule. Within
-// an hour it rounds up. Beyond, it rounds down: the woken function finds nothing due and requests a closer
-// wake-up.
+// bucketOf returns the wake-up time for a due time. Due times in the same bucket share one schedule. bucketOf
+// rounds a due time within an hour up, and a later due time down: the woken function then finds nothing due and
+// requests a closer wake-up.
 func bucketOf(at, now time.Time) time.Time {
 	size := time.Second
 	switch ahead := at.Sub(now); {
@@ -47,15 +47,16 @@ func bucketOf(at, now time.Time) time.Time {
 	return at
 }
 
-// WakeAt schedules a wake-up of subject for at. Within the next minute it fires up to 1.2 s late, within an
-// hour up to 10.2 s late. Within a day it fires up to a minute early, and later up to an hour early. Beyond 31
-// days nothing is scheduled. WakeAt neither blocks nor fails: a wake-up that cannot be scheduled counts in
-// FailedSends and is scheduled after the next connect. WAKE must store subject, so WakeWeChat is the only
-// queue.
+// WakeAt schedules a wake-up of subject for at. If at is within the next minute, the wake-up comes up to 1.2 s
+// late; within an hour, up to 10.2 s late; within a day, up to a minute early; within 31 days, up to an hour
+// early. If at is later, or the server has no schedules, WakeAt schedules nothing. WakeAt neither blocks nor
+// fails: a wake-up that cannot be scheduled counts in FailedSends and is scheduled after the next connect. WAKE
+// must store subject, so the only subject of a queue is WakeWeChat.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
 
-// WakeAgainAt is WakeAt for a woken function that finds the next thing due later. It always publishes: the
-// clock of NATS may be ahead, and have fired that very schedule early.
+// WakeAgainAt is WakeAt for a woken function if its next due time is later. It publishes the schedule even if
+// this process has just published the same schedule: if the clock of NATS is ahead, that schedule may have come
+// early.
 func (b *Bus) WakeAgainAt(subject string, at time.Time) { b.wakeAt(subject, at, true) }
 
 func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
@@ -82,8 +83,8 @@ func scheduleName(subject, suffix string) string {
 }
 
 // shouldSchedule reports whether to publish a schedule. A published schedule is assumed to exist for half of
-// the time until bucket, at least a second and at most scheduleCacheTime. Then it is published again, since
-// it may have been lost or fired early.
+// the time until bucket, at least a second and at most scheduleCacheTime. Afterwards a WakeAt publishes it
+// again, since NATS may have lost the schedule or sent the wake-up early.
 func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +98,7 @@ func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 			}
 		}
 		if len(b.scheduled) >= scheduleCacheSize {
-			clear(b.scheduled) // publishing one again only replaces it
+			clear(b.scheduled) // a schedule that is published again only replaces the first
 		}
 	}
 	b.scheduled[name] = now.Add(max(time.Second, min(bucket.Sub(now)/2, scheduleCacheTime)))

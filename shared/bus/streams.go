@@ -17,7 +17,7 @@ const (
 )
 
 // streamConfigs returns the wanted configuration of every stream, the most important first, since the
-// server may have room for only some. hasSchedules means that the server supports message schedules.
+// server may not have room for all streams. hasSchedules means that the server supports message schedules.
 func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 	// See doc.go for the reasons of limits retention, DiscardNew and no direct gets.
 	base := jetstream.StreamConfig{
@@ -38,7 +38,7 @@ func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 	users.Name, users.Subjects = StreamUsers, []string{UserPrefix + ">"}
 	users.Description = "reliable messages to users, as CloudEvents"
 	users.Duplicates = 2 * time.Minute
-	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // one more evicts the oldest message of the same inbox
+	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // a message to a full inbox evicts the oldest message of the inbox
 	users.MaxBytes, users.MaxAge = megabytes(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
 	dead.Name, dead.Subjects = StreamDeadLetters, []string{DeadLetterPrefix + ">"}

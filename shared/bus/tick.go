@@ -10,8 +10,9 @@ import (
 )
 
 // Tick wakes subject at once and then at every multiple of interval until ctx ends. The id of a tick
-// consists of name and the time of the tick, so the stream stores only one tick of all triggers. Ticks are
-// not stored in advance: they could be evicted, and are useless without a trigger to deliver them.
+// consists of name and the time of the tick, so the stream stores only one of the ticks that all triggers
+// publish at that time. Ticks are not stored in advance: they could be evicted, and without a trigger nothing
+// would deliver them.
 func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, interval time.Duration) {
 	b.Wake(subject, 1)
 	for {

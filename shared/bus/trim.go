@@ -13,7 +13,7 @@ import (
 const (
 	nearlyFull  = 0.9             // part of a stream
 	trimTimeout = 8 * time.Second // of one stream
-	trimBudget  = 4 * time.Second // after it, a trim does not begin another page
+	trimBudget  = 4 * time.Second // a trim that has run for longer does not begin another page
 	trimDeletes = 32              // parallel deletions
 )
 
@@ -21,14 +21,14 @@ const (
 const (
 	eventsKept     = time.Hour
 	eventsKeptHalf = 15 * time.Minute // once the stream is half full
-	eventsFull     = 0.75             // once more is used, no recorded event stays: one batch of relay may fill a tenth of the stream
+	eventsFull     = 0.75             // once more than this part is used, no recorded event stays: one batch of relay may fill a tenth of the stream
 )
 
-// TrimEvents removes recorded, old enough events from EVENTS, which refuses events when it is full. full
-// means that the stream has refused an event. Then, or if more than three quarters are used, TrimEvents
-// removes every recorded event, so that one caller's flood does not delay the webhooks of others.
-// NATS detects duplicates of removed events until it restarts, and the record does always. Unrecorded
-// events stay.
+// TrimEvents removes old recorded events from EVENTS. EVENTS refuses new events while it is full. full means
+// that the stream has refused an event. If full is true, or if more than three quarters are used, TrimEvents
+// removes every recorded event, so that one caller's flood does not delay the webhooks of other callers.
+// Unrecorded events stay. If a removed event is published again, it is not recorded twice: NATS detects the
+// duplicate for ten minutes, or until it restarts, and the function deliver always detects the duplicate.
 func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -74,8 +74,8 @@ func (conn *Connection) recordedTo(ctx context.Context) (uint64, error) {
 	return consumer.CachedInfo().AckFloor.Stream, nil
 }
 
-// lastOlderThan returns the last sequence number from first to last with a message older than at; 0 if there
-// is none. Missing messages count as old.
+// lastOlderThan returns the last sequence number, from first to last, whose message is older than at; 0 if no
+// message is. Missing messages count as old.
 func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {
@@ -93,8 +93,9 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 	return old, nil
 }
 
-// removeMessages removes the messages up to purgeTo (0 = none) by one purge, and others by sequence number,
-// several in parallel. purged is the number of messages up to purgeTo. It returns how many messages existed.
+// removeMessages removes the messages up to purgeTo (0 = none) by one purge, and the messages with the sequence
+// numbers in others one by one, several in parallel. purged is the number of messages up to purgeTo. The result
+// is the number of removed messages, without messages of others that did not exist.
 func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purged int, others []uint64) (int, error) {
 	if purgeTo > 0 {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(purgeTo+1)); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long MESSAGES keeps finished messages for other readers.
+// How long MESSAGES keeps finished messages for readers other than the expected consumers.
 const (
 	messagesKept     = time.Hour
 	messagesKeptHalf = 15 * time.Minute // once the stream is half full
@@ -18,7 +18,7 @@ const (
 )
 
 const (
-	trimCopies    = 1000    // a trim that found so many older copies and stopped early is repeated from its first message
+	trimCopies    = 1000    // if a trim found so many older copies and stopped early, the next trim begins at the same message
 	maxRemembered = 500_000 // messages in messageTrim.newest: about 40 MB at most
 
 	maxSequence         = math.MaxUint64
@@ -31,7 +31,7 @@ type MessageState int8
 // The states.
 const (
 	Unfinished MessageState = iota // or unknown: the message stays
-	Sent                           // needs no confirmation: it stays until all consumers have acknowledged it; without consumers until the stream is half full
+	Sent                           // needs no confirmation: the message stays until all consumers have acknowledged it; without consumers until the stream is half full
 	Finished                       // confirmed by all expected consumers, or given up
 )
 
@@ -42,13 +42,13 @@ type TrimResult struct {
 	HeldBy  string // the consumer for which Sent messages are kept; "" = none
 }
 
-// TrimMessages removes finished, old enough messages from MESSAGES. It starts at from (0 = the
-// beginning) and runs for a few seconds. states returns the states of messages by id. full means that
-// the stream has refused a message. Unfinished messages stay until the age limit of the stream.
+// TrimMessages removes old messages that are Finished, or Sent, from MESSAGES. It starts at the sequence
+// number from (0 = the beginning) and runs for a few seconds. states returns the states of messages by id.
+// full means that the stream has refused a message. Unfinished messages stay until the age limit of the stream.
 //
 // Each send of a message stores another copy. Once the stream is half full, only the newest copy stays, even
-// if the copies are young: a reader that has not read an older copy receives the newest, which has the same
-// CloudEvent id, content and subject.
+// if the copies are young. A reader that has not read an older copy receives the newest copy, which has the
+// same CloudEvent id, content and subject.
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -72,11 +72,11 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states f
 	if halfFull {
 		t.newest = map[copyKey]uint64{}
 	}
-	if t.readTo, t.slowest, err = readByAll(ctx, stream); err != nil {
+	if t.ackedTo, t.slowest, err = ackedByAll(ctx, stream); err != nil {
 		return TrimResult{}, err
 	}
 	if t.slowest == noConsumer && halfFull {
-		t.readTo = maxSequence
+		t.ackedTo = maxSequence
 	}
 	from = max(from, info.State.FirstSeq)
 	if from > info.State.LastSeq {
@@ -90,11 +90,11 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states f
 // noConsumer stands for the slowest consumer of a stream that has none.
 const noConsumer = ""
 
-// readByAll returns the sequence number up to which every consumer has acknowledged everything, and the
-// slowest consumer; 0 without consumers. A consumer without pending messages is not behind, whatever its
-// filter. The server counts a new message as pending shortly after it has stored the message. This delay does
-// not matter, since removable messages are older than messagesKeptFull.
-func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
+// ackedByAll returns the sequence number up to which every consumer has acknowledged everything, and the
+// slowest consumer; 0 and noConsumer if there are no consumers. A consumer without pending messages is not
+// behind, whatever its filter. The server counts a new message as pending shortly after it has stored the
+// message. This delay does not matter, since removable messages are older than messagesKeptFull.
+func ackedByAll(ctx context.Context, stream jetstream.Stream) (ackedTo uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
 		if strings.HasPrefix(c.Name, headersConsumer) {
@@ -104,14 +104,14 @@ func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowe
 		if c.NumPending == 0 && c.NumAckPending == 0 {
 			floor = maxSequence
 		}
-		if slowest == noConsumer || floor < read {
-			read, slowest = floor, c.Name
+		if slowest == noConsumer || floor < ackedTo {
+			ackedTo, slowest = floor, c.Name
 		}
 	}
 	if err := consumers.Err(); err != nil {
 		return 0, noConsumer, unavailable(err)
 	}
-	return read, slowest, nil
+	return ackedTo, slowest, nil
 }
 
 // messageTrim is a trim in progress.
@@ -120,9 +120,9 @@ type messageTrim struct {
 	stream    jetstream.Stream
 	states    func(ctx context.Context, ids []string) (map[string]MessageState, error)
 	before    time.Time // younger messages stay
-	readTo    uint64    // every consumer has acknowledged everything up to here
+	ackedTo   uint64    // every consumer has acknowledged everything up to this sequence number
 	slowest   string    // the slowest consumer
-	allBefore bool      // all messages before the current one are removed
+	allBefore bool      // all messages before the current message are removed
 
 	newest map[copyKey]uint64 // of messages that stay: the sequence number of the newest copy; nil = all copies stay
 	copies int                // older copies found
@@ -131,7 +131,7 @@ type messageTrim struct {
 // copyKey is equal for all copies of one message, and different if the content, source or subject differs.
 type copyKey [16]byte
 
-// copyKeyOf returns the key of a message whose Nats-Msg-Id is <message>.<epoch>.<send>; false for others.
+// copyKeyOf returns the key of a message. ok is false if the Nats-Msg-Id is not <message>.<epoch>.<send>.
 func copyKeyOf(m messageHeader) (key copyKey, ok bool) {
 	parts := strings.Split(m.MsgID, ".")
 	if len(parts) < 3 || parts[0] != m.ID {
@@ -142,7 +142,7 @@ func copyKeyOf(m messageHeader) (key copyKey, ok bool) {
 	return copyKey(sum[:len(key)]), true
 }
 
-// olderCopy records an entry that stays, and returns the sequence number of the copy before it.
+// olderCopy records a message that stays, and returns the sequence number of its previous copy.
 func (t *messageTrim) olderCopy(e trimEntry) (seq uint64, found bool) {
 	if t.newest == nil || !e.hasKey {
 		return 0, false
@@ -158,7 +158,7 @@ func (t *messageTrim) olderCopy(e trimEntry) (seq uint64, found bool) {
 type trimEntry struct {
 	seq    uint64
 	id     string // "" if not published by Sendonce
-	young  bool   // it stays, unless a newer copy follows
+	young  bool   // the message stays, unless a newer copy follows
 	key    copyKey
 	hasKey bool
 }
@@ -175,7 +175,7 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 			return false, nil
 		}
 		page := t.entries(messages)
-		if len(page) == 0 { // all are young
+		if len(page) == 0 { // all messages of the page are young
 			return true, nil
 		}
 		t.Next = page[len(page)-1].seq + 1
@@ -187,7 +187,7 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 	case complete:
 		t.Next = 0
 	case t.copies >= trimCopies:
-		t.Next = from // newer copies of messages that stayed may follow: compare again, now with fewer messages
+		t.Next = from // the rest of the stream may have newer copies: compare again, now with fewer messages
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 		if e.young {
 			state = Unfinished
 		}
-		removable := state == Finished || state == Sent && e.seq <= t.readTo
+		removable := state == Finished || state == Sent && e.seq <= t.ackedTo
 		if state == Sent && !removable {
 			t.HeldBy = t.slowest
 		}

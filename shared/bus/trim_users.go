@@ -12,16 +12,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long USERS keeps a message at least. Only senders above their fair share lose older messages.
+// How long a trim keeps a message of USERS at least. A trim removes older messages only of senders above their
+// fair share.
 const (
 	usersKept      = day              // in a stream that is more than half full
 	usersKeptFull  = 15 * time.Minute // in a stream that is nearly full
-	usersKeptLeast = 30 * time.Second // if usersKeptFull does not make enough room; longer than maxPoll of a follower
+	usersKeptLeast = 30 * time.Second // in a nearly full stream if usersKeptFull does not make enough room; longer than maxPoll of a follower
 )
 
 const (
 	trimNotice      = 3 * time.Second // longer than removedValid of a follower
-	maxInboxEntries = 1_000_000       // the oldest messages that one trim reads
+	maxInboxEntries = 1_000_000       // a trim reads at most about this many messages, the oldest
 )
 
 // inboxEntry is one message of USERS.
@@ -33,7 +34,8 @@ type inboxEntry struct {
 	remove bool
 }
 
-// inboxes has the messages of USERS that a trim has read. An inbox here is the messages of one sender to one user.
+// inboxes has the messages of USERS that a trim has read. In this file an inbox is the messages of one sender to
+// one user.
 type inboxes struct {
 	entries []inboxEntry
 	sender  []string          // of each inbox
@@ -55,8 +57,8 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
 }
 
-// fairShare returns the largest limit for each size with which their sum is at most total; MaxInt64 if none is
-// needed.
+// fairShare returns the largest limit with this property: if each size above the limit is reduced to the limit,
+// the sum of all sizes is at most total. It returns MaxInt64 if the sum is at most total without a limit.
 func fairShare(sizes []int64, total int64) int64 {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
@@ -69,9 +71,9 @@ func fairShare(sizes []int64, total int64) int64 {
 	return math.MaxInt64
 }
 
-// markForRemoval marks messages until target bytes are left, the oldest first, but only messages older than
-// before, of senders above the fair share of all senders, and in inboxes above the fair share of all inboxes
-// of the sender.
+// markForRemoval marks messages for removal, the oldest first, until target bytes are left. It marks a message
+// only if the message is older than before, its sender is above the fair share of all senders, and its inbox is
+// above the fair share of all inboxes of the sender.
 func (in *inboxes) markForRemoval(target int64, before time.Time) {
 	inboxSizes := map[string][]int64{} // by sender
 	total := map[string]int64{}        // by sender
@@ -112,11 +114,11 @@ type TrimmedUsers struct {
 	MaxAge time.Duration     // the age limit of the stream
 }
 
-// TrimUsers removes messages from USERS while more than half of it is used, and returns their number. It
-// removes them from the senders and inboxes with most bytes, so that a sender that floods one inbox or many
-// does not shorten the inboxes of others. Removed messages are still in the database. full means that the
-// stream has refused a message. TrimUsers calls note 3 s before the removal, so that followers can report
-// the gap.
+// TrimUsers removes messages from USERS if more than half of the stream is used, and returns the number of
+// removed messages. It removes messages of the senders and inboxes with most bytes, so that a sender that floods
+// one inbox or many inboxes does not shorten the inboxes of other senders. Removed messages are still in the
+// database. full means that the stream has refused a message. TrimUsers calls note 3 s before the removal, so
+// that followers can report the gap.
 func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()

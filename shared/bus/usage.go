@@ -11,9 +11,10 @@ import (
 // usageTimeout bounds the request for one stream: a stream without a leader does not reply.
 const usageTimeout = 2 * time.Second
 
-// StreamUsage returns the used part, 0 to 1, of the size of each stream except WAKE, which callers cannot
-// fill. The stream of accepted messages is under StreamAccepted, whatever its name is. A missing stream
-// uses nothing. The result lacks streams that do not reply; the error, an ErrUnavailable, has the causes.
+// StreamUsage returns by stream which part of its size is used, 0 to 1. It leaves out WAKE, which callers
+// cannot fill. The stream of accepted messages is under StreamAccepted, whatever its name is. The part of a
+// missing stream is 0. If streams do not reply, the result lacks them, and the error, an ErrUnavailable, has
+// the causes.
 func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	if _, err := b.connection(ctx); err != nil {
 		return nil, unavailable(err)

@@ -37,12 +37,12 @@ type User struct {
 }
 
 // Users returns the permissions of every component and of the operator; see doc.go for the reasons.
-// accepted is the name of the stream of accepted messages. relay and deliver may also publish to subjects,
-// which belong to streams of other services.
+// accepted is the name of the stream of accepted messages. subjects belong to streams of other services; relay
+// and deliver may publish to these subjects too.
 func Users(accepted string, subjects ...string) []User {
 	const findStream = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
-	// Every function wakes others, is notified of changed callers, and reads at its start the durability of
-	// the stream of accepted messages.
+	// Every function wakes other functions, is notified of changed callers, and reads at its start the durability
+	// of the stream of accepted messages.
 	function := func(name string, publish ...[]string) User {
 		return User{
 			Name:      name,
@@ -96,15 +96,15 @@ func Users(accepted string, subjects ...string) []User {
 	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
 		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", headerStreams, ".*")...)
 	}
-	for _, user := range []string{"deliver", UserAll} { // they request headers
+	for _, user := range []string{"deliver", UserAll} { // these users request headers
 		trigger.Publish = append(trigger.Publish, ReplyPrefix(user)+".>")
 	}
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
 // CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Use it for the subjects that are
-// passed to Users: with a permission for such a subject, relay and deliver could, for example, send
-// requests to NATS or write accepted messages.
+// passed to Users. Otherwise relay and deliver could, for example, get the permission to send requests to NATS
+// or to write accepted messages.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
 	for i, t := range tokens {
@@ -182,7 +182,8 @@ func PasswordConfig(passwords map[string]string) string {
 
 // ServerConfig returns the part of a nats-server configuration with the limits of connections, the
 // account and its users. In the file, the PasswordConfig must come before the ServerConfig. receivers is
-// the concatenated ReceiverConfig of each receiver. Both may also be lines that include a file.
+// the concatenated ReceiverConfig of each receiver. Instead of the PasswordConfig, and instead of receivers,
+// there may be a line that includes a file.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `max_pending: %[3]d # for one connection; a client that reads too slowly is disconnected

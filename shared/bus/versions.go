@@ -19,7 +19,7 @@ func (r serverRelease) supportedBy(version string) bool {
 	return server.major > r.major || server.major == r.major && server.minor >= r.minor
 }
 
-// The release since which the server has each feature that this package uses.
+// The first release of nats-server with each feature that this package uses.
 var (
 	priorityGroups   = serverRelease{2, 11}
 	schedules        = serverRelease{2, 12}
@@ -31,7 +31,7 @@ var (
 // older servers.
 type Feature struct{ Since, Needs, Without string }
 
-// Features returns all features that need a certain release. All others work with any JetStream server.
+// Features returns all features that need a certain release. All other features work with any JetStream server.
 func Features() []Feature {
 	return []Feature{
 		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`): with an older server every function could delete them", "each message is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); with " + priorityGroups.String() + ", messages that were accepted before are still saved"},

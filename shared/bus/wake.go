@@ -11,11 +11,11 @@ import (
 // The shortest interval between two wake-ups of one subject by one process.
 const (
 	wakeInterval      = 20 * time.Millisecond // of a function: each wake-up is a call
-	queueWakeInterval = 5 * time.Millisecond  // of a queue, for which pollers wait
+	queueWakeInterval = 5 * time.Millisecond  // of a queue: pollers wait for the wake-up
 )
 
-// Wake publishes to subject that n things became due. It neither blocks nor fails. The first call is sent
-// at once; calls within the next 20 ms (5 ms for a queue) are sent together. Wake-ups that cannot be sent
+// Wake publishes to subject that n things became due. It neither blocks nor fails. The first wake-up is sent
+// at once; the wake-ups of the next 20 ms (5 ms for a queue) are sent as one. Wake-ups that cannot be sent
 // count in FailedSends and are sent as one after the next connect. n below 1 counts as 1.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// Soon is the time limit of one call. Eventually waits three times as long.
+// Soon is the time limit of one call. The function Eventually waits three times as long.
 const Soon = 10 * time.Second
 
 // Poll is how often a condition is checked.
@@ -137,7 +137,7 @@ func Within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// Eventually fails the test if the condition is not true within 30 s. what describes it.
+// Eventually fails the test if the condition is not true within 30 s. what describes the condition.
 func Eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, 3*Soon, Poll, what)
