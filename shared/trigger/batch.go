@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	batchTries      = 3                      // from this try on, a 500 makes the trigger post the events of a batch one by one
+	batchTries      = 3                      // from this try on, after a 500 the trigger posts the events of a batch one by one
 	localTries      = 5                      // after so many failed tries another trigger may try
-	batchBackoffMax = 10 * time.Second       // short, since later batches wait
+	batchBackoffMax = 10 * time.Second       // short, since later batches wait meanwhile
 	othersPoll      = 250 * time.Millisecond // between two checks whether another trigger still holds messages
 	unpinTimeout    = 2 * time.Second
 	pinHeader       = "Nats-Pin-Id"
@@ -27,9 +27,9 @@ const (
 // batchPipeline delivers a route of ordered batches over one connection.
 //
 // Invariant: a batch begins only when no other trigger holds unsettled messages of the route. So the
-// held messages begin with the oldest unsettled message, and one acknowledgement settles a batch. NATS
-// numbers the deliveries of a consumer. While no number is missing here, no other trigger can hold
-// messages, so the server need not be queried.
+// messages that this trigger holds begin with the oldest unsettled message, and one acknowledgement settles a
+// batch. NATS numbers the deliveries of a consumer. While this trigger has received every number, no other
+// trigger can hold messages, so the server need not be queried.
 type batchPipeline struct {
 	t             *Trigger
 	r             *route
@@ -64,7 +64,7 @@ func (t *Trigger) pullBatches(ctx, work context.Context, conn *bus.Connection, c
 	}
 }
 
-// yieldError ends a run that could not deliver, so that another trigger can try for a time.
+// yieldError ends a run that could not deliver, so that another trigger can try. This trigger continues later.
 type yieldError struct{ after time.Duration }
 
 func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
@@ -99,7 +99,7 @@ func (p *batchPipeline) extendAckWait() {
 }
 
 // fetchBatch waits for a message, then for more messages within BatchWait, then until no other trigger holds
-// messages. If no message arrives, fetchBatch returns nil and nothing is held.
+// messages. If no message arrives, fetchBatch returns nil and this trigger holds nothing.
 func (p *batchPipeline) fetchBatch(ctx context.Context) error {
 	// The next request must arrive before the pin expires.
 	idle, cancel := context.WithTimeout(ctx, min(pullTimeout, p.r.AckWait/2))
@@ -114,10 +114,10 @@ func (p *batchPipeline) fetchBatch(ctx context.Context) error {
 	return p.awaitOthers(ctx)
 }
 
-// fetchMore fetches up to n messages that arrive within wait. The server must end the wait, not the client:
-// a message to a client that has stopped waiting would be redelivered only after AckWait. So requests are
-// limited by count: with jetstream.FetchMaxBytes, client and server count the bytes of a pinned consumer
-// differently.
+// fetchMore fetches up to n messages that arrive within wait. The server must end the wait, not the client: if
+// a message reaches a client that has stopped waiting, NATS redelivers the message only after AckWait. So each
+// request is limited by the number of messages, not by jetstream.FetchMaxBytes: client and server count the
+// bytes of a pinned consumer differently.
 func (p *batchPipeline) fetchMore(n int, wait time.Duration) error {
 	perRequest := p.r.pullBytes / maxMessageBytes
 	for end := time.Now().Add(wait); n > 0; {
@@ -131,8 +131,8 @@ func (p *batchPipeline) fetchMore(n int, wait time.Duration) error {
 	return nil
 }
 
-// awaitOthers waits until no other trigger holds messages: a running trigger settles its messages, and those
-// of a stopped trigger are redelivered here.
+// awaitOthers waits until no other trigger holds messages. A running trigger settles its messages. The messages
+// of a stopped trigger are redelivered to this trigger.
 func (p *batchPipeline) awaitOthers(ctx context.Context) error {
 	for logged := false; p.heldElsewhere; logged = true {
 		p.r.setDeadline(othersPoll)
@@ -214,7 +214,7 @@ func (p *batchPipeline) nextBatch() []*item {
 	return slices.Clone(p.held[:min(fittingInPost(p.held), p.r.Batch)])
 }
 
-// deliver posts and settles items, the first held messages, and fetches more meanwhile.
+// deliver posts and settles items, which are the first held messages. Meanwhile it fetches more messages.
 func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
 	fetched := make(chan error, 1)
 	if room := 2*p.r.Batch - p.count(); room > 0 {
@@ -229,9 +229,9 @@ func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error 
 	return p.awaitOthers(ctx)
 }
 
-// postUntilAccepted posts the messages until the function accepts them. After localTries it returns a
-// yieldError. If the function refuses several messages, or fails with 500 from try batchTries on, each is
-// posted alone. A message that is refused alone becomes a dead letter.
+// postUntilAccepted posts the messages until the function accepts them. After localTries failed tries it
+// returns a yieldError. If the function refuses several messages, or fails on them with 500 in try batchTries
+// or later, each message is posted alone. A message that is refused alone becomes a dead letter.
 func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		p.r.setDeadline(p.t.deliveryMax)
@@ -282,7 +282,7 @@ func (p *batchPipeline) post(ctx context.Context, items []*item, tries uint64) v
 	return p.t.postInSlot(ctx, p.r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, tries)})
 }
 
-// acknowledge settles items and everything before them.
+// acknowledge settles items and all earlier messages.
 func (p *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	last, err := p.lastDelivery(items)
 	if err != nil {
@@ -297,9 +297,9 @@ func (p *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	return nil
 }
 
-// deadLetter settles a refused event. If neither DEADLETTERS nor the function stores the event, deadLetter
-// acknowledges it nevertheless, so that it does not block later events: its stream keeps acknowledged
-// messages.
+// deadLetter settles a refused event. If DEADLETTERS does not store the event, and the function refuses to record
+// it, deadLetter acknowledges the event nevertheless, so that the event does not block later events. The stream
+// of the event keeps acknowledged messages.
 func (p *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
 	last, err := p.lastDelivery([]*item{it})
 	if err != nil {
@@ -324,8 +324,8 @@ func (p *batchPipeline) deadLetter(work context.Context, it *item, v verdict) er
 	return err
 }
 
-// lastDelivery returns the newest delivery of the last item. It fails unless the items are the first held
-// messages: acknowledging them would settle earlier messages too.
+// lastDelivery returns the newest delivery of the last item. It fails if the items are not the first held
+// messages: acknowledging them would then settle earlier messages too.
 func (p *batchPipeline) lastDelivery(items []*item) (jetstream.Msg, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -344,7 +344,7 @@ func (p *batchPipeline) removeFirst(n int) {
 	p.held = p.held[n:]
 }
 
-// nakHeld returns the held messages to NATS at once; otherwise the active trigger would wait for AckWait.
+// nakHeld returns the held messages to NATS at once. Otherwise the next trigger would wait for AckWait.
 func (p *batchPipeline) nakHeld(work context.Context) {
 	p.mu.Lock()
 	held := p.held

@@ -31,8 +31,8 @@ func fittingInPost(held []*item) int {
 	return len(held)
 }
 
-// encodeBatch returns the events in the JSON batch format. tries counts the POSTs since NATS delivered them,
-// including this one.
+// encodeBatch returns the events in the JSON batch format. tries counts the POSTs of these events since NATS
+// delivered them, this POST included.
 func encodeBatch(items []*item, tries uint64) []byte {
 	size := 2
 	for _, it := range items {
@@ -48,8 +48,8 @@ func encodeBatch(items []*item, tries uint64) []byte {
 	return append(body, ']')
 }
 
-// appendJSON appends an event in binary mode as a JSON object with its delivery number. Its data is
-// copied unchanged.
+// appendJSON appends an event in binary mode as a JSON object with its delivery number. If the data is JSON, it
+// is copied unchanged; otherwise it is encoded as base64.
 func (e postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 	b = append(b, `{"deliveryattempt":"`...)
 	b = append(strconv.AppendUint(b, attempt, 10), '"')

@@ -4,7 +4,7 @@ import "time"
 
 // Config is how the trigger calls functions. A zero field means the default.
 type Config struct {
-	BaseURL      string // events are posted to {BaseURL}/events/{function}; BaseURL may contain "{function}" too
+	BaseURL      string // events are posted to {BaseURL}/events/{function}; BaseURL may itself contain "{function}"
 	User         string // name of a caller with the role trigger, for HTTP Basic authentication
 	Password     string
 	Concurrency  int           // parallel deliveries of this trigger over all routes; default 64

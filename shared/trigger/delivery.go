@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	resettleTimeout       = time.Second // on a second connection; a restarted server that lost the state of the delivery does not reply
+	resettleTimeout       = time.Second // on a later connection: a restarted server that lost the state of the delivery does not reply
 	deniedText            = "the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL"
 	deniedBackoff         = time.Minute      // after 401, 403 and redirects: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable
-	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch, where waiting retries hold up other messages
+	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch: other messages wait for waiting retries
 )
 
-// deliver makes one delivery and settles the message by the verdict. Meanwhile it extends AckWait, so
+// deliver makes one delivery and settles the message by the verdict. Until then it extends AckWait, so
 // that no other trigger receives the message.
 func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
@@ -105,8 +105,8 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 }
 
 // retryDelay returns the wait before the next delivery. attempts counts the deliveries until now; v is the verdict
-// of the last one. The wait stays short while the function is unavailable, so that work resumes soon after the
-// outage.
+// of the last delivery. The wait stays short while the function is unavailable, so that work resumes soon after
+// the outage.
 func (t *Trigger) retryDelay(r *route, v verdict, attempts uint64) time.Duration {
 	backoff := retry.Jitter(retry.Delay(t.cfg.MinBackoff, t.cfg.MaxBackoff, int(attempts)))
 	switch {

@@ -1,23 +1,22 @@
 // Package trigger pulls messages from JetStream, posts them to functions and acknowledges
-// them. Each route is one durable pull consumer, and each message is one POST to
-// {base}/events/{function}. A trigger has no state and no SQL: any number may run.
+// them. Each route is one durable pull consumer. Each message, or each batch of messages, is
+// one POST to {base}/events/{function}. A trigger has no state and no SQL: any number may run.
 // Package bus has the connection, the streams and the names of consumers.
 //
 // # Invariants
 //
 //   - Routes are independent. If the stream or consumer of a route cannot be created, the trigger
 //     retries with delays of at most ten seconds, and Ready and Routes report the reason.
-//   - A message is acknowledged only after its 2xx, or as a refused event (see below). The
-//     server confirms the acknowledgement of a 2xx. If the acknowledgement is lost, the message is
-//     delivered again; functions are idempotent.
-//   - The number of deliveries has no limit: with one, a message would stay in its stream
-//     and never be delivered. 404, 408, 409, 425, 429, 499, 5xx and timeouts are retried with
+//   - A message is acknowledged only after its 2xx, or as a refused event (see below). After a
+//     2xx the NATS server confirms the acknowledgement. If the acknowledgement is lost, the message
+//     is delivered again; functions are idempotent.
+//   - The number of deliveries has no limit. With a limit, a message could stay in its stream
+//     and never be delivered again. 404, 408, 409, 425, 429, 499, 5xx and timeouts are retried with
 //     growing delays, not before Retry-After.
-//   - After 401, 403 or a redirect, which mean that the trigger's settings are wrong, the event is
-//     retried.
+//   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is retried.
 //   - Any other 4xx refuses the event permanently. The trigger stores the event in
 //     DEADLETTERS and then ends its delivery. If DEADLETTERS does not store the event, the trigger
-//     posts a RefusedType event to the function, which records the refused one in the database.
+//     posts a RefusedType event to the function, which records the refused event in the database.
 //   - While a function handles a message, heartbeats extend AckWait, so that no other trigger
 //     delivers the message meanwhile.
 //   - Every user of NATS may publish wake-ups, so a message of WAKE is always posted as a
@@ -26,29 +25,29 @@
 //     structured mode, become dead letters and are not posted.
 //   - Only as many messages are pulled as can be delivered at once; a route of ordered
 //     batches also pulls the next batch.
-//   - Each step of a route has a deadline, except waiting for NATS. A route that is a minute past
-//     its deadline hangs, and Alive fails: only a restart resolves that.
+//   - Each step of a route has a deadline, except waiting for NATS. If a route is more than a
+//     minute past its deadline, it hangs, and Alive fails: only a restart resolves that.
 //   - Waiting retries count as in flight, which bounds what a failing function can
-//     accumulate. A newer wake-up of the same subject replaces a waiting one.
-//   - A wake-up that fails after a newer one was delivered is published again. NATS does not
-//     redeliver a replaced message, and the call for the newer wake-up may have found nothing
-//     to do because the failed call still held the work.
+//     accumulate. A newer wake-up of the same subject replaces a waiting wake-up.
+//   - If a wake-up fails after a newer wake-up was delivered, the trigger publishes it again. NATS
+//     does not redeliver a replaced message, and the call for the newer wake-up may have found
+//     nothing to do because the failed call still held the work.
 //
 // # Batches
 //
 // A route of ordered batches keeps the order of its stream. By a priority group, NATS delivers
-// all messages to one trigger, the pinned one, which posts the same batch until the function
-// accepts it, and after five failures lets another trigger try. If the function refuses a batch,
-// or fails on it with 500 three times, the trigger posts the events one by one. Only events that
-// are refused then become dead letters. An event that neither DEADLETTERS nor the function
-// stores is acknowledged nevertheless, so that it does not block later events: it stays in its
-// stream.
+// all messages to one trigger, the pinned trigger. The pinned trigger posts the same batch until
+// the function accepts it. After five failures the trigger lets another trigger try. If the
+// function refuses a batch, or fails on it with 500 in the third try or later, the trigger posts
+// the events one by one. Only an event that is refused alone becomes a dead letter. If DEADLETTERS
+// does not store the dead letter, and the function refuses to record it, the event is acknowledged
+// nevertheless, so that it does not block later events. The event stays in its stream.
 //
-// A trigger that is no longer pinned may still be working: its pin expired while it waited for
-// the function, or the server with the pin failed. So no batch begins while another trigger holds
-// messages. The pinned trigger receives the messages of stopped triggers again, and waits until
-// running triggers have settled theirs. A trigger that stops, or is no longer pinned, returns its
-// messages at once.
+// A trigger that is no longer pinned may still be working: the pin expired while the trigger waited
+// for the function, or the server with the pin failed. So no batch begins while another trigger
+// holds messages. The pinned trigger receives the messages of stopped triggers again, and waits
+// until running triggers have settled their messages. A trigger that stops, or is no longer pinned,
+// returns its messages at once.
 //
 // A route of ordered batches does not run with servers before 2.11, which have no priority groups.
 package trigger

@@ -23,7 +23,7 @@ const (
 type postedEvent struct {
 	headers   map[string]string
 	data      []byte
-	misplaced bool // its type does not belong to its subject: it is never posted
+	misplaced bool // the type does not belong to the subject: the event is never posted
 }
 
 // withAttempt returns the event with its delivery number, from 1.
@@ -33,8 +33,8 @@ func (e postedEvent) withAttempt(n uint64) postedEvent {
 	return postedEvent{headers, e.data, e.misplaced}
 }
 
-// newPostedEvent returns the event of a message in binary mode, and a tick for any other message. A wake-up
-// always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
+// newPostedEvent returns the event of a message in binary mode. If the message is in another form, it becomes a
+// tick. A wake-up always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := bus.Attributes(m.Headers())
 	if r.Stream != bus.StreamWake && headers[attributePrefix+"specversion"] != "" {
@@ -59,9 +59,9 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 	}}
 }
 
-// matchesSubject reports whether an event may be on its subject: an accepted message on acc.>,
-// sendonce.<kind>.v1 on evt.<kind>. It rejects structured mode and batches, because a function would
-// read their data and ignore the checked headers.
+// matchesSubject reports whether an event may be on its subject: an accepted message on acc.>, or an event of
+// type sendonce.<kind>.v1 (or another version) on evt.<kind>. It rejects structured mode and batches, because a
+// function would use the event in the data and ignore the checked headers.
 func matchesSubject(subject string, headers map[string]string) bool {
 	eventType := headers[attributePrefix+"type"]
 	kind, isEvent := strings.CutPrefix(subject, bus.EventPrefix)
@@ -83,13 +83,13 @@ func deliveryID(meta *jetstream.MsgMetadata, r *Route) string {
 type Refused struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
-	Event    string `json:"event"` // its data, cut at 64 KiB
+	Event    string `json:"event"` // the data of the event, cut at 64 KiB
 	Reason   string `json:"reason"`
 	Attempts int    `json:"attempts"`
 }
 
-// RefusedType is the type of an event whose data is a Refused. The trigger posts it to the function that has
-// refused an event, so that the function records the refused event as a dead letter.
+// RefusedType is the type of an event whose data is a Refused. If a function has refused an event, the trigger
+// posts a RefusedType event to it, so that the function records the refused event as a dead letter.
 const RefusedType = "sendonce.event.refused.v1"
 
 // item is a message that was delivered to this trigger and is not settled yet: not acknowledged, returned

@@ -17,9 +17,9 @@ import (
 // stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
 const stuckAfter = time.Minute
 
-// Alive, for the liveness probe, returns an error if a route is more than a minute past its deadline, which
-// only a restart can resolve. It returns nil while NATS or functions are unavailable or refuse events, since
-// the trigger recovers from that by itself.
+// Alive, for the liveness probe, returns an error if a route is more than a minute past its deadline: only a
+// restart can resolve that. Alive returns nil while NATS or functions are unavailable or refuse events, since the
+// trigger recovers from that by itself.
 func (t *Trigger) Alive() error {
 	stuck := t.stuck(time.Now())
 	if len(stuck) == 0 {
@@ -40,8 +40,9 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 	return durables
 }
 
-// Ready, for the readiness probe, returns an error without a connection to NATS, while a route does not pull,
-// or while the stream WAKE stores nothing. The error names each such route and the cause.
+// Ready, for the readiness probe, returns an error while there is no connection to NATS, while a route does not
+// pull, or while the stream WAKE stores nothing. If routes do not pull, the error names each such route and the
+// cause.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
 		return bus.ErrNotConnected
@@ -73,8 +74,8 @@ func (r *route) stopped() error {
 	return errStarting
 }
 
-// reasonOf returns why a stream cannot be created or a route does not run, as one word for metrics; ""
-// for nil.
+// reasonOf returns, as one word for metrics, why a stream cannot be created or a route does not run; "" if err
+// is nil.
 func reasonOf(err error) string {
 	var streamErr *bus.StreamError
 	switch {
@@ -90,7 +91,7 @@ func reasonOf(err error) string {
 	return bus.ReasonOther
 }
 
-// Streams returns by stream the error of its last setup; nil if it succeeded.
+// Streams returns by stream the error of its last setup; nil if the setup succeeded.
 func (t *Trigger) Streams() map[string]error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,14 +102,14 @@ func (t *Trigger) Streams() map[string]error {
 func (t *Trigger) Connected() bool { return t.bus.Connected() }
 
 // RouteCounts counts the deliveries of one route since Run began. A delivery is one POST. The other fields
-// count the outcomes of POSTs, but for batches Acked and DeadLettered count events, and for unordered batches
-// Retried and Denied do too.
+// count the outcomes of POSTs, with two exceptions: for all batches Acked and DeadLettered count events, and for
+// unordered batches Retried and Denied count events.
 type RouteCounts struct {
 	Deliveries   uint64
 	Acked        uint64 // accepted with 2xx, and settled
 	Retried      uint64 // to be delivered again
 	DeadLettered uint64 // refused by the function and stored as dead letters
-	SetAside     uint64 // refused and not stored as dead letters: they stay in their stream only
+	SetAside     uint64 // refused and not stored as dead letters: only the stream still has these events
 	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong
 }
 

@@ -17,7 +17,7 @@ import (
 
 const (
 	retryAfterMax     = time.Hour
-	responseReadLimit = 64 << 10 // bytes of a response; a connection is reused only after the whole response was read
+	responseReadLimit = 64 << 10 // bytes of a response; the connection is reused only if this is the whole response
 	reasonMax         = 500      // bytes
 )
 
@@ -35,8 +35,8 @@ type verdictKind int
 const (
 	verdictDone    verdictKind = iota // 2xx
 	verdictRetry                      // may succeed later
-	verdictDenied                     // the trigger's settings are wrong: retried, and logged as an error
-	verdictRefused                    // the function will never accept it
+	verdictDenied                     // the trigger's settings are wrong: the event is retried, and an error is logged
+	verdictRefused                    // the function will never accept the event
 )
 
 // postInSlot waits for a free slot and posts.

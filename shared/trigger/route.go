@@ -23,18 +23,18 @@ type Route struct {
 	Filters      []string      // subjects of Stream
 	Function     string        // events are posted to /events/{Function}
 	InFlight     int           // maximum of delivered, unsettled messages over all triggers, waiting retries included; at least 1. Unused for ordered batches
-	AckWait      time.Duration // without a heartbeat for so long, NATS delivers a message again; the trigger sends one every AckWait/3
-	Timeout      time.Duration // of one delivery; 0 = the trigger's
+	AckWait      time.Duration // if NATS gets no heartbeat for so long, it delivers a message again; the trigger sends a heartbeat every AckWait/3
+	Timeout      time.Duration // of one delivery; 0 = Config.Timeout of the trigger
 	TickInterval time.Duration // between two safety ticks on the only subject in Filters, at least 1 s; 0 = none. Only for subjects of WAKE
 
 	InactiveThreshold time.Duration // NATS deletes a consumer that is unused for this time; 0 = never
 
-	// Above 1: the available messages are posted together, up to this number and in no order, and each is
-	// settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once.
+	// If above 1, the available messages are posted together, up to this number and in no order, and each message
+	// is settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once.
 	UnorderedBatch int
 
-	// Above 0: the maximum number of messages in one POST, in stream order. Across all triggers a batch is
-	// posted only after earlier ones are settled. Needs nats-server 2.11.
+	// If above 0, the maximum number of messages in one POST, in stream order. A batch is posted only after all
+	// triggers have settled the earlier batches. Needs nats-server 2.11.
 	Batch     int
 	BatchWait time.Duration // how long a batch waits for more after its first message
 }
@@ -44,9 +44,9 @@ func Routes(tick time.Duration) []Route {
 	return []Route{
 		{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
-		// While one call waits for a slow receiver, others handle new messages.
+		// While one call waits for a slow receiver, other calls handle new messages.
 		{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
-		// While one call waits for WeChat, others send new tasks.
+		// While one call waits for WeChat, other calls send new tasks.
 		{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: bus.StreamEvents, Durable: bus.RecordDurable, Filters: []string{bus.EventPrefix + ">"}, Function: "deliver", InFlight: 256, UnorderedBatch: 64, AckWait: 30 * time.Second},
 	}
@@ -62,12 +62,13 @@ type SaveConfig struct {
 	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
 }
 
-// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. If the number is set
-// again later, new consumers start at the beginning of the stream: saving a message again has no effect.
+// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. If an operator sets this
+// number again later, new consumers start at the beginning of the stream. That does no harm: saving a message
+// again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
-// SaveRoutes returns the routes that post accepted messages to the function save, in order within each
-// shard, and that wake it by bus.WakeSave.
+// SaveRoutes returns the routes that post accepted messages to the function save, and to the function deliver
+// if DeliverBeforeSaved is set, in order within each shard. Another route wakes save by bus.WakeSave.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
 		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
@@ -117,7 +118,7 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 type route struct {
 	Route
 	url   string
-	slots chan struct{} // one for each delivery in progress; with UnorderedBatch, one for each fetched group
+	slots chan struct{} // one for each delivery in progress; with UnorderedBatch one for each fetched group
 
 	pullBytes int // upper limit of the bytes that one pull request returns
 	repeat    repeat
@@ -130,9 +131,9 @@ type route struct {
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
-// repeat publishes a failed wake-up again if a newer wake-up of the subject has replaced it in WAKE: NATS does not
-// redeliver it then. The call for the newer wake-up may have found nothing to do, because the failed call still
-// held the work.
+// repeat is for a failed wake-up that a newer wake-up of the subject has replaced in WAKE. NATS does not redeliver
+// a replaced wake-up, and the call for the newer wake-up may have found nothing to do, because the failed call
+// still held the work. So the trigger publishes the wake-up again.
 type repeat struct {
 	mu    sync.Mutex
 	timer *time.Timer // of the pending repeat; nil = none
@@ -196,8 +197,8 @@ func (r *route) release(n int) {
 	}
 }
 
-// setDeadline sets the deadline of the current step to d from now. Alive compares it with the time; there is no
-// timer.
+// setDeadline sets the deadline of the current step to d from now. Alive compares the deadline with the time; there
+// is no timer.
 func (r *route) setDeadline(d time.Duration) {
 	due := time.Now().Add(d)
 	r.deadline.Store(&due)

@@ -17,8 +17,8 @@ const (
 	setupWaitMax = 10 * time.Second
 )
 
-// Run delivers until ctx ends. Then it stops pulling, waits at most DrainTimeout for running
-// deliveries, and returns. On each connect it creates missing streams and consumers and wakes the
+// Run delivers until ctx ends. Then Run stops pulling, waits at most DrainTimeout for running
+// deliveries, and returns. On each connect Run creates missing streams and consumers, and wakes the
 // functions of routes with a safety tick, since wake-ups may have been lost.
 func (t *Trigger) Run(ctx context.Context) {
 	// work is the context of deliveries. It ends DrainTimeout after ctx.
@@ -69,7 +69,7 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	}
 }
 
-// maintainStream creates one stream on each connect and whenever the stream is missing.
+// maintainStream creates or changes one stream on each connect and whenever the stream is missing.
 func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
 		conn, err := t.bus.AwaitConnection(ctx)
@@ -103,7 +103,8 @@ func (t *Trigger) waitUntilMissing(ctx context.Context, conn *bus.Connection, na
 	}
 }
 
-// ensure creates or changes a stream. If NATS refuses to change a field, ensure logs that once and returns nil.
+// ensure creates or changes a stream. If NATS refuses to change a field, ensure logs the refusal once and returns
+// nil.
 func (t *Trigger) ensure(ctx context.Context, conn *bus.Connection, name string) error {
 	t.setupLocks[name].Lock()
 	defer t.setupLocks[name].Unlock()
@@ -120,7 +121,7 @@ func (t *Trigger) ensure(ctx context.Context, conn *bus.Connection, name string)
 	return err
 }
 
-// pull delivers until the connection or the consumer is lost.
+// pull delivers the messages of one route until ctx ends, or the connection or the consumer is lost.
 func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGroup) error {
 	r.deadline.Store(nil) // waiting for NATS has no deadline
 	conn, err := t.bus.AwaitConnection(ctx)
@@ -161,7 +162,7 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGr
 	}
 }
 
-// setUp creates or updates the stream of r, and creates its consumer if it is missing.
+// setUp creates or updates the stream of r, and creates the consumer of r if it is missing.
 func (t *Trigger) setUp(ctx context.Context, conn *bus.Connection, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 {
 		if err := conn.CheckPriorityGroups(); err != nil {

@@ -65,7 +65,7 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 			return nil, fmt.Errorf("trigger: route %s: %s is not a stream of this service", r.Durable, r.Stream)
 		}
 		t.routes = append(t.routes, added)
-		t.deliveryMax = max(t.deliveryMax, 2*added.Timeout+settleTimeout) // 2: the slot may first be used by another POST
+		t.deliveryMax = max(t.deliveryMax, 2*added.Timeout+settleTimeout) // 2: another POST may use the slot first
 	}
 	t.dividePending()
 	t.client = &http.Client{
@@ -86,8 +86,8 @@ const (
 	maxMessageBytes = 66 << 10 // of an accepted message: data and attributes
 )
 
-// dividePending divides half of bus.MaxPending among the routes that fetch several messages at once: the
-// server closes a connection with more unread bytes than bus.MaxPending.
+// dividePending divides half of bus.MaxPending among the routes with batches, but each route gets at least
+// minPullBytes. The server closes a connection with more unread bytes than bus.MaxPending.
 func (t *Trigger) dividePending() {
 	batched := slices.DeleteFunc(slices.Clone(t.routes), func(r *route) bool { return r.Batch == 0 && r.UnorderedBatch <= 1 })
 	for _, r := range batched {

@@ -10,7 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// pullUnordered waits for a message and delivers it with all that are available, up to UnorderedBatch.
+// pullUnordered waits for a message and delivers it together with all other available messages, up to
+// UnorderedBatch messages.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
 	r.setDeadline(2 * t.deliveryMax) // until a slot is free: one POST of a batch, then one of each event alone
 	select {
@@ -52,7 +53,7 @@ func (t *Trigger) fetchItems(batch jetstream.MessageBatch, err error) (items []*
 	return items, batch.Error()
 }
 
-// deliverUnordered posts the messages in as few POSTs as their size allows, and settles each.
+// deliverUnordered posts the messages in as few POSTs as their size allows, and settles each message.
 func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item) {
 	for _, it := range items {
 		it.event = newPostedEvent(it.msg, it.meta, &r.Route)
@@ -72,8 +73,8 @@ func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item)
 	}
 }
 
-// deliverPost posts the messages together and settles them. If the function refuses them together or
-// fails with 500, each is posted alone, since one of them may be at fault.
+// deliverPost posts the messages together and settles them. If the function refuses the POST or fails with
+// 500, each message is posted alone, since only one of them may be at fault.
 func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var together verdict
 	alone := len(items) == 1
@@ -98,8 +99,8 @@ func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	}
 }
 
-// acknowledgeAll acknowledges the messages. The server processes acknowledgements in order, so its
-// reply to the last confirms all.
+// acknowledgeAll acknowledges the messages. The server processes acknowledgements in order, so the reply to
+// the last acknowledgement confirms all of them.
 func (t *Trigger) acknowledgeAll(ctx context.Context, r *route, items []*item) {
 	last := items[len(items)-1]
 	err := t.settle(ctx, func(ctx context.Context, _ jetstream.JetStream) error {

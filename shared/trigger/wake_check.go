@@ -2,8 +2,8 @@ package trigger
 
 import "context"
 
-// checkWakeStream checks until ctx ends that the stream WAKE stores messages. After the disk of a nats-server was full, its
-// streams store nothing until the server is restarted: the connection stays and routes pull, but no wake-up arrives.
+// checkWakeStream checks until ctx ends that the stream WAKE stores messages. After the disk of a nats-server was full, the
+// streams of that server store nothing until it is restarted: the connection stays and routes pull, but no wake-up arrives.
 func (t *Trigger) checkWakeStream(ctx context.Context) {
 	for ctx.Err() == nil {
 		conn, err := t.bus.AwaitConnection(ctx)
