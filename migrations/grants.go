@@ -10,18 +10,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// grants lists the privileges of all roles, one line for each table, view, sequence and
-// function that any of them may use. The abbreviations are those of the Postgres manual:
+// grants lists the privileges of all roles, one line for each table, view, sequence and SQL
+// function that any role may use, and one column for each kind of role. The abbreviations are those of the Postgres manual:
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
 // columns x and y only, r(!x,y) for all columns except x and y. Locking a row requires UPDATE of
-// some column, so w(id) is the privilege to lock. In logs, audit entries, tasks,
-// subscribe messages and events only the database sets ids and times: a role that could
-// insert ids in advance could make the inserts of all others fail.
+// some column, so w(id) is the privilege to lock. Only the database sets
+// generated numbers (such as tasks.seq) and the times of creation: a role that could insert
+// numbers in advance could make the inserts of all others fail.
 //
-// The functions insert into logs and operator_actions but change no row there; only
-// retention deletes there. The functions change the state and the secrets of an
+// No role changes a row of receive_logs, send_logs, report_logs or operator_actions. Only
+// retention removes rows: of the logs whole partitions (drop_log_partition), of
+// operator_actions rows that it has archived. Functions of Sendonce change the state and the secrets of an
 // endpoint, not its URL. Partitions have no grants: they are written and read through
-// their table. No role may read token_hash: see token_proof.
+// their table. No role may read token_hash: the SQL function token_proof
+// checks a token.
 const grants = `
 object                                hot                                                                                                     admin                                                           read                   retention
 accepted_checked                      raw                                                                                                     -                                                               r                      -
@@ -83,7 +85,7 @@ token_proof(bigint,bytea)             X                                         
 // grantLine is one line of grants.
 type grantLine struct {
 	object     string
-	privileges []string // abbreviated, by kind; "" = none
+	privileges []string // abbreviated, by kind of role, which begins at 1; "" = none
 }
 
 // parseGrants panics if grants does not have the form of its comment.
@@ -144,8 +146,8 @@ func objectsOf(ctx context.Context, conn *pgx.Conn) (map[string]object, error) {
 	return objects, err
 }
 
-// grantAll grants the privileges of grants and revokes all others in one transaction,
-// so that sessions never lack a privilege that they keep.
+// grantAll gives the roles the privileges that the constant grants lists, and revokes all others. It does so in one
+// transaction: a session never loses a privilege, even for a moment, that its role has before and after.
 func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	if len(roles) == 0 {
 		return nil
@@ -187,7 +189,7 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	}
 	all := strings.Join(names, ", ")
 	for _, class := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
-		// Default privileges that someone may have granted on future objects.
+		// Default privileges that this user may have granted on future objects.
 		statements = append(statements, fmt.Sprintf("ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %sS FROM %s", class, all))
 		var owned []string
 		for _, o := range objects {

@@ -23,7 +23,7 @@ func (r *searchRequest) Validate() []task.Field {
 	return bad
 }
 
-// search finds the objects that have the text as an id, number or name and that the caller may read.
+// search finds what the caller may read by an id, a number or a name; see byID, byNumber and byName.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
@@ -54,7 +54,7 @@ func (s *search) own() *int64 {
 	return &s.c.Caller.ID
 }
 
-// readsOnlyTasks reports whether the caller may read the tasks of its queues and nothing else.
+// readsOnlyTasks reports whether the caller is an admin or viewer of some queues, who may read only the tasks of these queues.
 func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && readsAll(s.c) }
 
 // ignoreUnknown returns nil for the error not_found, and other errors unchanged.
@@ -102,7 +102,7 @@ func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	return nil
 }
 
-// byNumber finds a phone number, a subscribe message and a claim.
+// byNumber recognizes a phone number, and finds the subscribe message with this id and the tasks whose newest claim has this id.
 func (s *search) byNumber(ctx context.Context) error {
 	if number, problem := s.env.Config.PhoneCountry.Phone(s.text); problem == "" {
 		s.found.PhoneNumber = number
@@ -121,12 +121,12 @@ func (s *search) byNumber(ctx context.Context) error {
 		}
 	}
 	if s.own() != nil {
-		return nil // a search for a claim reads many results
+		return nil // a search for a claim reads many finished tasks
 	}
 	return s.findTasks(ctx, tasks.Search{ClaimID: n})
 }
 
-// byName finds an idempotency key, a request id and a caller.
+// byName finds the task with this idempotency key, or else those of this request id, and the caller with this name.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
 		criteria := tasks.Search{Key: s.text, Caller: s.own()}

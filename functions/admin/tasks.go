@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const eventsPerPage = 200 // of a task's timeline
+const eventsPerPage = 200 // of each log, on a page of a task's timeline
 
 type tasksRequest api.TasksRequest
 
@@ -108,8 +108,8 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	before, _ := parseTimelineCursor(req.After) // valid
-	events, next, err := h.env.Tasks.Timeline(ctx, t.ID, before, eventsPerPage)
+	cursor, _ := parseTimelineCursor(req.After) // Validate has checked it
+	events, next, err := h.env.Tasks.Timeline(ctx, t.ID, cursor, eventsPerPage)
 	response := api.AdminTaskResponse{Task: adminTask(c, t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
@@ -187,8 +187,8 @@ func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) 
 	})
 }
 
-// repair changes the task of the path and wakes a waiting claim. It checks the queue before the change, since a task never changes
-// its queue.
+// repair changes the task of the path and, if the task is pending then, wakes a waiting claim. It checks whether the caller may use
+// the queue before the change; nothing can happen in between, because a task never changes its queue.
 func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {

@@ -27,15 +27,15 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 		require.NotContains(t, text, sandbox.WeChatSecret)
 	}
 	errmsg := fmt.Sprintf("no \x00%s, %s\n%s", value[:3]+"\x01"+value[3:], url.QueryEscape(value), sandbox.WeChatSecret)
-	quoted, err := json.Marshal(errmsg)
+	errmsgJSON, err := json.Marshal(errmsg)
 	require.NoError(t, err)
 	for name, response := range map[string]string{
-		"WeChat quotes them":     fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", quoted),
-		"no HTTP":                value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
-		"the connection closes":  "",
-		"truncated header":       "HTTP/1.1 200 OK\r\nX: " + value,
-		"truncated body":         "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + value,
-		"the status quotes them": "HTTP/1.1 500 " + value + "\r\n\r\n",
+		"WeChat repeats them":     fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", errmsgJSON),
+		"no HTTP":                 value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
+		"the connection closes":   "",
+		"truncated header":        "HTTP/1.1 200 OK\r\nX: " + value,
+		"truncated body":          "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + value,
+		"the token in the status": "HTTP/1.1 500 " + value + "\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

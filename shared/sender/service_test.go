@@ -59,7 +59,7 @@ func (s *testService) setRefusal(rule func(call, task string) (status int)) {
 	s.refuse = rule
 }
 
-// refuseCalls makes all calls of one kind fail with a status, and no others.
+// refuseCalls makes all calls of one kind fail with a status, and no others. "" is no kind: no call fails.
 func (s *testService) refuseCalls(kind string, status int) {
 	s.setRefusal(func(call, _ string) int {
 		if call == kind {
