@@ -18,9 +18,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	owner := cluster.NewClient(t, "").Connect(url)
-	for _, limit := range []string{"lock_timeout", "statement_timeout"} { // longer than a slow machine needs for the test
-		owner.Exec(fmt.Sprintf(`do $$ begin execute format('alter role sendonce_hot in database %%I set %s = %%L', current_database(), '1min'); end $$`, limit))
-	}
+	owner.RaiseTimeouts()
 	admin := cluster.ServeOn(t, url, func(c *settings.Config) { c.MaxConns = 4 })
 	greedy, honest := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender")
 	admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).RequireOK()

@@ -145,6 +145,14 @@ func HoldChange(s *Client, change string) (held, release func()) {
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
+// RaiseTimeouts lets the statements of functions that start later wait for locks for a minute, which is longer than a slow machine
+// needs for a test.
+func (s *Client) RaiseTimeouts() {
+	for _, limit := range []string{"lock_timeout", "statement_timeout"} {
+		s.Exec(`do $$ begin execute format('alter role sendonce_hot in database %I set ` + limit + ` = %L', current_database(), '1min'); end $$`)
+	}
+}
+
 // BlockSaving makes saves of messages wait until release is called. Messages can still be read.
 func (s *Client) BlockSaving() (release func()) {
 	s.T.Helper()
