@@ -221,6 +221,7 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 func TestBatchOfLargeEventsIsLimitedInBytes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
+	db.RaiseTimeouts(t)
 	add := func(caller, events int, metadata string) {
 		db.Exec(t, `
 with new as (

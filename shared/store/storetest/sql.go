@@ -111,6 +111,13 @@ func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (
 	return plan
 }
 
+// RaiseTimeouts lets statements of later connections of the role hot run for a minute, for tests whose statements exceed the
+// timeout of the role on a slow machine.
+func (db *DB) RaiseTimeouts(t *testing.T) {
+	t.Helper()
+	db.Exec(t, `do $$ begin execute format('alter role `+sandbox.Roles.Hot+` in database %I set statement_timeout = %L', current_database(), '1min'); end $$`)
+}
+
 // Exec runs a statement as the owner of the database.
 func (db *DB) Exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
