@@ -141,7 +141,7 @@ type Webhooks struct {
 	Failing   int     // endpoints to which nothing was delivered since their last failure
 	Disabled  int     // endpoints that are disabled, by an operator or because of their responses
 	Delivered int64
-	Failed    int64 // deliveries that failed for good
+	Failed    int64 // deliveries that failed permanently
 }
 
 func (c Count) add(other Count) Count { return Count{c.N + other.N, c.More || other.More} }
