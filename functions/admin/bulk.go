@@ -143,7 +143,7 @@ func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, er
 	return b, err
 }
 
-func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	b, err := h.readableBulk(ctx, c)
 	if err == nil {
 		b, err = h.env.Tasks.StopBulk(ctx, b.ID, c.Operator(req.Reason))

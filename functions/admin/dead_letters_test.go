@@ -17,7 +17,7 @@ func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for i := range 3 {
-		require.NoError(t, s.env.Admin.Bury(t.Context(), store.DeadLetter{
+		require.NoError(t, s.env.Admin.AddDeadLetter(t.Context(), store.DeadLetter{
 			Function: "deliver", EventID: fmt.Sprintf("e-%d", i), EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`, Reason: "no such state", Attempts: 1 + i,
 		}))
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxSearch = 300
+const maxQueryLength = 300
 
 type searchRequest api.SearchRequest
 
 func (r *searchRequest) Validate() []task.Field {
 	var bad decode.Rules
 	r.Query = strings.TrimSpace(r.Query)
-	bad.Text("q", r.Query, maxSearch)
+	bad.Text("q", r.Query, maxQueryLength)
 	return bad
 }
 

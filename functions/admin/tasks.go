@@ -137,7 +137,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 }
 
 // reveal writes an audit entry and then returns the full phone number and content.
-func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	t, err := h.readableTask(ctx, c)
 	if err != nil {
 		return nil, err
@@ -148,21 +148,21 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req repairRequest) (a
 	return api.RevealResponse{TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content}, nil
 }
 
-type repairRequest api.RepairRequest
+type reasonRequest api.RepairRequest
 
-func (r *repairRequest) Validate() []task.Field {
+func (r *reasonRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad
 }
 
-func (h *handlers) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+func (h *handlers) retry(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
 		return h.env.Tasks.RetryFailed(ctx, id, c.Operator(req.Reason))
 	})
 }
 
-func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+func (h *handlers) cancel(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	by := c.Operator(req.Reason)
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.env.Tasks.Cancel(ctx, id, &by) })
 }

@@ -111,7 +111,7 @@ func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.E
 		return err
 	}
 	c.Log("dead_letter", task.MaskNumbers(reason.Error()))
-	return d.adminStore.Bury(ctx, store.DeadLetter{
+	return d.adminStore.AddDeadLetter(ctx, store.DeadLetter{
 		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: reason.Error(), Attempts: 1,
 	})
 }

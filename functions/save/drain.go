@@ -58,7 +58,7 @@ func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedT
 
 // printDeadLetters prints how many accepted messages are dead letters, if any.
 func printDeadLetters(ctx context.Context, env *fn.Env) error {
-	dead, err := env.Messages.CountBuried(ctx)
+	dead, err := env.Messages.CountDeadAccepted(ctx)
 	if err == nil && dead > 0 {
 		fmt.Printf("%d accepted messages could not be saved and are dead letters of the function save\n", dead)
 	}

@@ -84,8 +84,8 @@ func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.Accepted
 	for i, m := range unsaved {
 		ids[i] = m.Event.ID()
 	}
-	buried, err := env.Messages.Buried(ctx, ids)
-	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(buried, m.Event.ID()) }), err
+	dead, err := env.Messages.DeadAccepted(ctx, ids)
+	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(dead, m.Event.ID()) }), err
 }
 
 // saveMissing saves messages that were acknowledged and are not saved. Only a defect can cause that.

@@ -109,45 +109,45 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	}
 	c.Log("event_id", task.MaskNumbers(e.ID()), "event_type", task.MaskNumbers(e.Type()))
 	if e.Type() == trigger.RefusedType {
-		return nil, r.buryRefused(ctx, c, e)
+		return nil, r.saveRefused(ctx, c, e)
 	}
-	dead := store.DeadLetter{Function: r.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
-	defer r.countPanic(ctx, c, dead)
+	letter := store.DeadLetter{Function: r.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
+	defer r.countPanic(ctx, c, letter)
 	err = r.handle(ctx, c, *e)
 	if reason := PoisonIn(err); reason != nil {
-		dead.Reason = reason.Error()
-		c.Log("dead_letter", task.MaskNumbers(dead.Reason))
-		err = r.env.Admin.Bury(ctx, dead)
+		letter.Reason = reason.Error()
+		c.Log("dead_letter", task.MaskNumbers(letter.Reason))
+		err = r.env.Admin.AddDeadLetter(ctx, letter)
 	}
 	return nil, err
 }
 
-// buryRefused records an event that this function has refused and that the trigger could not
+// saveRefused records an event that this function has refused and that the trigger could not
 // store itself.
-func (r eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
+func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
 	}
 	c.Log("dead_letter", task.MaskNumbers(refused.Reason))
-	return r.env.Admin.Bury(ctx, store.DeadLetter{
+	return r.env.Admin.AddDeadLetter(ctx, store.DeadLetter{
 		Function: r.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
 	})
 }
 
 // countPanic counts a panic of the handler for the event and panics again: the response is 500, and
 // the event is delivered again. After too many panics the event becomes a dead letter instead.
-func (r eventRoute) countPanic(ctx context.Context, c *Call, dead store.DeadLetter) {
+func (r eventRoute) countPanic(ctx context.Context, c *Call, letter store.DeadLetter) {
 	panicked := recover()
 	if panicked == nil {
 		return
 	}
-	dead.Reason = fmt.Sprint("panic: ", panicked)
-	buried, err := r.env.Admin.BuryPanicked(context.WithoutCancel(ctx), dead)
-	if err != nil || !buried {
+	letter.Reason = fmt.Sprint("panic: ", panicked)
+	dead, err := r.env.Admin.CountPanic(context.WithoutCancel(ctx), letter)
+	if err != nil || !dead {
 		panic(panicked)
 	}
-	c.Log("dead_letter", task.MaskNumbers(dead.Reason), "stack", string(debug.Stack()))
+	c.Log("dead_letter", task.MaskNumbers(letter.Reason), "stack", string(debug.Stack()))
 }
 
 // readBatch decodes only the attributes of streamevent.Event: decoding all would take longer than

@@ -9,11 +9,11 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Bury stores an event that its function will never accept.
-func (st *Store) Bury(ctx context.Context, l store.DeadLetter) error {
+// AddDeadLetter stores an event that its function will never accept.
+func (st *Store) AddDeadLetter(ctx context.Context, l store.DeadLetter) error {
 	var batch pgx.Batch
 	store.QueueDeadLetter(&batch, l)
-	return store.Wrap("bury", st.db.Hot.SendBatch(ctx, &batch).Close())
+	return store.Wrap("add dead letter", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
 // maxPanics is the number of panics after which an event is a dead letter. The cause of fewer panics may
@@ -26,11 +26,11 @@ on conflict (function, event_id) do update set attempts = dead_letters.attempts 
     dead = dead_letters.dead or dead_letters.attempts + 1 >= $6
 returning dead`
 
-// BuryPanicked counts a panic of an event, and reports whether the event is a dead letter now.
-func (st *Store) BuryPanicked(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
+// CountPanic counts a panic of an event, and reports whether the event is a dead letter now.
+func (st *Store) CountPanic(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
 	l = l.Storable()
 	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, l.EventID, l.EventType, l.Event, l.Reason, maxPanics).Scan(&dead)
-	return dead, store.Wrap("bury", err)
+	return dead, store.Wrap("count panic", err)
 }
 
 const deadLetterColumns = `id, function, event_id, event_type, event, reason, attempts, created_at`

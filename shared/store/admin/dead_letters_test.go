@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// Both ways to bury an event cut its id alike, so that they find each other's row.
+// AddDeadLetter and CountPanic cut the id of an event alike, so that they find each other's row.
 func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -22,12 +22,12 @@ func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 	}
 	l := store.DeadLetter{Function: "save", EventID: string(id), EventType: strings.Repeat("t", 100_000)}
 	for panics := 1; panics <= 5; panics++ {
-		dead, err := db.Admin.BuryPanicked(t.Context(), l)
+		dead, err := db.Admin.CountPanic(t.Context(), l)
 		require.NoError(t, err)
 		require.Equal(t, panics == 5, dead)
 	}
 	l.Attempts = 6
-	require.NoError(t, db.Admin.Bury(t.Context(), l))
+	require.NoError(t, db.Admin.AddDeadLetter(t.Context(), l))
 	page, _, err := db.Admin.DeadLetters(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, page, 1)
@@ -38,7 +38,7 @@ func TestDeadLettersArePaged(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for n := range 3 {
-		require.NoError(t, db.Admin.Bury(t.Context(), store.DeadLetter{Function: "save", EventID: fmt.Sprint(n), Attempts: 1}))
+		require.NoError(t, db.Admin.AddDeadLetter(t.Context(), store.DeadLetter{Function: "save", EventID: fmt.Sprint(n), Attempts: 1}))
 	}
 	var ids []string
 	for after, more := int64(0), true; more; {

@@ -29,7 +29,7 @@ const (
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
 	if len(rows) == 1 && store.IsPoison(err) {
-		return []Saving{SavePoisoned}, store.Wrap("bury an accepted message", st.buryAccepted(ctx, rows[0], err.Error()))
+		return []Saving{SavePoisoned}, store.Wrap("add the dead letter of an accepted message", st.addDeadLetter(ctx, rows[0], err.Error()))
 	}
 	if len(rows) < 2 || !store.IsRowError(err) {
 		return out, store.Wrap("save accepted messages", err)
@@ -45,8 +45,8 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 	return out, nil
 }
 
-// buryAccepted stores a message that the database can never store as a dead letter, and notifies its sender.
-func (st *Store) buryAccepted(ctx context.Context, m *Submission, reason string) error {
+// addDeadLetter stores a message that the database can never store as a dead letter, and notifies its sender.
+func (st *Store) addDeadLetter(ctx context.Context, m *Submission, reason string) error {
 	notifier := st.db.NewNotifier()
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
@@ -299,19 +299,19 @@ func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]ui
 	return seqs, store.Wrap("find missing messages", err)
 }
 
-const buriedSQL = `
+const deadSQL = `
 select event_id from dead_letters where dead and function = 'save' and event_id = any($1::text[])`
 
-// Buried returns which of the accepted messages are dead letters.
-func (st *Store) Buried(ctx context.Context, ids []string) ([]string, error) {
-	buried, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], buriedSQL, ids)
-	return buried, store.Wrap("buried messages", err)
+// DeadAccepted returns which of the accepted messages are dead letters.
+func (st *Store) DeadAccepted(ctx context.Context, ids []string) ([]string, error) {
+	dead, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], deadSQL, ids)
+	return dead, store.Wrap("dead accepted messages", err)
 }
 
-const countBuriedSQL = `select count(*) from dead_letters where dead and function = 'save'`
+const countDeadSQL = `select count(*) from dead_letters where dead and function = 'save'`
 
-// CountBuried counts the accepted messages that are dead letters.
-func (st *Store) CountBuried(ctx context.Context) (n int, err error) {
-	err = st.db.Read.QueryRow(ctx, countBuriedSQL).Scan(&n)
-	return n, store.Wrap("count buried messages", err)
+// CountDeadAccepted counts the accepted messages that are dead letters.
+func (st *Store) CountDeadAccepted(ctx context.Context) (n int, err error) {
+	err = st.db.Read.QueryRow(ctx, countDeadSQL).Scan(&n)
+	return n, store.Wrap("count dead accepted messages", err)
 }

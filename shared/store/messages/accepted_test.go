@@ -96,9 +96,9 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	bad := accepted(2, "bad", poisoned)
 	require.Equal(t, []messages.Saving{messages.SavedNow, messages.SavePoisoned, messages.SavedNow}, mustSaveAccepted(t, db, accepted(1, "a"), bad, accepted(3, "b")))
 	require.Equal(t, 2, db.Count(t, `select count(*) from messages`))
-	buried, err := db.Messages.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})
+	dead, err := db.Messages.DeadAccepted(t.Context(), []string{bad.ID.String(), task.NewID().String()})
 	require.NoError(t, err)
-	require.Equal(t, []string{bad.ID.String()}, buried)
+	require.Equal(t, []string{bad.ID.String()}, dead)
 	require.Empty(t, missing(t, db, 1, 3))
 }
 
