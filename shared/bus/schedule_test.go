@@ -32,16 +32,24 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	broker, b := newBroker(t)
 	b.Wake(WakeSweep, 1) // without a receiver
 	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Msgs == 1 }, "a wake-up is stored")
-	due := time.Now().Add(2 * time.Minute)
-	for i := range 418_000 {
-		b.WakeAt(WakeRelay, due.Add(time.Duration(i)*10*time.Second))
+	published, stored := 0, 0
+	awaitStored := func() {
+		t.Helper()
+		bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Msgs == uint64(published)+1 }, "all schedules are stored")
+		stored = published
 	}
-	b.WakeAt(WakeRelay, time.Now().Add(24*time.Hour*30))
-	b.mu.Lock()
-	published := len(b.scheduled)
-	b.mu.Unlock()
+	due := time.Now().Add(2 * time.Minute)
+	for i := range 268_000 { // 31 days
+		b.WakeAt(WakeRelay, due.Add(time.Duration(i)*10*time.Second))
+		b.mu.Lock()
+		published = len(b.scheduled)
+		b.mu.Unlock()
+		if published >= stored+100 { // more at once could exceed scheduleTimeout on a slow machine
+			awaitStored()
+		}
+	}
 	require.LessOrEqual(t, published, scheduleLimit)
-	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Msgs == uint64(published)+1 }, "all schedules are stored")
+	awaitStored()
 	state := broker.Info(StreamWake).State
 	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the wake-up is still stored")
 	const subjects = 5

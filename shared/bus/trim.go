@@ -3,16 +3,17 @@ package bus
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
 	nearlyFull  = 0.9             // part of a stream
 	trimTimeout = 8 * time.Second // of one stream
+	trimMargin  = 2 * time.Second // a trim begins no deletion in the last part of trimTimeout
 	trimBudget  = 4 * time.Second // a trim that has run for longer does not begin another page
 	trimDeletes = 32              // parallel deletions
 )
@@ -94,33 +95,36 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 }
 
 // removeMessages removes the messages up to purgeTo (0 = none) by one purge, and the messages with the sequence
-// numbers in others one by one, several in parallel. purged is the number of messages up to purgeTo. The result
-// is the number of removed messages, without messages of others that did not exist.
-func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purged int, others []uint64) (int, error) {
+// numbers in others one by one, several in parallel. purged is the number of messages up to purgeTo. removed is
+// the number of removed messages, without messages of others that did not exist. complete is false if some of
+// others are left because the deadline of ctx is closer than trimMargin.
+func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purged int, others []uint64) (removed int, complete bool, err error) {
 	if purgeTo > 0 {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(purgeTo+1)); err != nil {
-			return 0, unavailable(err)
+			return 0, false, unavailable(err)
 		}
 	}
+	end, _ := ctx.Deadline()
+	end = end.Add(-trimMargin)
 	var next, deleted atomic.Int64
-	var all sync.WaitGroup
-	errs := make([]error, min(trimDeletes, len(others)))
-	for w := range errs {
-		all.Go(func() {
-			for errs[w] == nil {
+	var all errgroup.Group
+	for range min(trimDeletes, len(others)) {
+		all.Go(func() error {
+			for time.Now().Before(end) {
 				i := int(next.Add(1)) - 1
 				if i >= len(others) {
-					return
+					return nil
 				}
-				err := stream.DeleteMsg(ctx, others[i])
-				if err == nil {
+				switch err := stream.DeleteMsg(ctx, others[i]); {
+				case err == nil:
 					deleted.Add(1)
-				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
-					errs[w] = unavailable(err)
+				case !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful): // not already gone
+					return unavailable(err)
 				}
 			}
+			return nil
 		})
 	}
-	all.Wait()
-	return purged + int(deleted.Load()), errors.Join(errs...)
+	err = all.Wait()
+	return purged + int(deleted.Load()), err == nil && int(next.Load()) >= len(others), err
 }

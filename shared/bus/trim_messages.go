@@ -179,7 +179,11 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 			return true, nil
 		}
 		t.Next = page[len(page)-1].seq + 1
-		return true, t.removeFinished(ctx, page)
+		var err error
+		if complete, err = t.removeFinished(ctx, page); !complete {
+			t.Next = page[0].seq
+		}
+		return complete, err
 	})
 	switch {
 	case err != nil:
@@ -209,8 +213,9 @@ func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	return page
 }
 
-// removeFinished removes the finished messages of a page, and older copies of the other messages.
-func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) error {
+// removeFinished removes the finished messages of a page, and older copies of the other messages. complete is as of
+// removeMessages.
+func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) (complete bool, err error) {
 	ids := make([]string, 0, len(page))
 	for _, e := range page {
 		if e.id != "" && !e.young {
@@ -219,9 +224,8 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 	}
 	var states map[string]MessageState
 	if len(ids) > 0 {
-		var err error
 		if states, err = t.states(ctx, ids); err != nil {
-			return err
+			return false, err
 		}
 	}
 	var purgeTo uint64  // the last sequence number that the purge removes
@@ -250,7 +254,7 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 			others = append(others, e.seq)
 		}
 	}
-	removed, err := removeMessages(ctx, t.stream, purgeTo, purged, others)
+	removed, complete, err := removeMessages(ctx, t.stream, purgeTo, purged, others)
 	t.Removed += removed
-	return err
+	return complete, err
 }

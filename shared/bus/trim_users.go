@@ -177,7 +177,8 @@ func (in *inboxes) removeMarked(ctx context.Context, stream jetstream.Stream) (r
 			others = append(others, e.seq)
 		}
 	}
-	return removeMessages(ctx, stream, purgeTo, purged, others)
+	removed, _, err = removeMessages(ctx, stream, purgeTo, purged, others) // the next trim removes what is left
+	return removed, err
 }
 
 // readInboxes reads the message headers of USERS.

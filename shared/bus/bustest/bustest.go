@@ -18,7 +18,7 @@ import (
 )
 
 // Soon is the time limit of one call. The function Eventually waits three times as long.
-const Soon = 10 * time.Second
+const Soon = 30 * time.Second
 
 // Poll is how often a condition is checked.
 const Poll = 5 * time.Millisecond
