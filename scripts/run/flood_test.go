@@ -73,8 +73,8 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 	require.NotContains(t, p.Output(), "xxxxxx")
 
 	h.submitSubscribeMessage(t)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "the sink must still work")
+	require.NoError(t, p.WaitFor(within(t, time.Minute), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "), "the sink must still work")
 }
 
 // floodNATS keeps opening 1200 connections, which never log in, until end is called. full is closed
@@ -129,13 +129,13 @@ func TestClientsConnectDuringNATSFlood(t *testing.T) {
 		return err == nil && len(files) < 1024+300
 	}, time.Minute, 20*time.Millisecond, "rejected connections must be closed")
 	h.submitSubscribeMessage(t)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "existing connections must stay open")
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "), "existing connections must stay open")
 
 	pid := 0
 	_, err := fmt.Sscan(printedOnce(t, p, `start +trigger \(pid (\d+)\)`), &pid)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "restarting in"))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "restarting in"))
 	began := time.Now()
 	require.Eventually(t, func() bool {
 		res, err := http.Get(trigger + "/readyz")

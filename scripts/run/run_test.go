@@ -93,7 +93,7 @@ func (h testRun) start(t *testing.T, env ...string) *sandbox.Process {
 
 func (h testRun) ready(t *testing.T, p *sandbox.Process) {
 	t.Helper()
-	require.NoError(t, p.WaitFor(within(t, 2*time.Minute), "\nready "+h.url()+"\n"))
+	require.NoError(t, p.WaitFor(within(t, 4*time.Minute), "\nready "+h.url()+"\n"))
 }
 
 // submit submits a message. more are further JSON members, each with a comma before it.
@@ -210,9 +210,9 @@ func TestRunSendsAndKeepsData(t *testing.T) {
 	require.NotContains(t, p.Output(), h.password(t))
 	h.runPrintedCommand(t, p)
 	first := h.submit(t, "first", "第一条")
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: 第一条\n"))
 	h.submitSubscribeMessage(t)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
 
 	code, err := p.Terminate(time.Minute)
 	require.NoError(t, err)
@@ -232,11 +232,11 @@ func TestRunSendsAndKeepsData(t *testing.T) {
 	h.ready(t, p)
 	require.Equal(t, addresses, printedAddresses(t, p))
 	require.JSONEq(t, idOf(t, second), idOf(t, h.submit(t, "second", "第二条")))
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第二条\n"))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: 第二条\n"))
 	require.NotContains(t, p.Output(), "第一条", "a sent message must not be sent again")
 
 	h.submit(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "at its time sweep must make it pending and wake the waiting sender")
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: 第三条\n"), "at its time sweep must make it pending and wake the waiting sender")
 }
 
 // printedAddresses returns the lines in which a run prints its addresses.

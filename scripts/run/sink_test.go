@@ -260,7 +260,7 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	received := func(p *sandbox.Process, key, more, by string) {
 		t.Helper()
 		id := strings.Trim(idOf(t, h.submit(t, key, "hello", more)), `"`)
-		require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "+id+" ("+by+" verified)\n"))
+		require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "+id+" ("+by+" verified)\n"))
 	}
 	received(p, "first", "", "webhook")
 	received(p, "second", `,"callback_url":"`+sinkURL+`"`, "callback")
@@ -278,7 +278,7 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	added, err := api.NewClient(h.url(), "admin", h.password(t)).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + closedHost})
 	require.NoError(t, err)
 	h.submit(t, "fourth", "hello")
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "webhook   "+closedHost+" fails: connection refused; endpoint "+added.ID+"\n"))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "webhook   "+closedHost+" fails: connection refused; endpoint "+added.ID+"\n"))
 	require.NoError(t, api.NewClient(h.url(), "admin", h.password(t)).DeleteEndpoint(t.Context(), added.ID))
 	code, err := p.Terminate(time.Minute)
 	require.NoError(t, err)

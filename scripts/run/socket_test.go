@@ -33,7 +33,7 @@ func TestWebSocketReachesProcess(t *testing.T) {
 		require.NoError(t, s.Send(t.Context(), api.MessageRequest{ClientMsgID: key, To: "user:ann", Data: api.JSON(`1`)}))
 		var got []string
 		for range 3 {
-			f, err := s.Next(within(t, 30*time.Second))
+			f, err := s.Next(within(t, time.Minute))
 			require.NoError(t, err)
 			got = append(got, f.Event)
 		}
@@ -45,16 +45,16 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	require.Never(t, func() bool { return hasExited(pid) }, 2*time.Second, 50*time.Millisecond, "a process must not end while a socket is open")
 
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	_, err := first.Next(within(t, 10*time.Second))
+	_, err := first.Next(within(t, time.Minute))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "the socket must end with its process")
 
 	// Until `make run` detects the end, a call may still go to the killed process.
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), fmt.Sprintf("ended     stream (pid %d) unexpectedly", pid)))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), fmt.Sprintf("ended     stream (pid %d) unexpectedly", pid)))
 	second := open(first.After())
 	exchange(second, "c-2")
 	started(t, p, "stream", 2)
 	require.NoError(t, p.Signal(15))
-	_, err = second.Next(within(t, 10*time.Second))
+	_, err = second.Next(within(t, time.Minute))
 	require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 }

@@ -53,7 +53,7 @@ func TestSupervisorTerminate(t *testing.T) {
 	out := &sandbox.LogBuffer{}
 	s, err := supervise("child", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
 	require.NoError(t, err)
-	require.NoError(t, s.current().WaitFor(within(t, 20*time.Second), "up"))
+	require.NoError(t, s.current().WaitFor(within(t, time.Minute), "up"))
 	code, err := s.Terminate(20 * time.Second)
 	require.NoError(t, err)
 	require.Zero(t, code)
@@ -71,17 +71,17 @@ func TestKilledTriggerIsRestarted(t *testing.T) {
 	h.ready(t, p)
 	address, pid := printedOnce(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) unexpectedly: signal: killed; restarting in 200ms\n", pid)))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), fmt.Sprintf("ended     trigger (pid %d) unexpectedly: signal: killed; restarting in 200ms\n", pid)))
 	started(t, p, "trigger", 2)
 
 	response := h.submit(t, "after", "hello")
 	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(response)[1]
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: hello\n"))
 	require.Eventually(t, func() bool {
 		return regexp.MustCompile(`received succeeded.*` + id).MatchString(p.Output())
 	}, time.Minute, 10*time.Millisecond, "the sink receives the webhook of the task")
-	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address), "on the same port")
-	require.NoError(t, p.WaitReady(within(t, 20*time.Second), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
+	require.NoError(t, p.WaitReady(within(t, time.Minute), address), "on the same port")
+	require.NoError(t, p.WaitReady(within(t, time.Minute), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
 	status, _ := h.call(t, http.MethodGet, "/metrics", "")
 	require.Equal(t, http.StatusNotFound, status)
 }

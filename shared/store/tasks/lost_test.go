@@ -255,8 +255,11 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 		all <- errs
 	}()
 	for range 20 {
-		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
-		require.NoError(t, errs[0])
+		s := storetest.Submission()
+		require.NoError(t, storetest.RetryBusy(func() error {
+			_, errs := db.Tasks.Submit([]*tasks.Submission{s})
+			return errs[0]
+		}))
 	}
 	select {
 	case <-all:
