@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/migrations"
 )
@@ -22,6 +23,7 @@ import (
 type fixtures struct {
 	mu       sync.Mutex
 	postgres *Postgres
+	admin    *pgxpool.Pool     // of postgres, as the superuser; nil before the first database
 	template string            // name of the migrated template database; "" = not made yet
 	bin      string            // directory of the binaries; "" = none yet
 	built    map[string]string // the binary by import path
@@ -48,6 +50,9 @@ func (f *fixtures) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
+	if f.admin != nil {
+		f.admin.Close()
+	}
 	if f.postgres != nil {
 		errs = append(errs, f.postgres.Stop())
 	}
@@ -102,12 +107,17 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	must(t, err)
 	templateName, err := template(ctx, p)
 	must(t, err)
-	name := "test_" + strings.ToLower(rand.Text()[:12])
-	must(t, p.clone(ctx, name, templateName))
+	if shared.admin == nil {
+		shared.admin, err = pgxpool.New(ctx, p.base)
+		must(t, err)
+	}
+	admin, name := shared.admin, "test_"+strings.ToLower(rand.Text()[:12])
+	must(t, p.clone(ctx, admin, name, templateName))
 	stopAtEnd(t, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 		defer cancel()
-		return p.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+		_, err := admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+		return err
 	})
 	return p.URL(name)
 }
@@ -128,14 +138,14 @@ func (f *fixtures) sharedServer() (p *Postgres, err error) {
 
 // clone creates a database as a copy of template. A private server, which runs without fsync, copies
 // fastest with the strategy FILE_COPY; Postgres 14 has no other and no option for it.
-func (p *Postgres) clone(ctx context.Context, name, template string) error {
-	conn, err := pgx.Connect(ctx, p.base)
+func (p *Postgres) clone(ctx context.Context, admin *pgxpool.Pool, name, template string) error {
+	conn, err := admin.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
+	defer conn.Release()
 	strategy := ""
-	if major, err := strconv.Atoi(majorOf(conn.PgConn().ParameterStatus("server_version"))); err == nil && major >= 15 && p.private {
+	if major, err := strconv.Atoi(majorOf(conn.Conn().PgConn().ParameterStatus("server_version"))); err == nil && major >= 15 && p.private {
 		strategy = " STRATEGY FILE_COPY"
 	}
 	if _, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+strategy); err == nil {

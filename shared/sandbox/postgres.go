@@ -264,12 +264,12 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 	}
 	settings := []string{
 		"listen_addresses=", "port=5432", "unix_socket_directories=" + p.dir.socket, "max_connections=" + connections,
-		"autovacuum_naptime=10s", "max_wal_size=4GB", "checkpoint_timeout=15min",
+		"max_wal_size=4GB", "checkpoint_timeout=15min",
 		"timezone=UTC", "log_timezone=UTC", "lc_messages=C", "log_destination=stderr", "logging_collector=off",
 		"log_error_verbosity=terse", // details of an error may have whole rows, with phone numbers
 	}
 	if o.Durable {
-		settings = append(settings, "shared_buffers=256MB", "wal_compression=on")
+		settings = append(settings, "shared_buffers=256MB", "wal_compression=on", "autovacuum_naptime=10s")
 	} else {
 		// synchronous_commit stays on: without it a kill -9 could lose an acknowledged
 		// commit, and with fsync off it costs little.
