@@ -106,7 +106,7 @@ func parseGrants() []grantLine {
 
 var privilegePattern = regexp.MustCompile(`([rawdUX])(?:\((!?)([a-z_,]+)\))?`)
 
-var privileges = map[string]string{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}
+var privilegeNames = map[string]string{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}
 
 // object is a table, view, sequence or function of the schema.
 type object struct {
@@ -214,7 +214,7 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 			continue // a later migration creates it
 		}
 		for _, r := range roles {
-			if list := o.privileges(g.privileges[r.kind]); list != "" {
+			if list := o.expand(g.privileges[r.kind]); list != "" {
 				statements = append(statements, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, o.class, o.name, r.quoted()))
 			}
 		}
@@ -222,11 +222,11 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	return statements
 }
 
-// privileges expands abbreviated privileges to the syntax of GRANT.
-func (o object) privileges(abbreviated string) string {
+// expand returns abbreviated privileges in the syntax of GRANT.
+func (o object) expand(abbreviated string) string {
 	var list []string
 	for _, part := range privilegePattern.FindAllStringSubmatch(abbreviated, -1) {
-		privilege := privileges[part[1]]
+		privilege := privilegeNames[part[1]]
 		if part[3] != "" {
 			named := strings.Split(part[3], ",")
 			columns := slices.DeleteFunc(slices.Clone(o.columns), func(c string) bool { return slices.Contains(named, c) == (part[2] == "!") })
