@@ -3,13 +3,17 @@ package wechat
 import (
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
-// reportTime is the part of a call's time that is left for reports.
-const reportTime = 5 * time.Second
+const (
+	reportTime = 5 * time.Second // the part of a call's time that is left for reports
+	maxCalls   = 4               // calls that send at once in one process; the trigger makes no more
+)
 
 type sender struct {
 	subscribe   *subscribe.Store
@@ -18,6 +22,7 @@ type sender struct {
 	cfg         Config
 	app         string // the app_id of this instance's claims
 	client      *client
+	calls       *semaphore.Weighted
 	logDisabled func() // logs once that there is no app id
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/sendonce/sendonce/shared/fn"
 )
@@ -32,18 +33,24 @@ func New(env *fn.Env, cfg Config) fn.EventHandler {
 	s := &sender{
 		subscribe: env.Subscribe, tasks: env.Tasks, env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
 		client: newClient(&cfg.BaseURL, cfg.AppID, cfg.Secret, cfg.Timeout, sharedTokens{env.Subscribe, cfg.AppID}),
+		calls:  semaphore.NewWeighted(maxCalls),
 	}
 	s.logDisabled = sync.OnceFunc(func() { env.Log.Info("no subscribe messages are sent: WECHAT_APP_ID is not set") })
 	return s.send
 }
 
 // send sends pending tasks, batch by batch, until no more can be claimed or a batch was stopped. If the time of the call ends
-// first, or the process is draining, send wakes another call.
+// first, or the process is draining, send wakes another call. More than maxCalls calls wait.
 func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if s.cfg.AppID == "" {
 		s.logDisabled()
 		return nil
 	}
+	if s.calls.Acquire(ctx, 1) != nil {
+		s.env.WakeWeChatAt(time.Time{})
+		return nil
+	}
+	defer s.calls.Release(1)
 	deadline, _ := ctx.Deadline()
 	until, total := deadline.Add(-s.cfg.Timeout-reportTime), tally{}
 	defer func() { c.Log("claimed", total.claimed, "results", total.results) }()
