@@ -20,10 +20,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			if w.signing.Err != nil {
 				return d.unsigned(secretOwner{caller: w.CallerID}, w.ID, w.signing.Err)
 			}
-			event, err := streamevent.OfMessage(w.Detail)
-			if err != nil {
-				return attempt{at: time.Now(), err: err.Error()}
-			}
+			event := streamevent.OfMessage(w.Detail)
 			if w.token != nil {
 				event.SetExtension(streamevent.ConfirmTokenAttribute, streamevent.ConfirmToken(w.token))
 			}

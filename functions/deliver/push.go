@@ -30,11 +30,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > maxPushAge {
 			continue // the function save stores an invalid message as a dead letter
 		}
-		out, err := firstSend(m)
-		if err != nil {
-			return err
-		}
-		accepted, toPublish = append(accepted, m), append(toPublish, out)
+		accepted, toPublish = append(accepted, m), append(toPublish, firstSend(m))
 	}
 	started := time.Now()
 	var delivered []deliveredMessage
@@ -60,11 +56,11 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 }
 
 // firstSend returns the first send of a message, equal to the one that the relay publishes.
-func firstSend(m *messages.Submission) (bus.Message, error) {
+func firstSend(m *messages.Submission) bus.Message {
 	subject := m.To.Name
 	if m.To.Kind == message.User {
 		subject = bus.UserSubject(m.To.Name)
 	}
-	event, err := streamevent.OfMessage(messages.Detail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
-	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String(), m.Fingerprint), Event: event}, err
+	event := streamevent.OfMessage(messages.Detail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
+	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String(), m.Fingerprint), Event: event}
 }

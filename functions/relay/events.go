@@ -42,8 +42,7 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 	if d.Kind == message.User {
 		subject = bus.UserSubject(d.Destination)
 	}
-	e, err := streamevent.OfMessage(d.Detail)
-	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
+	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: streamevent.OfMessage(d.Detail)}, nil
 }
 
 // changeEvent returns an event of a task, a message, an alert or an endpoint as a CloudEvent. The

@@ -191,7 +191,7 @@ accounts {
   %[1]s {
     limits { max_connections: %[4]d }
     jetstream { max_mem: 64MB, max_streams: 32, max_consumers: 1000 }
-    # For the accounts of receivers, each of which imports what is about its own consumer.
+    # The account of each receiver imports from these exports only what concerns its own consumer.
     exports: [
       {service: "$JS.API.CONSUMER.INFO.%[2]s.*"}
       {service: "$JS.API.CONSUMER.MSG.NEXT.%[2]s.*", response_type: stream}

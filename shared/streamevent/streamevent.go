@@ -155,13 +155,13 @@ func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
 }
 
 // OfMessage returns the CloudEvent that a receiver gets: its id is that of the message.
-func OfMessage(m messages.Detail) (cloudevents.Event, error) {
+func OfMessage(m messages.Detail) cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
 	e.SetSource("/sendonce/messages/" + m.From)
 	e.SetType(m.Type)
 	e.SetTime(m.CreatedAt.UTC())
-	return asWritten(e, m.Data), nil
+	return asWritten(e, m.Data)
 }
 
 // ConfirmTokenAttribute is an attribute of a message to a URL. If the message must be confirmed, the
