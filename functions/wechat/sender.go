@@ -3,8 +3,6 @@ package wechat
 import (
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -22,8 +20,8 @@ type sender struct {
 	cfg         Config
 	app         string // the app_id of this instance's claims
 	client      *client
-	calls       *semaphore.Weighted
-	logDisabled func() // logs once that there is no app id
+	calls       chan struct{} // one element for each call that sends
+	logDisabled func()        // logs once that there is no app id
 }
 
 // lease is longer than an attempt, which makes up to three calls of WeChat: two sends and a token between them.

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/sendonce/sendonce/shared/fn"
 )
@@ -33,7 +32,7 @@ func New(env *fn.Env, cfg Config) fn.EventHandler {
 	s := &sender{
 		subscribe: env.Subscribe, tasks: env.Tasks, env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
 		client: newClient(&cfg.BaseURL, cfg.AppID, cfg.Secret, cfg.Timeout, sharedTokens{env.Subscribe, cfg.AppID}),
-		calls:  semaphore.NewWeighted(maxCalls),
+		calls:  make(chan struct{}, maxCalls),
 	}
 	s.logDisabled = sync.OnceFunc(func() { env.Log.Info("no subscribe messages are sent: WECHAT_APP_ID is not set") })
 	return s.send
@@ -46,11 +45,13 @@ func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) erro
 		s.logDisabled()
 		return nil
 	}
-	if s.calls.Acquire(ctx, 1) != nil {
+	select {
+	case s.calls <- struct{}{}:
+		defer func() { <-s.calls }()
+	case <-ctx.Done():
 		s.env.WakeWeChatAt(time.Time{})
 		return nil
 	}
-	defer s.calls.Release(1)
 	deadline, _ := ctx.Deadline()
 	until, total := deadline.Add(-s.cfg.Timeout-reportTime), tally{}
 	defer func() { c.Log("claimed", total.claimed, "results", total.results) }()

@@ -1,13 +1,14 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -107,24 +108,25 @@ func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64
 	end, _ := ctx.Deadline()
 	end = end.Add(-trimMargin)
 	var next, deleted atomic.Int64
-	var all errgroup.Group
-	for range min(trimDeletes, len(others)) {
-		all.Go(func() error {
-			for time.Now().Before(end) {
+	var all sync.WaitGroup
+	errs := make([]error, min(trimDeletes, len(others)))
+	for w := range errs {
+		all.Go(func() {
+			for errs[w] == nil && time.Now().Before(end) {
 				i := int(next.Add(1)) - 1
 				if i >= len(others) {
-					return nil
+					return
 				}
-				switch err := stream.DeleteMsg(ctx, others[i]); {
-				case err == nil:
+				err := stream.DeleteMsg(ctx, others[i])
+				if err == nil {
 					deleted.Add(1)
-				case !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful): // not already gone
-					return unavailable(err)
+				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
+					errs[w] = unavailable(err)
 				}
 			}
-			return nil
 		})
 	}
-	err = all.Wait()
+	all.Wait()
+	err = cmp.Or(errs...) // usually all are the same
 	return purged + int(deleted.Load()), err == nil && int(next.Load()) >= len(others), err
 }
