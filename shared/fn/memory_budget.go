@@ -23,18 +23,18 @@ const (
 	largeBody   = 16 << 10 // a longer body makes a call a large one
 	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to chunkBytes
 	eventFactor = 4        // memory for each byte of a batch of events, which is decoded as a whole
-	rowFactor   = 4        // memory for each byte of a row of a page: it is read, converted and encoded
+	rowFactor   = 4        // memory for each byte of a row of a page: the row is read, converted and encoded
 
-	largeEvents = 2 * mebibyte // a call with events that is charged more is a large one
+	largeEvents = 2 * mebibyte // a call with events that reserves more at once is a large one
 )
 
 const (
 	maxMemoryWaiters = 512              // calls of one caller that wait for memory
 	memoryWait       = 2 * time.Second  // how long a call waits
-	eventWait        = 20 * time.Second // how long a batch of events waits; it is delivered again if refused
+	eventWait        = 20 * time.Second // how long a call with events waits; refused events are delivered again
 
 	mebibyte = 1 << 20
-	minShare = settings.MinMemoryMB / 2 * mebibyte // of one caller: enough for the largest batch
+	minShare = settings.MinMemoryMB / 2 * mebibyte // the least share of one caller: enough for the largest batch
 )
 
 // chunkCharge returns the charge for a body of n bytes that is decoded in chunks.
@@ -49,11 +49,11 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 //   - Large calls of one caller use at most half of the processors. Calls that wait for their
 //     commit do not count. Further calls wait up to memoryWait before their bodies are read, and
 //     are then refused with 503.
-//   - Large calls leave a quarter of the budget to small ones, and small ones an eighth to
-//     admins and the trigger.
+//   - Large calls leave a quarter of the budget to small calls. Small calls leave an eighth of the
+//     budget to admins and the trigger.
 //   - A batch of events has rows of many callers. All batches together may use half of the
-//     budget, and each waits up to eventWait. A batch is a large call only if it is charged more
-//     than largeEvents, and only until it is decoded.
+//     budget, and each batch waits up to eventWait. A batch is a large call only if it reserves
+//     more than largeEvents, and only until it is decoded.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -92,15 +92,15 @@ func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 type callMemory struct {
 	budget     *memoryBudget
 	caller     string
-	privileged bool // may use what is reserved for admins and the trigger
+	privileged bool // may use the whole budget: a call of an admin or the trigger
 	event      bool // carries events of all callers
 
 	calls, bytes int64 // under budget.mu
 	large        bool
-	paused       bool // was large when it paused
+	paused       bool // the call was large when it paused
 }
 
-// enter charges a new call to its caller. privileged and event are as in callMemory.
+// enter charges a new call to its caller. privileged is true for an admin; event is as in callMemory.
 func (b *memoryBudget) enter(caller string, privileged, event bool) (*callMemory, error) {
 	m := &callMemory{budget: b, caller: caller, privileged: privileged || event, event: event}
 	b.mu.Lock()
@@ -138,8 +138,8 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	return b.share
 }
 
-// reserve charges the call n more bytes. It waits until there is room, and if large until fewer
-// than largeAtOnce large calls of the caller run.
+// reserve charges the call n more bytes. It waits until there is room. If large, it also waits until
+// fewer than largeAtOnce large calls of the caller run. For calls with events, n decides what is large.
 func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	b := m.budget
 	if m.event {
@@ -164,7 +164,7 @@ func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	return b.stopWaiting(ctx, w)
 }
 
-// grantOrQueue grants w at once, or returns it as queued. It returns an error if too many calls of
+// grantOrQueue grants w at once, or queues and returns w. It returns an error if too many calls of
 // the caller wait, or if w could never be granted.
 func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (queued *memoryWaiter, err error) {
 	b.mu.Lock()
@@ -203,6 +203,7 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 		if other == w {
 			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
 			b.usage(w.call.caller).waiting--
+			b.grantWaiting() // calls of the caller that arrived later may fit
 			b.dropUnused(w.call.caller)
 			if ctx.Err() != nil {
 				return fmt.Errorf("wait for memory: %w", context.Cause(ctx))
@@ -235,14 +236,14 @@ func (b *memoryBudget) charge(m *callMemory, n int64) {
 }
 
 // chargeCall is charge for the call itself; mu is held. Only enter counts these charges for the
-// caller's share: otherwise the waiting calls of a caller could prevent its largest batch.
+// caller's share: otherwise the waiting calls of a caller could prevent the caller's largest batch.
 func (b *memoryBudget) chargeCall(m *callMemory, n int64) {
 	m.calls += n
 	b.used += n
 	b.usage(m.caller).calls += n
 }
 
-// usage returns what a caller uses; mu is held. Call dropUnused after a release.
+// usage returns the memory of the calls of a caller; mu is held. Call dropUnused after a release.
 func (b *memoryBudget) usage(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
@@ -258,8 +259,7 @@ func (b *memoryBudget) dropUnused(caller string) {
 	}
 }
 
-// resize sets the call's charge to n bytes, even if that exceeds the limits. The call no longer
-// counts as a large one.
+// resize sets the call's charge to n bytes, even above the limits. The call is no longer a large one.
 func (m *callMemory) resize(n int64) {
 	if m == nil {
 		return
@@ -305,12 +305,10 @@ func (m *callMemory) release() {
 	if m == nil {
 		return
 	}
+	m.budget.mu.Lock()
+	m.budget.chargeCall(m, -m.calls)
+	m.budget.mu.Unlock()
 	m.resize(0)
-	b := m.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.chargeCall(m, -m.calls)
-	b.dropUnused(m.caller)
 }
 
 // grantWaiting grants the waiting calls that fit now, those of one caller in order of
@@ -341,8 +339,8 @@ func (b *memoryBudget) inUse() int64 {
 	return b.used
 }
 
-// gcPercent lets the heap grow to five times the live data, which is a few megabytes, before
-// it is collected. With the default of 100, a submission costs 15 to 30 % more CPU time.
+// gcPercent lets the heap grow to five times the live data before the heap is collected. The live data
+// is a few megabytes. With the default of 100, a submission costs 15 to 30 % more CPU time.
 const gcPercent = 400
 
 // limitMemory sets gcPercent unless GOGC is set, and a memory limit of twice the budget of calls

@@ -18,10 +18,14 @@ func (b *memoryBudget) mustEnter(t *testing.T, caller string) *callMemory {
 	return m
 }
 
-func (b *memoryBudget) hasOneWaiter() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.waiting) == 1
+// requireWaiting waits until n calls wait for memory.
+func (b *memoryBudget) requireWaiting(t *testing.T, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.waiting) == n
+	}, time.Minute, time.Millisecond)
 }
 
 func TestCallerMemoryIsLimitedToItsShare(t *testing.T) {
@@ -32,7 +36,7 @@ func TestCallerMemoryIsLimitedToItsShare(t *testing.T) {
 	require.NoError(t, greedy.reserve(t.Context(), 15*mebibyte, true))
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	require.Error(t, b.mustEnter(t, "mallory").reserve(soon, 10*mebibyte, true), "it has waited")
+	require.Error(t, b.mustEnter(t, "mallory").reserve(soon, 10*mebibyte, true), "a call above the share waits")
 	require.NoError(t, b.mustEnter(t, "mallory").reserve(t.Context(), 1000, false), "small calls go on")
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").tryReserve(10*mebibyte)))
@@ -56,12 +60,29 @@ func TestLargeCallsTakeTurns(t *testing.T) {
 	require.NoError(t, first.reserve(t.Context(), mebibyte, true))
 	granted := make(chan error, 1)
 	go func() { granted <- second.reserve(t.Context(), mebibyte, true) }()
-	require.Eventually(t, b.hasOneWaiter, time.Minute, time.Millisecond)
+	b.requireWaiting(t, 1)
 	first.release()
 	require.NoError(t, <-granted)
 	second.release()
 	require.Zero(t, b.inUse())
 	require.Empty(t, b.callers, "nothing is kept of callers without calls")
+}
+
+func TestCallThatFitsGoesOnWhenEarlierOneStopsWaiting(t *testing.T) {
+	t.Parallel()
+	b := newMemoryBudget(80, 0.25)
+	b.largeAtOnce = 3
+	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true))
+	earlier, later := b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
+	ctx, stop := context.WithCancel(t.Context())
+	stopped, granted := make(chan error, 1), make(chan error, 1)
+	go func() { stopped <- earlier.reserve(ctx, 10*mebibyte, true) }()
+	b.requireWaiting(t, 1)
+	go func() { granted <- later.reserve(t.Context(), mebibyte, true) }()
+	b.requireWaiting(t, 2)
+	stop()
+	require.ErrorIs(t, <-stopped, context.Canceled)
+	require.NoError(t, <-granted)
 }
 
 // The processor is idle while a batch waits for its commit.
@@ -75,7 +96,7 @@ func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	require.NoError(t, second.reserve(t.Context(), mebibyte, true))
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	require.Error(t, first.resume(soon), "another one runs")
+	require.Error(t, first.resume(soon), "another large call runs")
 	second.pause()
 	require.NoError(t, first.resume(t.Context()))
 	require.EqualValues(t, 2*(mebibyte+callCharge), b.inUse(), "both keep their memory")
@@ -84,11 +105,11 @@ func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	require.Empty(t, b.callers)
 	small := b.mustEnter(t, "ann")
 	small.pause()
-	require.NoError(t, small.resume(t.Context()), "it was never a large one")
+	require.NoError(t, small.resume(t.Context()), "the call was never a large one")
 }
 
-// However many callers there are, large calls leave memory to small ones, and these to admins and
-// the trigger.
+// However many callers there are, large calls leave memory to small calls, and small calls leave memory
+// to admins and the trigger.
 func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -119,8 +140,8 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	require.NoError(t, admin.reserve(t.Context(), mebibyte, true))
 }
 
-// The events of all callers come from one caller, the trigger. Several batches are handled at once, and
-// further ones wait for room.
+// The events of all callers come from one caller, the trigger. Several batches are handled at once.
+// Further batches wait for room.
 func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -135,20 +156,20 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	require.NoError(t, err)
 	for range 4 {
 		_, err := reserve(5 * mebibyte)
-		require.NoError(t, err, "a batch for record")
+		require.NoError(t, err, "a batch for the function record")
 	}
 	granted := make(chan error, 1)
 	go func() {
 		_, err := reserve(5 * mebibyte)
 		granted <- err
 	}()
-	require.Eventually(t, b.hasOneWaiter, time.Minute, time.Millisecond, "half of the whole is for events")
+	b.requireWaiting(t, 1) // events may use only half of the budget
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
 	relay.release()
 	require.NoError(t, <-granted)
 }
 
-// Otherwise the decoding of large batches of events would use all processors.
+// Large batches of events would use all processors if all were decoded at once.
 func TestLargeEventCallsAreDecodedOneAtATime(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -160,15 +181,15 @@ func TestLargeEventCallsAreDecodedOneAtATime(t *testing.T) {
 	}
 	first := enter()
 	require.NoError(t, first.reserve(t.Context(), largeEvents+1, true))
-	require.NoError(t, enter().reserve(t.Context(), largeEvents, true), "smaller ones do not wait")
+	require.NoError(t, enter().reserve(t.Context(), largeEvents, true), "a smaller reservation does not wait")
 	granted := make(chan error, 1)
 	go func() { granted <- enter().reserve(t.Context(), largeEvents+1, true) }()
-	require.Eventually(t, b.hasOneWaiter, time.Minute, time.Millisecond)
+	b.requireWaiting(t, 1)
 	first.pause()
 	require.NoError(t, <-granted)
 }
 
-// Unread responses are charged to their caller, whose further calls are refused.
+// Unread responses are charged to their caller. Further calls of this caller are refused.
 func TestUnreadResponsesUseMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -197,7 +218,7 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	b.mustEnter(t, "mallory")
 }
 
-// Four callers that send as many small bodies as they may, slowly, leave memory to others.
+// Four callers that slowly send as many small bodies as they may leave memory to other callers.
 func TestHalfSentBodiesUseBoundedMemory(t *testing.T) {
 	t.Parallel()
 	const share, size = 256, 16_000
@@ -212,5 +233,5 @@ func TestHalfSentBodiesUseBoundedMemory(t *testing.T) {
 	body, err := fifth.read(t.Context(), strings.NewReader(strings.Repeat("x", size)), size, func() error { return nil })
 	require.NoError(t, err)
 	require.Len(t, body, size)
-	require.Equal(t, new(Route).bodyCharge(size+1), fifth.memory.bytes, "what it is decoded to is charged")
+	require.Equal(t, new(Route).bodyCharge(size+1), fifth.memory.bytes, "the decoded values are charged")
 }
