@@ -19,11 +19,11 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 }
 
 // scheduleAlertCheck schedules a wake-up of sweep, which checks the queues, for the end of the
-// current interval (see task.AlertRules.CheckInterval). It never blocks. Intervals are the same in
-// all processes, so sweep is woken once, however many processes schedule it.
+// current interval (see task.AlertRules.CheckInterval). scheduleAlertCheck never blocks. Intervals
+// are the same in all processes, so sweep is woken once, however many processes schedule the wake-up.
 //
-// Later calls do nothing for half of the time until the check. Then they schedule it again: if the
-// clock of NATS is ahead, the first check was too early.
+// Later calls do nothing for half of the time until the check, but at least for a second. Then they
+// schedule the wake-up again: if the clock of NATS is ahead, the first check was too early.
 func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
 	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
@@ -33,7 +33,7 @@ func (e *Env) scheduleAlertCheck() {
 	}
 }
 
-// RescheduleAlertCheck is for sweep itself, whose check may have been too early. It always schedules.
+// RescheduleAlertCheck always schedules the wake-up. It is for sweep, whose check may have been too early.
 func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 
 func (e *Env) nextAlertCheck(now time.Time) time.Time {

@@ -8,12 +8,12 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// inProcessCaller is a key of contexts. The value is the caller for whom a page makes a call; the context of a request
-// from outside has none.
+// inProcessCaller is a key of contexts. The value is the caller for whom a page makes a call. The context of a request
+// from outside has no such value.
 type inProcessCaller struct{}
 
-// authenticate returns the caller of the Basic credentials, and limits failed logins. The caller of a call
-// that a page makes is the visitor. list is true for a call that reads with the database role of lists.
+// authenticate returns the caller of the Basic credentials, and limits failed logins. If a page makes the
+// call, authenticate returns the visitor. list is true for a call that reads with the database role of lists.
 func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
 	if caller, ok := ctx.Value(inProcessCaller{}).(callers.Caller); ok {
 		return caller, nil

@@ -109,7 +109,7 @@ func TestHashedPasswordIsAccepted(t *testing.T) {
 	for range 2 {
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "Secret")).status)
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
-		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", hash)).status, "it is no password itself")
+		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", hash)).status, "the hash is not a password")
 		require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
 		require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("submitter", "token")).status)
 	}

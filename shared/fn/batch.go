@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// maxBatchFields bounds the invalid fields in the response to one batch.
+	// maxBatchFields limits the invalid fields in the response to a batch. After so many fields, the response names
+	// only the first invalid field of each further item.
 	maxBatchFields = 2000
 
 	// maxItemErrors bounds the errors in the log line of one batch.
@@ -19,8 +20,8 @@ const (
 )
 
 // EachChunk calls work for each chunk of the items of a batch, with the results to fill, and returns all results.
-// work must call Pause before it waits for its commit. If the batch may not resume in time, its other items
-// are refused.
+// work must call Pause before it waits for its commit. The items of a chunk are refused if the call may not resume
+// within memoryWait before that chunk.
 func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func(items []json.RawMessage, results []api.BatchItem)) []api.BatchItem {
 	all := make([]api.BatchItem, len(items))
 	for first, chunk := range chunks(items) {
@@ -37,11 +38,11 @@ func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func
 	return all
 }
 
-// Pause lets other large calls of the caller run until the next chunk, or the end of this call.
+// Pause lets other large calls of the caller run until this call begins its next chunk or ends.
 func (c *Call) Pause() { c.memory.pause() }
 
-// chunks splits the items of a batch into chunks of at most chunkBytes; a larger item is a
-// chunk of its own. It yields each chunk with the index of its first item.
+// chunks splits the items of a batch into chunks of at most chunkBytes. A larger item is a
+// chunk of its own. chunks yields each chunk with the index of its first item.
 func chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 	return func(yield func(int, []json.RawMessage) bool) {
 		for start := 0; start < len(items); {
@@ -66,9 +67,10 @@ func CheckItem(item json.RawMessage) *task.Error {
 	return nil
 }
 
-// Item returns the response to one item of a batch, with the code and fields that a request with
-// this item alone would get. The call's log line has the number of server errors (5xx), and the
-// first maxItemErrors of them: they are usually the same.
+// Item returns the response to one item of a batch, with the code that a request with this item
+// alone would get, and with the fields, unless there are too many (see maxBatchFields). The call's
+// log line has the number of server errors (5xx), and only the first maxItemErrors of their texts:
+// most server errors of a batch are the same.
 func (c *Call) Item(data any, err error) api.BatchItem {
 	if err == nil {
 		return api.BatchItem{Code: http.StatusOK, Message: "success", Data: data}
@@ -83,8 +85,8 @@ func (c *Call) Item(data any, err error) api.BatchItem {
 	return api.BatchItem{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: c.itemFields(refusal.Fields)}
 }
 
-// itemFields returns the invalid fields of an item. Once a batch has had maxBatchFields of them,
-// it returns only the first of each item.
+// itemFields returns the invalid fields of an item. If the items so far have more than maxBatchFields
+// invalid fields, itemFields returns only the first field of the item, and says that the item has more.
 func (c *Call) itemFields(fields []task.Field) []api.Field {
 	if c.badFields += len(fields); c.badFields <= maxBatchFields || len(fields) < 2 {
 		return wireFields(fields)

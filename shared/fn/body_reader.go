@@ -26,8 +26,8 @@ func (b *bodyReader) setCharge(ctx context.Context, cost int64, large bool) erro
 	return nil
 }
 
-// grow makes the buffer length bytes large. The decoded values of a small body are charged only
-// after its last byte: bodies that are sent slowly must not use up the memory.
+// grow gives the buffer a capacity of length bytes. The decoded values of a small body are charged only
+// after the last byte of the body: bodies that are sent slowly must not use up the memory.
 func (b *bodyReader) grow(ctx context.Context, length int64) error {
 	cost, large := length, length > largeBody
 	if large {
@@ -42,8 +42,8 @@ func (b *bodyReader) grow(ctx context.Context, length int64) error {
 	return nil
 }
 
-// read reads the body to its end. length is -1 if it is not known; then the body is charged as the
-// buffer grows. start is called before the first read.
+// read reads the body to its end. length is the length of the body, or -1 if the length is not known.
+// A body of unknown length is charged as the buffer grows. start is called before the first byte is read.
 func (b *bodyReader) read(ctx context.Context, body io.Reader, length int64, start func() error) ([]byte, error) {
 	size := length + 1 // so that the buffer need not grow to read the end
 	if length < 0 {

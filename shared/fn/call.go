@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// A Call is one authenticated request. It must be used by one goroutine at a time, and not after
+// A Call is one authenticated request. A Call must be used by one goroutine at a time, and not after
 // the handler has returned.
 type Call struct {
 	Caller    callers.Caller // ID 0 is the built-in admin (BASIC_AUTH_USERNAME)
@@ -40,15 +40,15 @@ type Call struct {
 // PathValue returns the part of the path that matched {name} in the pattern.
 func (c *Call) PathValue(name string) string { return c.r.PathValue(name) }
 
-// Query returns the parameters of the query string without malformed ones.
+// Query returns the well-formed parameters of the query string.
 func (c *Call) Query() url.Values { return c.r.URL.Query() }
 
-// RequestHeader returns the headers of the request, which must not be changed. After StartWaiting,
-// and once a stream or socket has begun, only Authorization is left.
+// RequestHeader returns the headers of the request, which must not be changed. Only Authorization is
+// left after StartWaiting, and once a stream or socket has begun.
 func (c *Call) RequestHeader() http.Header { return c.r.Header }
 
-// Header returns the headers of the response, for the handler to set. They are also sent with an
-// error.
+// Header returns the headers of the response. The handler may set headers, which are also sent if it
+// returns an error.
 func (c *Call) Header() http.Header { return c.header }
 
 // Status sets the 2xx status of a response without error; the default is 200. A 204 has no body.
@@ -60,11 +60,11 @@ func (c *Call) Log(args ...any) {
 	c.attrs = append(c.attrs, slog.Group("", args...).Value.Group()...)
 }
 
-// Correlate sets the client_msg_id that the error frame has if this frame of a Socket is refused.
+// Correlate sets the client_msg_id of the error frame that the client gets if this frame of a Socket is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
-// StartWaiting must be called before a long poll waits: waiting calls have their own limit. If it
-// returns an error, the limit is reached, and the poll must return without waiting.
+// StartWaiting must be called before a long poll waits: waiting calls have their own limit. It returns
+// an error if the limit is reached. Then the poll must return without waiting.
 func (c *Call) StartWaiting() error {
 	if err := c.slot.moveToWaiting(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (c *Call) StartWaiting() error {
 	return nil
 }
 
-// dropHeaders keeps only Authorization, which authenticates the frames of a Socket. All headers
+// dropHeaders keeps only Authorization, which authenticates the frames of a Socket. The other headers
 // may be much larger than the memory that a waiting call is charged.
 func (c *Call) dropHeaders() {
 	header := http.Header{}
@@ -92,12 +92,12 @@ func (c *Call) May(role Role) bool {
 // HasRole reports whether the caller has the role itself, whatever its queues.
 func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
-// ReadsAll reports whether the caller may read what belongs to other callers: an admin or a viewer, without
-// queues.
+// ReadsAll reports whether the caller may read what belongs to other callers. Only an admin or a viewer without
+// queues may.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
-// HidesURLs reports whether the caller, a viewer, sees only the host of URLs of other callers. The rest of a URL may be
-// a secret that lets its holder post there.
+// HidesURLs reports whether the caller is a viewer who sees only the host of other callers' URLs. The rest of
+// a URL may be a secret: whoever knows it can post to the URL.
 func (c *Call) HidesURLs() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
 
 // ShownURL returns a URL of another caller, masked if this caller sees only its host.
@@ -108,8 +108,8 @@ func (c *Call) ShownURL(url string) string {
 	return url
 }
 
-// ActFor returns the user that the call acts for: name, or the caller itself if name is "". It
-// returns an error for the name of another user, unless the caller is an admin without queues.
+// ActFor returns the user that the call acts for: name, or the caller itself if name is "". ActFor
+// returns an error if name is another user, unless the caller is an admin without queues.
 func (c *Call) ActFor(name string) (string, error) {
 	switch {
 	case name == "" || name == c.Caller.Name:
@@ -123,14 +123,14 @@ func (c *Call) ActFor(name string) (string, error) {
 // LimitedToQueues reports whether the caller is limited to queues.
 func (c *Call) LimitedToQueues() bool { return len(c.Caller.Queues) > 0 }
 
-// MayUseQueue reports whether the caller may submit to and claim from the queue. A caller without a
-// list of queues may use all.
+// MayUseQueue reports whether the caller may submit tasks to the queue and claim tasks from it. A caller
+// without a list of queues may use all queues.
 func (c *Call) MayUseQueue(queue string) bool {
 	return !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, queue)
 }
 
 // MayUseBusinessType reports whether the caller may submit and read subscribe messages of the
-// business type. A caller without a list of types may use all.
+// business type. A caller without a list of business types may use all of them.
 func (c *Call) MayUseBusinessType(name string) bool {
 	return len(c.Caller.BusinessTypes) == 0 || slices.Contains(c.Caller.BusinessTypes, name)
 }
@@ -140,9 +140,9 @@ func (c *Call) request() decode.Request {
 	return decode.Request{Method: c.r.Method, Query: c.r.URL.RawQuery, Body: c.Body}
 }
 
-// Reserve reserves n bytes of memory for data that the function is about to load. It waits up to
-// 2 s for room, for an event up to 20 s, then returns an error. The memory is released when the call
-// ends.
+// Reserve reserves n bytes of memory for data that the function is about to load. A call waits for room
+// for up to 2 s, an event for up to 20 s. Then Reserve returns an error. The memory is released when the
+// call ends.
 func (c *Call) Reserve(ctx context.Context, n int) error {
 	return c.memory.reserve(ctx, int64(n), false)
 }
@@ -150,7 +150,8 @@ func (c *Call) Reserve(ctx context.Context, n int) error {
 // TryReserve is Reserve without a wait.
 func (c *Call) TryReserve(n int) error { return c.memory.tryReserve(int64(n)) }
 
-// Unreserve releases all memory that the call has reserved. A long poll calls it before it waits.
+// Unreserve releases all memory that the call has reserved, its body included. A long poll calls
+// Unreserve before it waits.
 func (c *Call) Unreserve() { c.memory.resize(0) }
 
 // AcquireRead waits until fewer than readsAtOnce of the caller's streams and sockets read events.

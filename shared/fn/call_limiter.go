@@ -14,21 +14,21 @@ import (
 
 const (
 	// Slots in addition to SENDONCE_MAX_CALLS and SENDONCE_MAX_WAITING.
-	reservedCalls = 32  // for admins, when all other slots or their own share are in use
+	reservedCalls = 32  // for an admin, when all other slots or the admin's own share are in use
 	maxEvents     = 256 // for the trigger's events
 
 	// idleConnections is how many connections may be open in addition to one for each slot.
 	idleConnections = 1024
 
-	// maxKeptReading is how many calls whose bodies are being read keep their connections
-	// open. Together with the calls that have a slot they are fewer than the connection limit.
+	// maxKeptReading limits the calls that keep their connection open while their body is read.
+	// These calls and the calls with a slot are together fewer than the connection limit.
 	maxKeptReading = idleConnections / 2
 )
 
 // callLimiter limits the concurrent calls and signals the drain to them. A call acquires its
-// slot once its caller is known; the steps before cost little and have their own limits
+// slot once its caller is known. The steps before that cost little and have their own limits
 // (see package auth). No caller uses more than its share of a pool, so one caller cannot
-// block the others. Admins also have the reserve, so a caller can always be revoked. Probes
+// block the others. Admins also have the pool reserved, so a caller can always be revoked. Probes
 // and scrapes need no slot.
 //
 // While its body is being read, a call counts for its caller's share but uses no slot, so
@@ -39,7 +39,7 @@ type callLimiter struct {
 	mu       sync.Mutex
 	inFlight int // calls without a response yet
 	closed   bool
-	reading  int // calls that have released their slot while their body is read
+	reading  int // calls that have no slot while their body is read
 
 	calls    slotPool // being handled
 	waiting  slotPool // waiting polls, streams and sockets
@@ -51,7 +51,7 @@ type callLimiter struct {
 type slotPool struct {
 	max, share int
 	used       int
-	byCaller   map[string]int // used, by QuotaName; callers without slots have no entry
+	byCaller   map[string]int // calls with a slot or whose body is being read, by QuotaName; no entry for none
 
 	errFull, errShare *task.Error
 }
@@ -61,7 +61,7 @@ type slot struct {
 	limiter *callLimiter
 	pool    *slotPool
 	caller  string
-	admin   bool // may use the reserve
+	admin   bool // may use the pool reserved
 	reading bool // counts for its caller's share, but not in used
 }
 
@@ -79,7 +79,7 @@ func newCallLimiter(cfg *settings.Config) *callLimiter {
 	}
 }
 
-// waitingRetryAfter is longer than for other calls: polls and streams last.
+// waitingRetryAfter is longer than the time for other calls, because polls and streams take longer.
 const waitingRetryAfter = 5 * time.Second
 
 func newSlotPool(max, share int, full, overShare *task.Error) slotPool {
@@ -109,7 +109,7 @@ func (p *slotPool) release(caller string) {
 	}
 }
 
-// begin counts a call, or returns false after close. For each counted call end must be called.
+// begin counts a call, or returns false after close. end must be called for each counted call.
 func (l *callLimiter) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,16 +163,15 @@ func (s *slot) releaseLocked() {
 	s.pool.release(s.caller)
 }
 
-// endReadingLocked uses a slot of the pool again. mu is held, and the pool need not have a free slot.
+// endReadingLocked counts the call in used again, even if the pool has no free slot. mu is held.
 func (s *slot) endReadingLocked() {
 	s.reading = false
 	s.limiter.reading--
 	s.pool.used++
 }
 
-// startReading releases the slot while the body is read, unless it is in the pool reserved,
-// events or waiting. keepConnection is false if too many bodies are being read to keep all
-// their connections open.
+// startReading releases the slot while the body is read, unless the slot is in the pool reserved,
+// events or waiting. keepConnection is false if more than maxKeptReading bodies are being read.
 func (s *slot) startReading() (keepConnection bool) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -185,7 +184,7 @@ func (s *slot) startReading() (keepConnection bool) {
 	return s.limiter.reading <= maxKeptReading
 }
 
-// endReading acquires a slot again. If the pool is full, an admin gets one of the reserve.
+// endReading acquires a slot again. If the pool is full, an admin gets a slot of the pool reserved.
 func (s *slot) endReading() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -205,8 +204,8 @@ func (s *slot) endReading() error {
 	return nil
 }
 
-// moveToWaiting moves a call to the pool waiting, where it stays. After an error it has its old
-// slot.
+// moveToWaiting moves a call to the pool waiting, where the call stays. After an error the call has
+// its old slot.
 func (s *slot) moveToWaiting() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -218,7 +217,7 @@ func (s *slot) moveToWaiting() error {
 	return nil
 }
 
-// maxCalls is the limit of concurrent calls of all pools.
+// maxCalls returns the number of slots of all pools.
 func (l *callLimiter) maxCalls() int {
 	return l.calls.max + l.waiting.max + l.reserved.max + l.events.max
 }

@@ -20,7 +20,7 @@ import (
 
 // holder has routes whose calls last until release.
 type holder struct {
-	begun chan string // names of callers
+	begun chan string // the name of the caller of each call that has begun
 	goOn  chan struct{}
 }
 
@@ -144,7 +144,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.requireRefused("POST", "/call", "receiver", 503, "server_busy", "1")
 	h.requireRefused("POST", "/call", "sender", 429, "too_many_calls", "1")
 	h.requireOthersServed("admin-submitter")
-	// An admin who uses all slots that it may use leaves some to other admins.
+	// An admin whose share of the pool reserved is in use leaves slots to other admins.
 	for range reservedCalls / 2 {
 		h.begin(held, "POST", "/hold", "admin-submitter")
 	}
@@ -152,7 +152,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.requireOthersServed("admin-sender")
 }
 
-// Polls and streams use no slot of other calls and none of the reserve.
+// Polls and streams use no slot of other calls, and no slot of the pool reserved.
 func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
@@ -214,14 +214,14 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 	for i := range opened {
 		w := h.dialRaw(t)
 		if i%2 == 0 {
-			_, _ = io.WriteString(w.conn, "POST /call HTTP/1.1\r\nHost: x\r\nContent-Le") // fails if it was closed
+			_, _ = io.WriteString(w.conn, "POST /call HTTP/1.1\r\nHost: x\r\nContent-Le") // fails if the connection was closed
 		}
 		go func() {
 			_, _ = w.responses.ReadByte() // nothing is sent before the end
 			closed.Add(1)
 		}()
 	}
-	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "the stream has one of those left")
+	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "one of the connections left is that of the stream")
 	h.requireOthersServed("sender")
 	require.Equal(t, 1, h.env.limiter.usedSlots()["waiting"], "the stream goes on")
 	held.release()
@@ -278,7 +278,7 @@ func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 	require.Zero(t, h.env.limiter.usedSlots()["calls"])
 }
 
-// An admin whose body is complete when all slots are in use gets one of the reserve.
+// If all slots are in use when the body of an admin is complete, the admin gets a slot of the pool reserved.
 func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&settings.Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})

@@ -15,19 +15,21 @@ const framesAtOnce = 8
 func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
 // callerSemaphores has a semaphore for each caller, so that the streams and sockets of one caller
-// leave processors to others. Further work waits in order of arrival and is never refused: each
-// stream waits for at most one slot, and callLimiter bounds the streams. Release a slot before
+// leave processors to other callers. Further work waits in order of arrival and is never refused:
+// each stream waits for at most one slot, and callLimiter limits the streams. Release a slot before
 // anything is sent to a client, as a slow client would delay the caller's other clients.
+//
+// For visitors who are not logged in, an address takes the place of the caller (Env.anonymousSlots).
 type callerSemaphores struct {
 	atOnce int64
 
 	mu       sync.Mutex
-	byCaller map[string]*callerSemaphore // by name; no entry for a caller without work
+	byCaller map[string]*callerSemaphore // no entry for a caller without work
 }
 
 type callerSemaphore struct {
 	free  *semaphore.Weighted
-	users int // hold a slot or wait for one; guarded by callerSemaphores.mu
+	users int // that hold a slot or wait for one; guarded by callerSemaphores.mu
 }
 
 func newCallerSemaphores(atOnce int) *callerSemaphores {

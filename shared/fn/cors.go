@@ -13,8 +13,9 @@ const (
 	corsMaxAge          = "600" // seconds that a browser keeps the response to a preflight
 )
 
-// allowOrigin lets a page of an origin of SENDONCE_STREAM_ORIGINS read the response, and reports whether the request
-// comes from one. Access-Control-Allow-Credentials is never sent: such a page authenticates its calls itself.
+// allowOrigin reports whether the request comes from a page of an origin of SENDONCE_STREAM_ORIGINS, and lets
+// such a page read the response. Access-Control-Allow-Credentials is never sent: such a page authenticates
+// its calls itself.
 func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	if len(m.env.Config.Origins) == 0 {
 		return false
@@ -47,5 +48,6 @@ func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// allowsOtherOrigins reports whether pages of other origins may call the route: it is one of the API for clients.
+// allowsOtherOrigins reports whether pages of other origins may call the route. They may call every route of the API
+// except those of CloudEvents.
 func (p *mountedRoute) allowsOtherOrigins() bool { return p.page == nil && !p.event }

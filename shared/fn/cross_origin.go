@@ -11,8 +11,8 @@ import (
 )
 
 // originCheck keeps web pages of other origins from changing anything with the credentials that a
-// browser stores for this service. Other clients than browsers send neither Sec-Fetch-Site nor
-// Origin, and are not affected.
+// browser stores for this service. Clients that are not browsers send neither Sec-Fetch-Site nor
+// Origin, and are never refused.
 type originCheck struct{ http.CrossOriginProtection }
 
 func newOriginCheck(trusted []string) (*originCheck, error) {
@@ -28,8 +28,8 @@ func newOriginCheck(trusted []string) (*originCheck, error) {
 // check refuses a request of a page of another origin, unless the origin is trusted or the request
 // is a GET that changes nothing. changes is true if a GET of the route changes something.
 //
-// Over plain HTTP browsers do not send the origin of a GET. So there a GET that changes something
-// is refused to every browser, which can use POST.
+// Over plain HTTP, a browser does not send the origin of a GET. So over plain HTTP, check refuses a GET
+// that changes something to every browser. The browser can use POST instead.
 func (c *originCheck) check(r *http.Request, changes bool) error {
 	if changes && r.Method == http.MethodGet {
 		if r.Header.Get("Sec-Fetch-Site") == "" && isBrowser(r.Header) {

@@ -12,7 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// counting counts its calls: POST, GET that changes something, and GET that does not.
+// counting returns a function that counts its calls. Its routes are a POST, a GET that changes something, and
+// a GET that does not.
 func counting(calls *int) Function {
 	count := func(context.Context, *Call, struct{}) (any, error) { *calls++; return nil, nil }
 	return HTTP("counting", func(*Env, struct{}) Routes {

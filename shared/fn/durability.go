@@ -15,8 +15,8 @@ import (
 const verifyTimeout = 3 * time.Second
 
 // verifyDurability fails if the stream of accepted messages is less durable than the settings
-// require. If its durability is unknown, the process starts, but no message is acknowledged as
-// accepted until it is known.
+// require, or if a NATS server is too old for the stream. If the durability of the stream is not known,
+// the process starts, but acknowledges no message as accepted until the durability is known.
 func verifyDurability(ctx context.Context, env *Env) error {
 	twoPhase := env.Config.TwoPhase
 	if !twoPhase.Enabled || twoPhase.Durability == 0 {

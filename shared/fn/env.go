@@ -43,7 +43,7 @@ type Env struct {
 	anonymousPages   *semaphore.Weighted
 	anonymousSlots   *callerSemaphores // of anonymousPages, by address
 	sessionKeys      func() store.Keys
-	database         *cache.Value[struct{}] // pings it, for /readyz
+	database         *cache.Value[struct{}] // pings the database, for /readyz
 	metrics          func() *telemetry.Metrics
 	scraped          sync.Map   // *telemetry.Endpoint by path
 	snapshots        *snapshots // nil without DATABASE_URL
@@ -51,7 +51,7 @@ type Env struct {
 
 	failures loglimit.ByKey[failureKind]
 
-	alertCheckUntil atomic.Int64 // until then this process schedules no further check, in Unix nanoseconds
+	alertCheckUntil atomic.Int64 // until when scheduleAlertCheck does nothing, in Unix nanoseconds
 }
 
 // failureKind is the key by which the log lines of failed calls are limited.
@@ -68,7 +68,7 @@ func (e *Env) DatabaseConnections() (n int32) {
 	return n
 }
 
-// Bus returns the connection to NATS. Without NATS_URL it is nil, and its methods may still be called.
+// Bus returns the connection to NATS. Without NATS_URL, Bus returns nil, whose methods may still be called.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
 // Draining returns a channel that is closed when the process receives SIGTERM or SIGINT. A long
@@ -106,8 +106,9 @@ func (e *Env) collect(s *metrics.Scrape) {
 	}
 }
 
-// Snapshot returns the state of everything, read at most once in snapshotKeep for all callers, who must not change it.
-// After an error it returns the last snapshot with the error; its At is when it was read, zero if there is none.
+// Snapshot returns the state of everything. All callers share one snapshot for snapshotKeep or longer, so a
+// caller must not change the snapshot. If the state cannot be read, Snapshot returns the error and the last
+// snapshot. The field At is when that snapshot was read, or zero if no snapshot was ever read.
 func (e *Env) Snapshot() (overview.Snapshot, error) {
 	snapshot, err := e.snapshots.current.Get()
 	if err == nil {
@@ -119,7 +120,8 @@ func (e *Env) Snapshot() (overview.Snapshot, error) {
 	return snapshot, err
 }
 
-// readSnapshot updates the counters and reads a snapshot. If the counters cannot be updated, the rest is still current.
+// readSnapshot updates the counters and reads a snapshot. If the counters cannot be updated, the rest of the
+// snapshot is still current.
 func (e *Env) readSnapshot(ctx context.Context) (overview.Snapshot, error) {
 	counting, cancel := context.WithTimeout(ctx, countTimeout)
 	err := e.Stores.Overview.Count(counting, overview.Lag)

@@ -23,7 +23,7 @@ const (
 	codeInternal             = "internal"
 )
 
-// statusClientGone is for the log: the client has usually left before it is sent.
+// statusClientGone is for the log: usually the client has left before the status is sent.
 const statusClientGone = 499
 
 // statusOf returns the HTTP status of an error code, 500 for an unknown code, which is a bug.
@@ -45,12 +45,10 @@ func statusOf(code string) int {
 		return http.StatusRequestEntityTooLarge
 	case codeUnsupportedMediaType:
 		return http.StatusUnsupportedMediaType
-	case auth.CodeTooManyAttempts, codeTooManyCalls:
+	case auth.CodeTooManyAttempts, codeTooManyCalls, task.CodeQuota:
 		return http.StatusTooManyRequests
 	case task.CodeKeyReused:
 		return http.StatusUnprocessableEntity
-	case task.CodeQuota:
-		return http.StatusTooManyRequests
 	case task.CodeServerBusy:
 		return http.StatusServiceUnavailable
 	}
@@ -62,8 +60,8 @@ func Busy(message string) *task.Error {
 	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
 }
 
-// refusalOf returns the error that the caller sees: err itself if it is a *task.Error with a
-// known code, busy if a dependency timed out or is unreachable, else an error without err's text.
+// refusalOf returns the error that the caller sees: err itself if err is a *task.Error with a
+// known code, Busy if a dependency timed out or is unreachable, else an error without err's text.
 func refusalOf(err error, requestID string) *task.Error {
 	var ours *task.Error
 	var network *net.OpError

@@ -24,17 +24,18 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
-// a *task.Error whose status is 4xx refuses it permanently; after any other error it is
-// delivered again. It must be idempotent: an event may be delivered twice.
+// EventHandler handles one CloudEvent. The handler returns nil to acknowledge the event, Poison to
+// keep the event as a dead letter, or a *task.Error whose status is 4xx to refuse the event
+// permanently. After any other error the event is delivered again. The handler must be idempotent: an
+// event may be delivered twice.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 
-// BatchHandler handles a batch of events, in the order of the batch if it matters. nil acknowledges
-// all; after any error the whole batch is delivered again.
+// BatchHandler handles a batch of events, in the order of the batch if the order matters. The handler
+// returns nil to acknowledge all events. After any error the whole batch is delivered again.
 type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
-// Event makes a function that handles CloudEvents, served at POST /events/{name}
-// to callers with the role Trigger. C and build are as for HTTP.
+// Event makes a function that handles the CloudEvents of POST /events/{name}. Callers need the role
+// Trigger. C and build are as for HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
 		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
@@ -67,8 +68,8 @@ func PoisonIn(err error) error {
 	return nil
 }
 
-// attemptHeader has the number of the trigger's attempts to deliver the event, this one included.
-// It is not an attribute of the event.
+// attemptHeader has the number of the trigger's attempts to deliver the event, this attempt included.
+// The header is not an attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
 // eventRoute serves one event function: it decodes events and records dead letters.
@@ -90,7 +91,7 @@ func (r eventRoute) route() Route {
 }
 
 func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
-	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // 0 if it is absent or no number
+	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // 0 if the header is absent or not a number
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
 	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && r.batch != nil && kind == trigger.BatchType {
@@ -150,8 +151,8 @@ func (r eventRoute) countPanic(ctx context.Context, c *Call, letter store.DeadLe
 	c.Log("dead_letter", task.MaskNumbers(letter.Reason), "stack", string(debug.Stack()))
 }
 
-// readBatch decodes only the attributes of streamevent.Event: decoding all would take longer than
-// the rest of the call.
+// readBatch decodes only the attributes of streamevent.Event: decoding all attributes would take
+// longer than the rest of the call.
 func readBatch(c *Call) (events []streamevent.Event, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
 		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})

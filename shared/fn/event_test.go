@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// eventFunction returns an event function that calls handle with each event, unless it is nil.
+// eventFunction returns an event function that calls handle with each event, unless handle is nil.
 func eventFunction(handle func(cloudevents.Event) error) Function {
 	return Event("ticker", func(*Env, struct{}) EventHandler {
 		return func(_ context.Context, _ *Call, e cloudevents.Event) error {

@@ -20,9 +20,9 @@ const (
 )
 
 // EventWriter writes the events of one stream. The first write sends status 200. Each write is
-// flushed. If the client does not read it within 10 s, the stream ends, so no events are buffered
+// flushed. If the client does not read a write within 10 s, the stream ends, so no events are buffered
 // for a slow client. Send copies its data: reserve memory for both copies of large data. A heartbeat
-// is sent 15 s after the last write. After an error the client is lost: all further writes return
+// is sent 15 s after the last write. If a write fails, the client is lost: all further writes return
 // the same error.
 type EventWriter struct {
 	req *request
@@ -38,8 +38,8 @@ type EventWriter struct {
 }
 
 // Send sends one event of the type event. After a broken connection the client sends id to resume.
-// Neither may have a line break. If the caller was revoked or changed, nothing is sent, and the
-// stream ends.
+// id and event must not have a line break. If the caller was revoked or changed, nothing is sent, and
+// the stream ends.
 func (w *EventWriter) Send(id, event string, data []byte) error {
 	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (w *EventWriter) Send(id, event string, data []byte) error {
 	return w.write(b.Bytes())
 }
 
-// Mark sends the id to resume from without an event. If it is sent before the first event, a client whose
+// Mark sends, without an event, the id to resume from. If a mark is sent before the first event, a client whose
 // connection breaks early misses nothing.
 func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
 
@@ -118,7 +118,7 @@ func (w *EventWriter) setWriteDeadline(deadline time.Time) error {
 	return nil
 }
 
-// end makes further writes fail, and returns the error of the first failed one. The rest of the
+// end makes further writes fail, and returns the error of the first failed write. The rest of the
 // response, and later responses on the connection, get the usual write deadline.
 func (w *EventWriter) end() error {
 	w.mu.Lock()

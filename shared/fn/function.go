@@ -10,12 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A Function is one function of Sendonce; functions/functions.go lists all. Make it with
-// HTTP, Event or EventBatch.
+// A Function is one function of Sendonce; functions/functions.go lists all functions. Make a Function
+// with HTTP, Event or EventBatch.
 type Function struct {
 	Name     string
 	settings []config.Setting
-	uses     []Function // whose routes its pages call, see Uses
+	uses     []Function // see Uses
 	open     func() (start func(*Env) Routes, problems []task.Field)
 }
 
@@ -23,9 +23,9 @@ type Function struct {
 // ("POST /api/v1/sms/send"), to their handlers.
 type Routes map[string]Route
 
-// HTTP makes a function with routes. C is its configuration: a struct with the tags envconfig,
-// default and desc on each field; struct{} if it has no settings. build runs once per cold start
-// and must not use the network.
+// HTTP makes a function with routes. C is the configuration of the function: a struct with the tags
+// envconfig, default and desc on each field, or struct{} if the function has no settings. build runs
+// once per cold start and must not use the network.
 func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	return Function{
 		Name:     name,
@@ -38,15 +38,15 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	}
 }
 
-// Uses names the functions whose routes the pages of f call with Visit.API. In a process that does not serve these
-// functions, only its pages can call their routes.
+// Uses names the other functions whose routes the pages of f call with Visit.API. If a process serves f but not one of
+// these functions, only pages of the process can call the routes of that function.
 func (f Function) Uses(others ...Function) Function { f.uses = others; return f }
 
 // builtFunction is a function after its cold start.
 type builtFunction struct {
 	name      string
 	routes    Routes
-	inProcess bool // only for the pages of this process
+	inProcess bool // only the pages of this process can call its routes
 }
 
 func build(env *Env, functions []Function) ([]builtFunction, error) {
@@ -66,7 +66,7 @@ func build(env *Env, functions []Function) ([]builtFunction, error) {
 	return all, nil
 }
 
-// withUsed appends the functions that the served ones use and that are not served themselves.
+// withUsed appends the functions that are used (see Uses) but not served.
 func withUsed(served []Function) []Function {
 	all := slices.Clone(served)
 	for _, f := range served {
@@ -79,7 +79,7 @@ func withUsed(served []Function) []Function {
 	return all
 }
 
-// open reads the settings of all functions before any function starts, so that all bad ones are reported at once.
+// open reads the settings of all functions before any function starts, so that all bad settings are reported at once.
 func open(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
 	for _, f := range functions {
 		start, bad := f.open()
@@ -89,8 +89,8 @@ func open(functions []Function) (starts []func(*Env) Routes, problems []task.Fie
 	return starts, problems
 }
 
-// AllFunctions is the value of FUNCTION_TARGET that serves all functions, as an empty one does.
-// The functions framework needs a name.
+// AllFunctions is the value of FUNCTION_TARGET that serves all functions. An empty value does the same, but
+// the functions framework needs a name.
 const AllFunctions = "sendonce"
 
 // target returns the functions that this process serves. name is the value of FUNCTION_TARGET.
@@ -114,8 +114,8 @@ func validPattern(pattern string) bool {
 	return slices.Contains([]string{"GET", "POST", "PUT", "PATCH", "DELETE"}, method) && strings.HasPrefix(path, "/") && !strings.Contains(path, " ")
 }
 
-// Patterns returns every pattern of the functions' API with its roles, of which a caller needs
-// one. It fails if a setting is bad.
+// Patterns returns every pattern of the functions' API with its roles. A caller needs one of the roles.
+// Patterns fails if a setting is bad.
 func Patterns(env *Env, functions ...Function) (map[string][]Role, error) {
 	roles := map[string][]Role{}
 	err := eachRoute(env, functions, func(pattern string, route Route) {
@@ -137,7 +137,7 @@ func PagePatterns(env *Env, functions ...Function) (patterns []string, err error
 	return patterns, err
 }
 
-// eachRoute calls visit for each route of the functions, without those that only their pages can call.
+// eachRoute calls visit for each route of the functions, but not for the routes of the functions that they use.
 func eachRoute(env *Env, functions []Function, visit func(pattern string, route Route)) error {
 	built, err := build(env, functions)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Handler returns the http.Handler that serves the functions, for Serve, or for httptest. It
+// Handler returns the http.Handler that serves the functions, for Serve or for httptest. Handler
 // fails if a setting is bad, or if two functions have the same name or conflicting patterns.
 func Handler(env *Env, functions ...Function) (http.Handler, error) {
 	built, err := build(env, functions)
@@ -61,8 +61,8 @@ func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 	return newMux(m.env, all)
 }
 
-// add registers a route. It returns an error for a malformed or conflicting pattern, about which
-// ServeMux panics.
+// add registers a route. It returns an error if the pattern is malformed or conflicts with another
+// pattern. ServeMux alone would panic.
 func (m *mux) add(p *mountedRoute) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -86,10 +86,10 @@ func (m *mux) add(p *mountedRoute) (err error) {
 }
 
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before those of others
+	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before requests of others
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// After a failed read the context of the connection is cancelled, and so would be all later calls over it.
+	// A failed read cancels the context of the connection, and so all later calls over the connection.
 	if httpserver.CountRequest(r.Context()) || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
@@ -123,7 +123,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
-// boundWrites sets the write deadline of a response, unless the server of r does it.
+// boundWrites sets the write deadline of a response, unless the server of r sets one.
 func boundWrites(w http.ResponseWriter, r *http.Request) {
 	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && host.WriteTimeout == 0 {
@@ -144,7 +144,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		req.fail(Busy("this instance is about to end, try again"))
 		return
 	}
-	defer req.releaseSlot() // not before the response is written, which a client may read slowly
+	defer req.releaseSlot() // only after the response is written: a client may read it slowly
 	if p.page != nil {
 		if err := req.page(p); err != nil {
 			req.fail(err)

@@ -25,8 +25,8 @@ func (e *Env) checkReady() error {
 	return nil
 }
 
-// health responds to probes and scrapes, and reports whether r is one. Probes need no password,
-// a scrape may need one (SENDONCE_METRICS). Only a refused scrape is logged and counted.
+// health responds to probes and scrapes, and reports whether r is a probe or a scrape. Probes need no
+// password, a scrape may need one (SENDONCE_METRICS). Only a refused scrape is logged and counted.
 func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 	var problem error
 	switch r.URL.Path {

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// behindProxy makes the service trust X-Forwarded-For, with which from sets the address of a call.
+// behindProxy makes the service trust X-Forwarded-For. A test sets the address of a call with from.
 func behindProxy(c *settings.Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
 
 func from(address string) func(*http.Request) { return header("X-Forwarded-For", address) }
@@ -60,7 +60,7 @@ func TestGuessesOfOneNameAreSlowed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, password string
-		status         int // of the right password where it was guessed at
+		status         int // of the right password, from the address of the guesses
 	}{{"submitter", "token", 200}, {"admin", "secret", 429}} {
 		h := startServer(t, behindProxy, greeter())
 		right := as(c.name, c.password)
@@ -72,7 +72,7 @@ func TestGuessesOfOneNameAreSlowed(t *testing.T) {
 		require.Equal(t, map[int]string{429: "too_many_attempts"}[c.status], r.Error)
 		for _, address := range []string{"203.0.113.10", "2001:db8::1"} {
 			status, _ := h.greetAs(right, from(address))
-			require.Equal(t, 200, status, "from another address it works")
+			require.Equal(t, 200, status, "the right password works from another address")
 		}
 		status, _ := h.greetAs(as(map[string]string{"submitter": "admin", "admin": "submitter"}[c.name], map[string]string{"submitter": "secret", "admin": "token"}[c.name]), from("203.0.113.9"))
 		require.Equal(t, 200, status, "another caller at the same address is not limited")

@@ -47,8 +47,8 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 //   - One caller uses at most SENDONCE_CALLER_SHARE of the budget, but always enough for the
 //     largest batch.
 //   - Large calls of one caller use at most half of the processors. Calls that wait for their
-//     commit do not count. Further calls wait up to memoryWait before their bodies are read, and
-//     are then refused with 503.
+//     commit do not count. Further large calls wait before their bodies are read. After memoryWait
+//     they are refused with 503.
 //   - Large calls leave a quarter of the budget to small calls. Small calls leave an eighth of the
 //     budget to admins and the trigger.
 //   - A batch of events has rows of many callers. All batches together may use half of the

@@ -12,13 +12,13 @@ import (
 // ProcessMetrics is the path of the metrics that each process has.
 const ProcessMetrics = "/metrics"
 
-// ServeMetrics serves the metrics of r at a path of their own, on the port and to the scrapers of ProcessMetrics. A
-// function calls it when it is built.
+// ServeMetrics serves the metrics of r at a path of their own. The port and the credentials are those of
+// ProcessMetrics. A function calls ServeMetrics in its build.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
 	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
 }
 
-// metricsAt returns the handler of scrapes of the path; nil = there are no metrics.
+// metricsAt returns the handler of the scrapes at a path; nil = the path has no metrics.
 func (e *Env) metricsAt(path string) http.Handler {
 	if path == ProcessMetrics {
 		return e.Metrics()
@@ -29,14 +29,14 @@ func (e *Env) metricsAt(path string) http.Handler {
 	return nil
 }
 
-// scrape handles a scrape on the port of the calls, and reports whether there are metrics.
+// scrape handles a scrape on the port of the calls. It returns false if this port has no metrics at the path.
 func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 	endpoint := m.env.metricsAt(r.URL.Path)
 	switch {
 	case endpoint == nil:
 		return false
 	case m.env.Config.MetricsPort() != "":
-		return false // they are on their own port
+		return false // metrics are on their own port
 	case m.env.Config.Metrics == settings.MetricsForAdmin:
 		req := newRequest(m.env, w, r, nil)
 		caller, err := req.authenticate(r.Context(), false)

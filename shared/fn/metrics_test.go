@@ -231,7 +231,7 @@ func TestScrapersThatDoNotReadDelayNoOther(t *testing.T) {
 			dial()
 			synctest.Wait()
 		}
-		require.EqualValues(t, 32, running.Load(), "the oldest of them are closed")
+		require.EqualValues(t, 32, running.Load(), "the oldest scrapes that nobody reads are ended")
 		time.Sleep(5*time.Second + time.Millisecond)
 		synctest.Wait()
 		require.Zero(t, running.Load())

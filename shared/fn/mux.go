@@ -13,7 +13,7 @@ type mux struct {
 	methods  []string // of all routes, sorted
 	origins  *originCheck
 
-	pageOrigins *originCheck // of pages: they trust no other origin
+	pageOrigins *originCheck // for pages, which trust no other origin
 	api         http.Handler // the API that pages use, see Visit.API
 
 	alive, ready func() error // for /healthz and /readyz, which show the error to everybody
@@ -27,9 +27,9 @@ type mountedRoute struct {
 	pattern  string
 }
 
-// find returns the route of r's path for a method, nil if there is none. ServeMux itself would
-// redirect unclean paths, which loses the body of a POST, and call GET routes for HEAD, some of
-// which change state.
+// find returns the route of r's path for a method; nil = none. ServeMux itself would redirect unclean
+// paths, which loses the body of a POST. ServeMux would also call a GET route for HEAD, and some GET
+// routes change state.
 func (m *mux) find(r *http.Request, method string) *mountedRoute {
 	clean := path.Clean(r.URL.Path)
 	slash := r.URL.Path == clean+"/" // accepted for pages: people type it

@@ -94,7 +94,7 @@ func (withoutDatabase) Existing(context.Context, []string) ([]string, error) {
 	return nil, errNoDatabase
 }
 
-// newDatabaseProbe returns a check of the database. It runs at most once a second, so that
+// newDatabaseProbe returns a check of the database that runs at most once a second, so that
 // probes do not load the database.
 func newDatabaseProbe(ping func(context.Context) error) *cache.Value[struct{}] {
 	return &cache.Value[struct{}]{Timeout: 2 * time.Second, Read: func(ctx context.Context) (struct{}, error) { return struct{}{}, ping(ctx) }}

@@ -32,8 +32,8 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 	return req
 }
 
-// requestID returns the caller's id, or a new one if id is malformed or may contain a phone number,
-// which must not be logged.
+// requestID returns the caller's id, or a new id if the caller's is malformed or may contain a phone
+// number. Phone numbers must not be logged.
 func requestID(id string) string {
 	if task.ValidName(id, 50) && (task.MaskNumbers(id) == id || isRandomID(id)) {
 		return id
@@ -41,11 +41,12 @@ func requestID(id string) string {
 	return rand.Text()
 }
 
-// mobileNumber matches numbers of mainland China. About 1 % of random ids match it; 5 % have a run of 11 digits.
+// mobileNumber matches numbers of mainland China. About 1 % of random ids match mobileNumber; 5 % have a run
+// of 11 digits.
 var mobileNumber = regexp.MustCompile(`1[3-9][0-9]{9}`)
 
-// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, that does not match
-// mobileNumber: its runs of digits are then no phone numbers.
+// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, and does not match
+// mobileNumber. The runs of digits in such an id are not phone numbers.
 func isRandomID(id string) bool {
 	hex := strings.ReplaceAll(id, "-", "")
 	hasForm := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)

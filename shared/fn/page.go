@@ -15,17 +15,17 @@ const (
 	maxForm     = 256 << 10 // bytes of a form
 	pageMemory  = 512 << 10 // bytes that a page of a caller is charged, in addition to the calls that it makes
 
-	// For visitors who are not logged in. Each address has its own limit, so none can keep others from the login.
+	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login.
 	anonymousPages      = 256 // at once
-	anonymousPerAddress = 8   // more of one address wait
+	anonymousPerAddress = 8   // at once; further requests of the address wait
 	anonymousWait       = 2 * time.Second
-	anonymousPageTime   = 20 * time.Second // for reading the response, from its beginning
+	anonymousPageTime   = 20 * time.Second // for reading the response, from the beginning of the response
 	maxAnonymousForm    = 8 << 10
 )
 
 // Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
-// request it; handle checks whether the visitor is logged in. Other origins, also those of SENDONCE_STREAM_ORIGINS, may
-// send only GET.
+// request the page; handle checks whether the visitor is logged in. Web pages of other origins, also those of
+// SENDONCE_STREAM_ORIGINS, may send only GET.
 func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
 	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
 	r.roles, r.page = nil, handle
@@ -62,8 +62,8 @@ func (req *request) page(p *mountedRoute) error {
 	return nil
 }
 
-// readForm reads the body before enterPage, so that slow bodies do not keep other visitors out. The session is resumed
-// again afterwards, as its caller may have been revoked or changed meanwhile.
+// readForm reads the body before enterPage, so that slow bodies do not keep other visitors out. After the body of a
+// visitor who is logged in, the session is resumed again: its caller may have been revoked or changed meanwhile.
 func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, error) {
 	if req.call.Caller.Name == "" {
 		anonymous := *p
@@ -80,12 +80,12 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 	if err := req.readBodyWithoutSlot(ctx, p, req.resumeSession); err != nil {
 		return nil, err
 	}
-	req.call.memory.pause() // calls that the page makes may be large ones, which would wait for this one
+	req.call.memory.pause() // the page may make large calls, which would wait for this call
 	return req.call.Body, nil
 }
 
-// enterPage reserves memory for the page of a visitor who is logged in; it is released with the call. For other visitors
-// it acquires one of anonymousPages, which leave releases.
+// enterPage reserves memory for the page of a visitor who is logged in. This memory is released when the call
+// ends. For any other visitor, enterPage acquires one of anonymousPages, which leave releases.
 func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	if req.call.Caller.Name != "" {
 		return func() {}, req.call.Reserve(ctx, pageMemory)

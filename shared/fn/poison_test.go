@@ -66,9 +66,9 @@ func TestFifthPanicOverAnEventMakesADeadLetter(t *testing.T) {
 	want := deadLetter{"ticker", "bad", "sendonce.tick.v1", `{"n":1}`, `panic: cannot read {"n":1}`, 5}
 	require.Equal(t, []deadLetter{want}, deadLetters())
 
-	require.Equal(t, 204, h.call("POST", "/events/ticker", `{"n":1}`, attempt("bad", 6)).status, "its acknowledgement was lost")
+	require.Equal(t, 204, h.call("POST", "/events/ticker", `{"n":1}`, attempt("bad", 6)).status, "the acknowledgement of the event was lost")
 	want.attempts = 6
-	require.Equal(t, []deadLetter{want}, deadLetters(), "the same one")
+	require.Equal(t, []deadLetter{want}, deadLetters(), "the same dead letter")
 	require.Equal(t, 204, h.call("POST", "/events/ticker", `{}`, attempt("good", 7)).status)
 	require.Len(t, deadLetters(), 1)
 }

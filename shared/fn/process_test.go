@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// TestMain makes the test binary one of the processes that tests start: that of the command serve,
-// or that of a main that the functions framework generates.
+// TestMain makes the test binary the process that a test starts: "ours" is the command serve, "framework"
+// is a main that the functions framework generates.
 func TestMain(m *testing.M) {
 	switch os.Getenv("FN_TEST_PROCESS") {
 	case "ours":

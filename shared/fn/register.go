@@ -14,11 +14,11 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// Register reads the settings and registers one handler with the functions framework, whose
-// server then uses it for every path. It serves the function that FUNCTION_TARGET names, or all
-// of them. commands are the other readers of settings.
+// Register reads the settings and registers one handler with the functions framework. The server of
+// the framework then uses this handler for every path. The handler serves the function that
+// FUNCTION_TARGET names, or all functions. commands are the other readers of settings.
 //
-// Call it once in a process, before the framework starts. From then on SIGTERM and SIGINT drain
+// Call Register once in a process, before the framework starts. From then on SIGTERM and SIGINT drain
 // and end the process: calls under way have SENDONCE_DRAIN_TIMEOUT to finish. Then the returned
 // Env is closed.
 func Register(commands []config.Reader, functions ...Function) (*Env, error) {
@@ -44,16 +44,16 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	return env, nil
 }
 
-// endOnSignal drains the process on a signal, as Serve does: the framework's server ignores
-// signals, and the framework exposes neither its server nor its listener. For drainGrace a new
-// call is handled as the last one of its connection. Later ones get 503, so that their callers
-// retry with another instance.
+// endOnSignal drains and ends the process on a signal: the framework's server ignores signals, and
+// the framework exposes neither its server nor its listener. For drainGrace a new call is handled as
+// the last one of its connection. Later calls get 503, so that their callers retry with another
+// instance.
 func (e *Env) endOnSignal() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		<-signals
-		signal.Stop(signals) // a second one kills
+		signal.Stop(signals) // a second signal kills
 		err := e.drain(drainGrace)
 		e.Close()
 		if err != nil {
@@ -65,8 +65,8 @@ func (e *Env) endOnSignal() {
 	}()
 }
 
-// drain waits until every call has its response, or returns an error after DrainTimeout. New
-// calls are handled for the duration grace, then refused.
+// drain waits until every call has its response, or returns an error after DrainTimeout. For the
+// duration grace, new calls are still handled. Later calls are refused.
 func (e *Env) drain(grace time.Duration) error {
 	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)

@@ -41,9 +41,9 @@ func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	require.Equal(t, "this instance is about to end, try again", r.Message)
 	require.True(t, r.closes)
 	require.Equal(t, "1", r.header.Get("Retry-After"))
-	require.Empty(t, ended, "it waits for the call in progress")
+	require.Empty(t, ended, "the drain waits for the call in progress")
 	close(goOn)
-	require.Equal(t, 409, (<-first).status, "whose response is complete")
+	require.Equal(t, 409, (<-first).status, "the response of that call is complete")
 	require.NoError(t, <-ended)
 }
 
@@ -64,7 +64,7 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	require.Equal(t, 409, (<-late).status)
 }
 
-// serveUnbounded serves function in memory with a server without limits, as the framework's is.
+// serveUnbounded serves function in memory with a server without limits, like the framework's.
 // wrap wraps the handler.
 func serveUnbounded(t *testing.T, function Function, wrap func(http.Handler) http.Handler) *pipes {
 	env, err := NewEnv(settings.Config{Username: "admin", Password: "secret", Metrics: settings.MetricsForAll}, slog.New(slog.DiscardHandler))

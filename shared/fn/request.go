@@ -21,16 +21,16 @@ type request struct {
 	start time.Time
 
 	function, route   string // never the raw path: it may hold a phone number
-	releaseConnection func() // set once the call has a slot; it allows the connection to be closed
-	bodyRead          bool   // to its end
+	releaseConnection func() // allows the connection to be closed; set once the call has a slot
+	bodyRead          bool   // the body was read to its end
 	status            int    // 0 until the response is written
 	bytes             int
 	code              string // the error code of a failure
 	err               error
 }
 
-// limitUnreadBody sets a deadline for the rest of an unread body. net/http reads up to 256 KiB of it,
-// so that the connection can be used again.
+// limitUnreadBody sets a deadline for the rest of an unread body. net/http reads up to 256 KiB of the
+// rest, so that the connection can be used again.
 func limitUnreadBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended

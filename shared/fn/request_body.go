@@ -15,9 +15,9 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// readBody reads the whole body, at most the route's maxBody, once there is memory for it. The body
-// must arrive within bodyTimeout of the start of the call. This deadline is removed before the
-// handler runs: it would cancel the context of a long poll.
+// readBody reads the whole body, at most the route's maxBody, once there is memory for the body. The
+// body must arrive within bodyTimeout of the start of the call; the wait for memory does not count. The
+// deadline is removed before the handler runs: a deadline that passes cancels the context of a long poll.
 func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	if req.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
@@ -44,7 +44,7 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	return checkContentType(req.r.Header, &p.Route)
 }
 
-// readUncharged reads a small body for which no memory is charged, within bodyTimeout.
+// readUncharged reads a small body without charging memory for it. The body must arrive within bodyTimeout.
 func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
 	if req.r.ContentLength > p.maxBody {
 		return nil, tooLarge(p.maxBody)
@@ -86,7 +86,7 @@ func (req *request) setReadDeadline(deadline time.Time) error {
 	return nil
 }
 
-// checkContentType checks the type of a body of JSON; the handlers of pages parse theirs.
+// checkContentType checks the type of a body, which must be JSON. The bodies of pages are not checked.
 func checkContentType(h http.Header, r *Route) error {
 	if r.page != nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// end recovers a panic of the function, writes the log line of the call and counts the call. It
-// panics with http.ErrAbortHandler again, for the server.
+// end recovers a panic of the function, writes the log line of the call and counts the call. If the
+// panic was http.ErrAbortHandler, end panics with that error again, for the server.
 func (req *request) end() {
 	abort := false
 	if r := recover(); r != nil {
@@ -51,7 +51,7 @@ func (req *request) log() {
 	if req.err != nil {
 		cause := req.err.Error()
 		if req.status < http.StatusInternalServerError {
-			cause = task.MaskNumbers(cause) // it may repeat names of the caller's choice
+			cause = task.MaskNumbers(cause) // the cause may repeat names that the caller chose
 		}
 		attrs = append(attrs, slog.String("error", req.code), slog.String("cause", cause))
 	}
@@ -68,7 +68,7 @@ func (req *request) log() {
 	req.env.Log.LogAttrs(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
 }
 
-// nextLine reports whether to log the call. Two kinds of calls have one line a minute for each
+// nextLine reports whether to log the call. Two kinds of calls have only one line a minute for each
 // function and error code: failed calls without a known caller, which anybody can repeat, and
 // events that a busy function refuses, which are delivered again. unlogged is how many calls were
 // not logged since the last line.

@@ -23,7 +23,8 @@ func (req *request) releaseSlot() {
 }
 
 // readBodyWithoutSlot reads the body while other calls may use the call's slot. Then it calls recheck, as the caller may
-// have been revoked or changed meanwhile, and acquires a slot again.
+// have been revoked or changed meanwhile, and acquires a slot again. A call without a body keeps its slot and is not
+// rechecked.
 func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, recheck func(context.Context) error) error {
 	if req.r.Body == nil || req.r.Body == http.NoBody {
 		return req.readBody(ctx, p)

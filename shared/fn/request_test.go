@@ -81,8 +81,8 @@ func TestRefusedBodyClosesConnection(t *testing.T) {
 	})
 }
 
-// onBothKindsOfServer runs a test on the server of the binary, and on one without limits, as that of
-// the functions framework is.
+// onBothKindsOfServer runs a test on the server of the binary, and on a server without limits, like that
+// of the functions framework.
 func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *testServer)) {
 	t.Run("our server", func(t *testing.T) {
 		t.Parallel()
@@ -120,7 +120,7 @@ func TestBodyTimeoutBeginsBeforeAuthentication(t *testing.T) {
 	require.NoError(t, req.readBody(t.Context(), &mountedRoute{Route: Route{maxBody: 100}}))
 	require.Len(t, w.set, 2)
 	require.WithinDuration(t, req.start.Add(bodyTimeout), w.set[0], time.Second)
-	require.Zero(t, w.set[1], "it is removed after the body")
+	require.Zero(t, w.set[1], "the deadline is removed after the body")
 }
 
 // deadlines records the read deadlines of a request.

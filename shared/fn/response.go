@@ -21,7 +21,7 @@ func (req *request) respond(data any, err error) {
 		req.write(http.StatusNoContent, nil)
 		return
 	}
-	req.call.Body = nil // frees it while the response is encoded and written
+	req.call.Body = nil // frees the body while the response is encoded and written
 	if err := req.encode(req.call.status, api.Envelope{Code: req.call.status, Message: "success", Data: data}); err != nil {
 		req.fail(fmt.Errorf("encode the response: %w", err))
 	}
@@ -52,15 +52,16 @@ func (req *request) fail(err error) {
 	}
 }
 
-// encode writes a response as JSON, or nothing if it returns an error. < > & are not escaped: people
-// read responses too, and a response is never HTML.
+// encode writes a response as JSON. If encode returns an error, nothing was written. < > & are not
+// escaped: people read responses too, and a response is never HTML.
 func (req *request) encode(status int, envelope api.Envelope) error {
 	e := json.NewEncoder(bodyWriter(func(body []byte) { req.write(status, body) }))
 	e.SetEscapeHTML(false)
 	return e.Encode(envelope)
 }
 
-// bodyWriter is called once by a json.Encoder, with the whole output, which need not be copied.
+// bodyWriter is a writer for a json.Encoder, which calls it once with the whole output. So the output
+// need not be copied.
 type bodyWriter func(body []byte)
 
 // Write never fails: request.write records errors.
@@ -70,7 +71,7 @@ func (w bodyWriter) Write(body []byte) (int, error) {
 }
 
 func (req *request) write(status int, body []byte) {
-	if req.status != 0 { // a stream has begun, so its status was sent
+	if req.status != 0 { // a stream or socket has begun, so the status was sent
 		return
 	}
 	h := req.w.Header()

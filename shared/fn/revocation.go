@@ -14,9 +14,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// How a revocation takes effect. A change of a caller is published to every process that is
-// connected to NATS (bus.OnCaller), which then looks the caller up again. Without NATS, or if a
-// message is lost, a cached caller expires after auth.CallerTTL. The caller is checked again
+// How a revocation takes effect. A change of a caller is published to NATS. Every process that is
+// connected to NATS (bus.OnCaller) then looks the caller up again. Without NATS, or if a message is
+// lost, a cached caller expires after auth.CallerTTL. The caller is checked again
 //
 //   - by each call after its body has arrived,
 //   - by a poll before it claims,
@@ -28,9 +28,9 @@ const (
 	publishTimeout  = time.Second // how long the response to an operator waits for NATS
 )
 
-// CallersChanged makes every process look these callers up again: call it after the
-// commit that changed them. Processes that are connected to NATS do so at once, others
-// within 60 s. An empty name is ignored.
+// CallersChanged makes every process look these callers up again. Call it after the commit that
+// changed the callers. Processes that are connected to NATS look the callers up at once, other
+// processes within 60 s. An empty name is ignored.
 func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
@@ -42,15 +42,15 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	}
 }
 
-// watchCallers subscribes to changes of callers after the first caller was read: so a start does
-// not wait for NATS, and calls of the built-in admin do not need it.
+// watchCallers subscribes to changes of callers. It is called after the first caller was read, so a
+// start does not wait for NATS, and calls of the built-in admin do not need NATS.
 func (e *Env) watchCallers() {
 	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
-// currentCaller returns the caller of a call that has begun, as it is now. changed is closed when
-// the caller may have changed again; it is nil for the built-in admin, who never changes. The error
-// is unauthenticated if the caller was revoked or its token replaced, or busy if the database is
+// currentCaller returns the present state of the caller of a call that has begun. changed is closed
+// when the caller may have changed again. For the built-in admin, who never changes, changed is nil. The
+// error is unauthenticated if the caller was revoked or its token replaced, or busy if the database is
 // unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
@@ -66,9 +66,9 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	return was, nil, task.Refuse(auth.CodeUnauthenticated, "the caller was revoked or its token replaced")
 }
 
-// Recheck sets c.Caller to the caller as it is now. A call that has waited must call Recheck before
-// it acts. The error is the one that a new call would get. changed is closed when the caller may
-// have changed again.
+// Recheck sets c.Caller to the present state of the caller. A call that has waited must call Recheck
+// before the call acts. The error is the one that a new call would get. changed is closed when the
+// caller may have changed again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := c.env.currentCaller(ctx, c.Caller)
 	if err != nil {
@@ -93,8 +93,8 @@ func (c *Call) admitted() error {
 	return nil
 }
 
-// recheckCaller returns an error if the caller of a stream has changed in any way since it began.
-// The stream must then end, so that its client reconnects and is authenticated again.
+// recheckCaller returns an error if the caller of a stream has changed in any way since the stream
+// began. The stream must then end, so that its client reconnects and is authenticated again.
 func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := req.env.currentCaller(ctx, req.call.Caller)
 	if err == nil && !reflect.DeepEqual(now, req.call.Caller) {
@@ -103,8 +103,9 @@ func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{},
 	return changed, err
 }
 
-// waitUntilAllowed returns nil if the caller of a stream has not changed. Otherwise it ends the stream
-// with cancel. While the database is unavailable it waits: the caller may have been revoked.
+// waitUntilAllowed returns nil if the caller of a stream has not changed. If the caller has changed,
+// waitUntilAllowed ends the stream with cancel. While the database is unavailable, waitUntilAllowed
+// waits: the caller may have been revoked.
 func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		_, err := req.recheckCaller(ctx)
@@ -129,7 +130,7 @@ func isRefusal(err error) bool {
 }
 
 // whileAdmitted returns a context that ends when the process drains, or when the caller of the
-// stream was revoked or changed; then its cause is the refusal.
+// stream was revoked or changed. If the caller was, the cause of the context is the refusal.
 func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -155,7 +156,7 @@ func (req *request) whileAdmitted(ctx context.Context) (context.Context, context
 	return ctx, cancel
 }
 
-// revocationOf returns the refusal that ended the context of a stream; nil if something else did.
+// revocationOf returns the refusal that ended the context of a stream; nil = no refusal ended it.
 func revocationOf(ctx context.Context) error {
 	if err := context.Cause(ctx); isRefusal(err) {
 		return err

@@ -24,7 +24,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// changing changes the callers of knownCallers, except receiver.
+// changing is a source of the callers of knownCallers. A test can change all of them except receiver.
 type changing struct {
 	mu      sync.Mutex
 	apply   func(*callers.Caller)
@@ -53,7 +53,7 @@ func (c *changing) change(apply func(*callers.Caller)) {
 	c.apply = apply
 }
 
-// fail makes lookups fail with err; nil = no more.
+// fail makes lookups fail with err; nil = lookups succeed again.
 func (c *changing) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,10 +135,10 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 					changed := time.Now()
 					<-stream.done
 					require.LessOrEqual(t, time.Since(changed), c.within)
-					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "its client reconnects, and is authenticated again")
+					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "the client reconnects, and is authenticated again")
 					require.Contains(t, []any{"unauthenticated", "forbidden"}, h.calls(1)[0]["error"])
 					if c.notify {
-						require.Equal(t, 6, stream.events(), "those before the change")
+						require.Equal(t, 6, stream.events(), "only the events before the change")
 					}
 					before := other.events()
 					time.Sleep(3 * time.Second)
@@ -161,7 +161,7 @@ func TestStreamPausesWhileCallerLookupFails(t *testing.T) {
 		h.env.auth.Callers.ForgetAll() // as after a reconnect to NATS
 		time.Sleep(30 * time.Second)
 		require.Equal(t, 6, stream.events())
-		require.Contains(t, stream.text.String(), "\n:\n", "and stays open")
+		require.Contains(t, stream.text.String(), "\n:\n", "the stream stays open")
 		registry.fail(nil)
 		time.Sleep(2 * time.Second)
 		require.Less(t, 6, stream.events())
@@ -242,13 +242,13 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 				require.Equal(t, map[string]string{
 					"is revoked": "unauthenticated", "has another token": "unauthenticated", "lost its role": "forbidden",
 				}[name], task.CodeOf(err), name)
-				require.Equal(t, name != "has another queue", c.MayUseQueue("b"), "the call uses the caller as it is now")
+				require.Equal(t, name != "has another queue", c.MayUseQueue("b"), "the call uses the present state of the caller")
 			})
 		}
 	}
 }
 
-// slowCall is a call of which the last byte of the body is not sent yet.
+// slowCall is a call whose body is sent except for its last byte.
 type slowCall struct{ conn net.Conn }
 
 func (p *pipes) beginCall(t *testing.T, name string) slowCall {

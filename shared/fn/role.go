@@ -2,8 +2,8 @@ package fn
 
 import "strings"
 
-// A Role is what a caller may do. Admin may do everything, unless it has queues (see
-// Route.WithinQueues).
+// A Role is what a caller may do. An admin without queues may do everything (for an admin with queues,
+// see Route.WithinQueues).
 type Role string
 
 // The roles of the wire contract, as stored in callers.

@@ -21,8 +21,8 @@ const (
 	maxTimeout     = httpserver.WriteTimeout - 10*time.Second // 10 s are left for writing the response
 )
 
-// A Route is the handler of one pattern, with the roles that may call it and its limits. Make
-// it with JSON, Query, List, Raw or Stream.
+// A Route is the handler of one pattern, with its limits and the roles that may call the handler. Make
+// a Route with JSON, Query, List, Raw, Stream or Page.
 type Route struct {
 	roles        []Role // a caller needs one of them
 	maxBody      int64
@@ -39,21 +39,22 @@ type Route struct {
 	stream        func(ctx context.Context, c *Call, w *EventWriter) error // instead of handle, see Stream
 	page          func(w http.ResponseWriter, v *Visit)                    // instead of handle, see Page
 	socket        func(ctx context.Context, c *Call, s *Socket) error      // nil unless a WebSocket can be opened
-	socketOrigins []string                                                 // of web pages that may open it, in addition to the service's own
+	socketOrigins []string                                                 // of web pages that may open the WebSocket, in addition to the service's own
 }
 
-// MaxBody sets the largest body in bytes, 64 KiB by default. A larger one gets 413.
+// MaxBody sets the largest body in bytes, 64 KiB by default. A larger body gets 413.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
-// Paged marks a route that returns pages of rows. Few such calls of a caller run at once,
-// and each row is charged to the memory budget when it is read (see store.WithMeter).
+// Paged marks a route that returns pages of rows. Such a call is a large one (see memoryBudget), so few
+// run at once for a caller. Each row is charged to the memory budget when the row is read (see
+// store.WithMeter).
 func (r Route) Paged() Route { r.paged = true; return r }
 
 // Or also allows callers with another role.
 func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), role); return r }
 
-// Changes marks a route whose GET changes state. Such a GET is refused to web pages of other
-// origins, as all other methods are on every route.
+// Changes marks a route whose GET changes state. Such a GET is refused to web pages of other origins
+// (see originCheck). All methods except GET are refused to such pages on every route.
 func (r Route) Changes() Route { r.changesState = true; return r }
 
 // WithinQueues also allows admins who are limited to some queues. The handler must limit the call
@@ -62,11 +63,11 @@ func (r Route) Changes() Route { r.changesState = true; return r }
 func (r Route) WithinQueues() Route { r.withinQueues = true; return r }
 
 // Timeout sets the deadline of the handler's context: 10 s by default, and at most 50 s except
-// for a Stream. A long poll needs more than its longest wait.
+// for a Stream. The deadline of a long poll must be longer than its longest wait.
 func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
 
-// JSON returns a route for requests whose body is one JSON object. It is decoded strictly into
-// Req (see decode.Object). The value that handle returns is the response's data; nil omits it.
+// JSON returns a route for requests whose body is one JSON object. The body is decoded strictly into
+// Req (see decode.Object). The value that handle returns is the data of the response; nil = no data.
 func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -79,7 +80,8 @@ func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 }
 
 // Query returns a route for requests that are decoded into Req from the query string. Fields of the
-// body of a POST override it, so GET and POST of one path can share a handler.
+// body replace parameters of the same name, so GET and POST of one path can share a handler. GET must
+// have no body.
 func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
@@ -93,15 +95,15 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 
 // List is Query for a handler that reads pages with SENDONCE_READ_ROLE, the database role of
 // lists. The caller is looked up over the same connection, so a process that starts for this call
-// opens only one.
+// opens only one connection.
 func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	r := Query(role, handle).Paged()
 	r.listRole = true
 	return r
 }
 
-// Raw returns a route whose body is not decoded: the handler reads c.Body. It is for a function that
-// stores also the bodies that it refuses. Query parameters are refused.
+// Raw returns a route whose body is not decoded: the handler reads c.Body. Raw is for a function that
+// also stores the bodies that it refuses. Query parameters are refused.
 func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Route {
 	plan := decode.PlanOf[struct{}]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {

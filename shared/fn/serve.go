@@ -62,8 +62,8 @@ func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler
 	return h, nil
 }
 
-// Serve is the server of the binary: it handles calls over l with h, which Handler returned, until
-// ctx ends, and then drains. env must not be used for another server afterwards.
+// Serve is the server of the binary. Until ctx ends, Serve handles calls over l with h, which Handler
+// returned. Then it drains. env must not be used for another server afterwards.
 func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error {
 	return newServer(env, h).run(ctx, l)
 }
@@ -71,7 +71,7 @@ func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error 
 // run serves on l until ctx ends, then drains: it closes l, so new connections are refused and
 // clients try another instance. Calls over open connections still get their response, each as the
 // last one of its connection. Connections without a call are closed after drainGrace. run returns
-// when all calls have ended, or an error if DrainTimeout cut some off.
+// when all calls have ended. If DrainTimeout cut some calls off, run returns an error.
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
@@ -86,7 +86,7 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	close(s.env.limiter.draining)
 	err := l.Close()
-	// Shutdown closes idle connections at once: a call that is on its way would be lost.
+	// Shutdown closes idle connections at once, so a call that is on its way would be lost.
 	time.Sleep(min(s.drainGrace, s.env.Config.DrainTimeout))
 	cut := s.http.Shutdown(limit)
 	if cut == nil {
@@ -125,7 +125,7 @@ func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	return l, nil
 }
 
-// listenForScrapes serves /metrics on its own port, if it has one, until ctx ends.
+// listenForScrapes serves metrics on their own port until ctx ends. Without such a port it does nothing.
 func (e *Env) listenForScrapes(ctx context.Context) error {
 	port := e.Config.MetricsPort()
 	if port == "" {
@@ -157,5 +157,5 @@ func (e *Env) listenForScrapes(ctx context.Context) error {
 	return nil
 }
 
-// metricsConnections limits the connections of the port that serves only /metrics.
+// metricsConnections limits the connections of the port that serves only metrics.
 const metricsConnections = 32

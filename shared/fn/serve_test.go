@@ -81,9 +81,9 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	res = idle.response()
 	require.Equal(t, 200, res.StatusCode, "over a connection that was open")
 	require.True(t, res.Close, "this connection is then closed")
-	require.Empty(t, ended, "it waits for the call in progress")
+	require.Empty(t, ended, "the drain waits for the call in progress")
 	close(goOn)
-	require.Equal(t, 409, (<-first).status, "whose response is complete")
+	require.Equal(t, 409, (<-first).status, "the response of that call is complete")
 }
 
 func TestDrainEndsAfterLastResponse(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// sessionRow is the additional authenticated data of an encrypted session: no other encrypted secret can be used as one.
+// sessionRow is the additional authenticated data of an encrypted session, so no other encrypted secret can
+// be used as a session.
 const sessionRow = "session of a browser"
 
 // ErrNoSessionKey means that nobody can log in.
@@ -55,7 +56,7 @@ func (v *Visit) LogOut(w http.ResponseWriter) {
 }
 
 // sessionCookie returns the session's cookie without its value. Browsers accept the prefix __Host- only with
-// Secure, and not all of them accept Secure over plain HTTP, not even from this machine.
+// Secure. Some browsers do not accept Secure over plain HTTP, even from this machine.
 func sessionCookie(r *http.Request) *http.Cookie {
 	c := &http.Cookie{Name: "__Host-sendonce", Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if !IsHTTPS(r) && IsLoopback(r.Host) {
@@ -64,8 +65,8 @@ func sessionCookie(r *http.Request) *http.Cookie {
 	return c
 }
 
-// IsHTTPS reports whether the browser uses HTTPS, to this server or to a gateway. A client that sets the header falsely
-// harms only itself.
+// IsHTTPS reports whether the browser uses HTTPS, to this server or to a gateway. A client that sends a false
+// header harms only itself.
 func IsHTTPS(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
@@ -79,7 +80,8 @@ func IsLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
-// resumeSession sets the caller of the call to that of the session's cookie, or to the zero Caller.
+// resumeSession sets the caller of the call to the caller of the session's cookie. Without a valid session it
+// sets the zero Caller.
 func (req *request) resumeSession(ctx context.Context) (err error) {
 	req.call.Caller, err = req.callerOfSession(ctx)
 	return err
@@ -91,7 +93,7 @@ func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error)
 	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
 		text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
 		if err != nil {
-			continue // changed, or its key was removed from the settings
+			continue // the cookie was changed, or its key was removed from the settings
 		}
 		var s auth.Session
 		if err := json.Unmarshal([]byte(text), &s); err != nil {

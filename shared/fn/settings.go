@@ -23,8 +23,8 @@ func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	return append(settings.List(), config.Merge(append(readers, commands...))...)
 }
 
-// configFromEnvironment reads and checks the shared settings, and finds misspelt ones of
-// all functions, whichever are served.
+// configFromEnvironment reads and checks the shared settings, and finds misspelt settings of
+// all functions, also of those that are not served.
 func configFromEnvironment(commands []config.Reader, functions []Function) (settings.Config, []task.Field) {
 	cfg, problems := settings.Load()
 	return cfg, append(problems, config.Unknown(os.Environ(), Settings(commands, functions))...)

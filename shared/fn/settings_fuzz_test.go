@@ -30,7 +30,7 @@ func FuzzSettings(f *testing.F) {
 		} else {
 			message += err.Error()
 		}
-		message = strings.ReplaceAll(message, "postgres://host:5432/name", "") // the example in the message itself
+		message = strings.ReplaceAll(message, "postgres://host:5432/name", "") // an example in the message
 		if s.Secret && len(value) > 6 && strings.Contains(message, value) {
 			t.Fatalf("%s shows its value: %s", s.Name, message)
 		}

@@ -12,8 +12,8 @@ import (
 const (
 	snapshotKeep    = 5 * time.Second
 	snapshotTimeout = 10 * time.Second
-	countTimeout    = 4 * time.Second // of the counters, before the rest is read
-	snapshotShare   = 20              // reading takes at most a twentieth of the time, however slow it is
+	countTimeout    = 4 * time.Second // for updating the counters, before the rest is read
+	snapshotShare   = 20              // reads take at most a twentieth of the time, however slow a read is
 )
 
 // snapshots caches overview.Snapshot for all callers of this process.
@@ -22,7 +22,7 @@ type snapshots struct {
 
 	current cache.Value[overview.Snapshot]
 	last    atomic.Pointer[overview.Snapshot] // nil = none was read yet
-	next    time.Time                         // when the next one may be read; used only by readNow
+	next    time.Time                         // when the next snapshot may be read; used only by readNow
 }
 
 func newSnapshots(read func(context.Context) (overview.Snapshot, error)) *snapshots {

@@ -50,9 +50,9 @@ func TestLastSnapshotIsReturnedWithTheError(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s, err := env.Snapshot()
 		return err == nil && s.At.Unix() == 7
-	}, time.Minute, 10*time.Millisecond, "it is read again after a second")
+	}, time.Minute, 10*time.Millisecond, "after an error, the snapshot is read again a second later")
 	require.Eventually(t, func() bool {
 		s, err := env.Snapshot()
 		return errors.Is(err, away) && s.At.Unix() == 7
-	}, time.Minute, time.Millisecond, "the last one stays")
+	}, time.Minute, time.Millisecond, "the last snapshot is kept")
 }

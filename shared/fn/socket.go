@@ -24,21 +24,22 @@ import (
 )
 
 const (
-	// pongTimeout is longer than a frame may take: no pong is read meanwhile.
+	// pongTimeout is longer than the time for a frame, because no pong is read while a frame is handled.
 	pongTimeout  = bodyTimeout + defaultTimeout + 5*time.Second
 	closeTimeout = 5 * time.Second // for the client's part of an orderly end
 )
 
 // FrameHandler handles one text frame of a client, c.Body, as a call with its own deadline, log line
-// and metrics. The response is sent as JSON, an error as a SocketFrame with the event
-// api.SocketError and the client_msg_id that c.Correlate has set.
+// and metrics. The handler must check the role of the caller. The response is sent as JSON. An error
+// is sent as a SocketFrame with the event api.SocketError and the client_msg_id that c.Correlate has
+// set.
 type FrameHandler func(ctx context.Context, c *Call) (response any, err error)
 
 // Socket is one WebSocket with text frames of JSON. The client's frames are handled one at a time,
-// in order, and each gets one response. Meanwhile, and while framesAtOnce frames of the same caller
-// are handled, further frames stay unread in the connection. If the client does not read a frame
+// in order, and each gets one response. While a frame of the socket or framesAtOnce frames of the same
+// caller are handled, further frames stay unread in the connection. If the client does not read a frame
 // within 10 s, the socket ends, so no frames are buffered for a slow client. Send copies the frame:
-// reserve memory for both copies of a large one. A ping is sent every 15 s.
+// reserve memory for both copies of a large frame. A ping is sent every 15 s.
 //
 // When the service ends a socket, the frame that is being handled gets its response first; later
 // frames are discarded. The close code is
@@ -62,13 +63,13 @@ type Socket struct {
 	controls      int // pings and pongs since controlsSince; used by the goroutine that reads
 	controlsSince time.Time
 
-	frameLock chan struct{} // is full while a frame is handled
+	frameLock chan struct{} // full while a frame is handled
 	ended     bool          // guarded by frameLock
 
 	mu    sync.Mutex
 	err   error                 // why the client is lost
-	flood error                 // errControls or errParts, if the client sent too many of them
-	close *websocket.CloseError // why the service ends the socket, unless its time is up
+	flood error                 // errControls or errParts, if the client sent too many pings, pongs or parts
+	close *websocket.CloseError // set by closeWith; nil = closeReason decides
 	sent  int                   // bytes
 }
 
@@ -94,7 +95,7 @@ func (s *Socket) Open(maxFrame int64, handle FrameHandler) error {
 }
 
 // Send sends one frame. If the caller was revoked or changed, nothing is sent, and the socket ends.
-// After any other error, all further writes fail: the client is lost.
+// If a write fails, the client is lost: all further writes fail.
 func (s *Socket) Send(frame any) error {
 	if err := s.req.waitUntilAllowed(s.ctx, s.cancel); err != nil {
 		return err
@@ -131,7 +132,8 @@ func (s *Socket) lose(err error) error {
 	return s.err
 }
 
-// closeWith ends the socket with a code and a reason of at most 123 bytes. The first call counts.
+// closeWith ends the socket with a code and a reason of at most 123 bytes. If closeWith is called twice,
+// the first code is sent.
 func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +189,7 @@ func (s *Socket) receive() {
 	}
 }
 
-// handleNext reads and handles one frame, and reports whether to read another one. It always
+// handleNext reads and handles one frame, and reports whether to read another frame. It always
 // releases the memory of the frame.
 func (s *Socket) handleNext() (more bool) {
 	memory, body, err := s.read()
@@ -195,13 +197,13 @@ func (s *Socket) handleNext() (more bool) {
 	var closed websocket.CloseError
 	switch {
 	case errors.As(err, &closed):
-		s.closeWith(closed.Code, closed.Reason) // the library has replied to it
+		s.closeWith(closed.Code, closed.Reason) // the library has replied to the close frame
 		return false
 	case errors.Is(err, errParts):
 		return false // flooded has recorded it
 	case errors.As(err, new(*task.Error)): // handleOrRefuse refuses the frame
 	case errors.Is(err, net.ErrClosed):
-		return false // closed after a failed write or ping, which has recorded why
+		return false // a failed write or ping has closed the connection and recorded why
 	case err != nil:
 		_ = s.lose(fmt.Errorf("read a frame: %w", err))
 		return false
@@ -209,7 +211,8 @@ func (s *Socket) handleNext() (more bool) {
 	return s.handleOrRefuse(memory, body, err)
 }
 
-// handleOrRefuse handles a frame, or refuses it if refusal is not nil, and reports whether to read another one.
+// handleOrRefuse refuses a frame if refusal is not nil, else handles the frame. It reports whether to read
+// another frame.
 func (s *Socket) handleOrRefuse(memory *callMemory, body []byte, refusal error) (more bool) {
 	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.QuotaName())
 	if err != nil {
@@ -227,14 +230,14 @@ func (s *Socket) handleOrRefuse(memory *callMemory, body []byte, refusal error) 
 		return false
 	}
 	if task.CodeOf(refusal) == codeTooLarge {
-		s.closeWith(websocket.StatusMessageTooBig, refusal.Error()) // the rest of it is not read
+		s.closeWith(websocket.StatusMessageTooBig, refusal.Error()) // the rest of the frame is not read
 		return false
 	}
 	return true
 }
 
-// read returns one frame and the memory that it is charged, which the caller must release also
-// after an error. A *task.Error says what is wrong with the frame.
+// read returns one frame and its memory. The caller must release the memory, also after an error. A
+// *task.Error says why to refuse the frame.
 func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -251,7 +254,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 		reader := bodyReader{memory: memory, charge: chunkCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
-	if task.CodeOf(err) == task.CodeServerBusy { // the next frame comes after the rest of this one
+	if task.CodeOf(err) == task.CodeServerBusy { // the next frame comes after the rest of this frame
 		if _, lost := io.Copy(io.Discard, limited); lost != nil {
 			return memory, nil, lost
 		}
@@ -321,18 +324,18 @@ func (req *request) refuseFrame(err error) api.SocketFrame {
 		ClientMsgID: req.call.correlation, RetryAfterSeconds: retryAfter(refusal),
 	})
 	if err != nil {
-		panic(err) // it holds only strings and numbers
+		panic(err) // the fields are only strings and numbers
 	}
 	return api.SocketFrame{Event: api.SocketError, Data: data}
 }
 
 // end closes the socket, with a close handshake unless the client is lost. err is the error of the
-// handler. end returns the error to log.
+// handler. end returns the error to respond with or to log.
 func (s *Socket) end(err error) error {
 	if s.conn == nil {
 		return err
 	}
-	s.frameLock <- struct{}{} // when the frame that is being handled has its response
+	s.frameLock <- struct{}{} // waits until the frame that is being handled has its response
 	s.ended = true
 	<-s.frameLock
 	s.mu.Lock()

@@ -17,12 +17,12 @@ import (
 const (
 	maxControls    = 200 // pings and pongs in controlsWithin
 	controlsWithin = 10 * time.Second
-	framingBytes   = 64 << 10 // with each message, beyond twice its maximum size: each part of a message has a header
-	closingBytes   = 4 << 20  // after the socket has ended: these bytes may have been on their way
+	framingBytes   = 64 << 10 // with each message, in addition to twice the largest message: each part of a message has a header
+	closingBytes   = 4 << 20  // after the socket has ended: so many bytes may have been on their way
 )
 
-// The errors for a client that sends too many frames that are no messages. The library handles such
-// frames itself, so nothing else limits them.
+// The errors for a client that sends too many pings, pongs or parts of a message. The library handles
+// these frames itself, so nothing else limits them.
 var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
@@ -35,7 +35,7 @@ type meteredConn struct {
 
 	mu    sync.Mutex
 	left  int64 // bytes that may be read
-	ended bool  // by end: allow has no effect
+	ended bool  // set by end: allow has no effect
 }
 
 // allow sets the limit to n bytes from now on.
@@ -52,7 +52,7 @@ func (c *meteredConn) set(n int64, end bool) {
 	}
 }
 
-// Read is net.Conn's. Over the limit it waits for httpserver.CloseDelay before it fails.
+// Read is net.Conn's. Over the limit, Read waits for httpserver.CloseDelay and then fails.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left := c.left

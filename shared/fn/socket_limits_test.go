@@ -54,7 +54,7 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 	}, waitAtMost, tick, "callers without frames have no entry")
 }
 
-// The library handles frames that are no messages; too many of them end the socket with 1008.
+// Too many pings, pongs or parts of a message end the socket with 1008.
 func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	t.Parallel()
 	const empty = "\x80mask" // the rest of a frame without data

@@ -101,7 +101,7 @@ func (c *client) refusal() (f api.SocketFailure) {
 	return f
 }
 
-// closed reads until the socket is closed with a close frame, and returns that.
+// closed reads until the socket is closed with a close frame, and returns the close frame.
 func (c *client) closed() websocket.CloseError {
 	c.t.Helper()
 	for {
@@ -199,7 +199,7 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	require.NotEmpty(t, full.header.Get("Retry-After"))
 }
 
-// The client's library sends HTTP/1.1 only.
+// The request is written as text, because the library of the client sends only HTTP/1.1.
 func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, sayFunction(repeats))

@@ -7,9 +7,10 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// sourceAddress returns the address that a call came from: the peer's, or if the peer is a trusted
-// proxy, the right-most address of X-Forwarded-For that is not a trusted proxy. The caller may have
-// written the addresses further left, so they prove nothing.
+// sourceAddress returns the address that a call came from. If the peer is not a trusted proxy, this is
+// the address of the peer. If it is, sourceAddress reads X-Forwarded-For from right to left, and returns
+// the first address that is not a trusted proxy. If there is no such address, it returns the last trusted
+// proxy. The caller may have written the addresses further left, so those addresses prove nothing.
 func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {
@@ -30,7 +31,7 @@ func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) 
 }
 
 // parseAddr reads an address with or without a port. The zone of a link-local address is
-// dropped: it means something on this machine only.
+// dropped, because it means something only on this machine.
 func parseAddr(s string) (netip.Addr, bool) {
 	if withPort, err := netip.ParseAddrPort(s); err == nil {
 		return withPort.Addr().Unmap().WithZone(""), true

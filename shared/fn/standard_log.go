@@ -8,8 +8,8 @@ import (
 )
 
 // standardLog logs what libraries write with package log. If a receiver sends data after its
-// response, net/http writes that data there, once for each connection. standardLog logs, once a
-// minute, only that it happened.
+// response, net/http writes that data with package log, once for each connection. Once a minute,
+// standardLog logs that a receiver did so, without the data.
 type standardLog struct {
 	log         *slog.Logger
 	unsolicited loglimit.Limit
@@ -17,7 +17,7 @@ type standardLog struct {
 
 const unsolicitedResponse = "Unsolicited response received"
 
-// Write is io.Writer's; package log calls it once for each line.
+// Write is io.Writer's. Package log calls Write once for each line.
 func (l *standardLog) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	if !strings.HasPrefix(text, unsolicitedResponse) {

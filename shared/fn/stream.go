@@ -17,11 +17,11 @@ const (
 
 // Stream returns a route that responds with server-sent events (text/event-stream) until handle
 // returns. Req is decoded from the query string, as for Query. A stream counts as a waiting call.
-// Its context ends after Timeout, 50 s by default and at most an hour, and when the process
-// drains. Then handle must return, and the client is asked to reconnect at once.
+// The context of the stream ends after Timeout, 50 s by default and at most an hour, and when the
+// process drains. Then handle must return, and the client is asked to reconnect at once.
 //
-// An error that handle returns before its first write is sent as on every route; a later one is
-// only logged.
+// An error that handle returns before its first write, and before its context ends, is sent as on
+// every route. A later error is only logged.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
 	plan := decode.PlanOf[Req]()
 	r := newRoute(role, nil).Timeout(streamTimeout)
@@ -40,7 +40,7 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	ctx, cancel := req.whileAdmitted(ctx)
 	defer cancel(nil)
 	w := &EventWriter{req: req, ctx: ctx, out: http.NewResponseController(req.w), cancel: cancel}
-	defer w.end() // also of a handler that panics
+	defer w.end() // also if the handler panics
 	err := p.stream(ctx, &req.call, w)
 	refusal := revocationOf(ctx)
 	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded is a timeout of the host's server

@@ -141,7 +141,7 @@ func TestWriteTimeoutEndsStalledReader(t *testing.T) {
 			defer close(over)
 			for {
 				if err := w.Send("1", "message", make([]byte, 32<<10)); err != nil {
-					<-ctx.Done() // the failed write cancels it
+					<-ctx.Done() // the failed write cancels ctx
 					return err
 				}
 			}

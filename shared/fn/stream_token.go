@@ -12,11 +12,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// tokenTime is how long a token in a URL is accepted. It is short because URLs stay in logs and in the histories of
-// browsers.
+// tokenTime is how long a token in a URL is accepted. The time is short because URLs stay in logs and in the
+// histories of browsers.
 const tokenTime = time.Minute
 
-// tokenRow is the additional authenticated data of an encrypted token: it is accepted only for this path.
+// tokenRow is the additional authenticated data of an encrypted token, which is accepted only for this path.
 func tokenRow(path string) string { return "token in an address " + path }
 
 // Encrypted text is base64, whose + and / have another meaning in a URL.
@@ -25,8 +25,8 @@ var (
 	fromURL = strings.NewReplacer("-", "+", "_", "/")
 )
 
-// TokenInURL also accepts the parameter token in place of the header Authorization, which an EventSource cannot
-// send. Call.Token returns one. The route must not change anything.
+// TokenInURL also accepts a token in the parameter token in place of the header Authorization, which an EventSource
+// cannot send. Call.Token returns such a token. The route must not change anything.
 func (r Route) TokenInURL() Route { r.token = true; return r }
 
 // Token returns a token that authenticates requests for path as this caller, for a minute.

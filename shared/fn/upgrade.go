@@ -19,7 +19,7 @@ func isUpgrade(h http.Header) bool {
 	return hasToken(h, "Connection", "upgrade") && hasToken(h, "Upgrade", "websocket")
 }
 
-// hasToken reports whether a header has a token in its list, in any case.
+// hasToken reports whether the list in a header has a token. Upper and lower case are the same.
 func hasToken(h http.Header, name, token string) bool {
 	return slices.ContainsFunc(h.Values(name), func(line string) bool {
 		return slices.ContainsFunc(strings.Split(line, ","), func(item string) bool {
@@ -28,8 +28,8 @@ func hasToken(h http.Header, name, token string) bool {
 	})
 }
 
-// checkUpgrade refuses malformed handshakes, and those of web pages of other origins: a browser
-// sends the credentials of its user along.
+// checkUpgrade refuses malformed handshakes. It also refuses the handshakes of web pages of other
+// origins, because a browser sends the credentials of its user with the handshake.
 func (req *request) checkUpgrade(origins []string) error {
 	h := req.r.Header
 	var bad decode.Rules

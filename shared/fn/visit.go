@@ -30,9 +30,9 @@ func (v *Visit) May(role Role) bool { return v.req.call.HasRole(role) || v.req.c
 // Log adds attributes to the log line of the visit, as Call.Log does.
 func (v *Visit) Log(args ...any) { v.req.call.Log(args...) }
 
-// API calls a route of the API in this process, with the visitor's rights, limits and address, and decodes the
-// data of the response into out, unless that is nil. body is encoded as JSON; nil = no body. The error is an *api.Error
-// if the route refused the call.
+// API calls a route of the API in this process, with the visitor's rights, limits and address. API decodes the
+// data of the response into out, unless out is nil. body is encoded as JSON; nil = no body. If the route refuses the
+// call, the error is an *api.Error.
 func (v *Visit) API(method, path string, body, out any) error {
 	var content io.Reader
 	if body != nil {

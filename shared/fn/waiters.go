@@ -5,9 +5,10 @@ import (
 	"github.com/sendonce/sendonce/shared/waiters"
 )
 
-// RegisterWaiter registers a long poll for tasks of the queue. The first call subscribes to the
-// wake-ups of other processes. After a gap in that subscription only the oldest poll of each queue
-// is woken: otherwise a thousand polls would query at once, and an app that gets tasks claims again.
+// RegisterWaiter registers a long poll for tasks of the queue. The first RegisterWaiter of a process
+// subscribes to the wake-ups of other processes. After a gap in that subscription only the oldest poll
+// of each queue is woken. One poll is enough, because an app that gets tasks claims again. If all polls
+// were woken, a thousand of them would query at once.
 func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
 	e.subscribeQueues.Do(func() {
 		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
@@ -16,7 +17,7 @@ func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
 }
 
 // WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of this
-// process first, then those of other processes. Call it after the commit. It never blocks.
+// process first, then claims of other processes. Call WakeClaims after the commit. It never blocks.
 func (e *Env) WakeClaims(queue string, n int) {
 	if e.alerts.Backlog.On() {
 		e.scheduleAlertCheck()

@@ -16,17 +16,17 @@ func (e *Env) WakeSweepAt(at time.Time) {
 }
 
 // WakeAgainAt wakes the event function of a subject at a time; the zero time = never. Unlike
-// WakeSweepAt it also schedules a wake-up if an earlier call did so for the same time: if the clock
-// of NATS is ahead, the earlier wake-up may have come too early.
+// WakeSweepAt, WakeAgainAt schedules a wake-up even if there was a wake-up for the same time: if the
+// clock of NATS is ahead, that wake-up may have come too early.
 func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAgainAt(subject, at)
 	}
 }
 
-// NotBefore returns the later of at and now plus delay, or zero for a zero at. It is for the next
-// query after rows that are due were skipped: another process has locked them, so a query at once
-// would skip them again.
+// NotBefore returns the later of at and now plus delay, or zero for a zero at. NotBefore is for the next
+// query after a query has skipped due rows, because another process has locked them. A query at once
+// would skip these rows again.
 func NotBefore(at time.Time, delay time.Duration) time.Time {
 	if earliest := time.Now().Add(delay); !at.IsZero() && at.Before(earliest) {
 		return earliest
@@ -34,8 +34,7 @@ func NotBefore(at time.Time, delay time.Duration) time.Time {
 	return at
 }
 
-// WakeRelayAt wakes relay at a time; the zero time = now. The wake-up may be lost, as that of
-// WakeSweepAt.
+// WakeRelayAt wakes relay at a time; the zero time = now. As with WakeSweepAt, the wake-up may be lost.
 func (e *Env) WakeRelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 
 // WakeDeliverAt is WakeRelayAt for deliver, which sends webhooks and messages to URLs.
@@ -44,7 +43,7 @@ func (e *Env) WakeDeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 // WakeSaveAt is WakeRelayAt for save, which makes room in the stream of accepted messages.
 func (e *Env) WakeSaveAt(at time.Time) { e.bus.WakeAt(bus.WakeSave, at) }
 
-// WakeForMessage wakes the function that sends messages of the kind: one is due now.
+// WakeForMessage wakes the function that sends messages of the kind. Call it if a message is due now.
 func (e *Env) WakeForMessage(kind message.Kind) {
 	if kind == message.URL {
 		e.WakeDeliverAt(time.Time{})

@@ -42,10 +42,10 @@ func TaskResponse(t tasks.Detail) api.TaskResponse {
 	}
 }
 
-// TaskID parses {task_id} of the path. A malformed id gets the same error as an unknown one.
+// TaskID parses {task_id} of the path. A malformed id gets the same error as an unknown id.
 func (c *Call) TaskID() (task.ID, error) { return c.pathID("task_id", "task") }
 
-// ID parses {id} of the path, a UUID. what is the kind of thing that it identifies, for the error.
+// ID parses {id} of the path, a UUID. what is the kind of thing that the id identifies, for the error.
 func (c *Call) ID(what string) (task.ID, error) { return c.pathID("id", what) }
 
 func (c *Call) pathID(name, what string) (task.ID, error) {
@@ -56,7 +56,7 @@ func (c *Call) pathID(name, what string) (task.ID, error) {
 	return id, nil
 }
 
-// RowID parses {id} of the path, a positive number without a sign or leading zeros: any other
+// RowID parses {id} of the path, a positive number without a sign or leading zeros. Any other
 // text gets the same error as an unknown id. what is as for ID.
 func RowID[I int32 | int64](c *Call, what string) (I, error) {
 	text := c.PathValue("id")
@@ -72,7 +72,7 @@ func (c *Call) Operator(reason string) store.Operator {
 	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
 }
 
-// PageOf converts rows to a page. If there are more rows, next_after is the id of the last one.
+// PageOf converts rows to a page. If there are more rows, next_after is the id of the last row of the page.
 func PageOf[R, W, I any](rows []R, more bool, wire func(R) W, id func(R) I) api.Page[W] {
 	page := api.Page[W]{Items: make([]W, len(rows))}
 	for i, row := range rows {

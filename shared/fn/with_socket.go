@@ -7,9 +7,9 @@ import (
 )
 
 // WithSocket also lets clients upgrade a Stream route to a WebSocket (RFC 6455, HTTP/1.1). Roles,
-// timeout and drain are those of the stream. A socket counts as a stream, and each of its frames
-// as a call while it is handled. origins are the origins of web pages that may open a socket, in
-// addition to the service's own.
+// timeout and drain are those of the stream. A socket counts as a stream. Each frame counts as a call
+// while the frame is handled. origins are the origins of web pages that may open a socket, in addition
+// to the service's own.
 //
 // An error that handle returns before it calls Open is sent as on every route. After Open, the
 // socket is closed when handle returns, with a close code for its error.
@@ -36,7 +36,7 @@ func (req *request) socket(ctx context.Context, p *mountedRoute) error {
 	s := &Socket{req: req, ctx: ctx, cancel: cancel, frameLock: make(chan struct{}, 1)}
 	defer func() {
 		if s.conn != nil {
-			_ = s.conn.CloseNow() // of a handler that panics; it does nothing after end
+			_ = s.conn.CloseNow() // for a handler that panics; after end this does nothing
 		}
 	}()
 	return s.end(p.socket(ctx, &req.call, s))
