@@ -10,23 +10,23 @@ import (
 
 const (
 	// maxRead is the size of a read while the end of the header or body is not known. A read may include
-	// the beginning of the next request, of which so at most maxRead bytes are not counted.
+	// the beginning of the next request. So at most maxRead bytes of each request are not counted.
 	maxRead    = 512
 	readBuffer = 4 << 10 // the buffer of net/http: only a body of known length is read in larger pieces
 
-	// CloseDelay passes before a connection is closed whose client may still send: closing it
-	// while unread bytes arrive would lose the last response.
+	// CloseDelay passes before the service closes a connection over which the client may still send. If
+	// the connection were closed while unread bytes arrive, the last response would be lost.
 	CloseDelay = 500 * time.Millisecond
 )
 
-// errHeaderLines is a net.OpError because net/http sends no response to one.
+// errHeaderLines is a net.OpError because net/http sends no response after such an error.
 var errHeaderLines = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("a header of too many lines")}
 
 const headerRefusal = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n" +
 	"Content-Length: 45\r\nConnection: close\r\n\r\na request must have at most 100 header lines\n"
 
-// listener limits the lines of each header, and the memory of all headers: net/http limits only the
-// bytes of each, and uses about 70 bytes of memory for a line of 5 bytes.
+// listener limits the lines of each header, and the memory of all headers. net/http limits only the
+// bytes of each header, and uses about 70 bytes of memory for a line of 5 bytes.
 type listener struct {
 	net.Listener
 	headers *headerMemory
@@ -44,8 +44,8 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// connection counts the lines and bytes of each header while they are read. Its server reads from
-// it in one goroutine at a time, and calls state in between.
+// connection counts the lines and bytes of each header while the header is read. The server reads
+// from the connection in one goroutine at a time, and calls state between reads.
 type connection struct {
 	net.Conn
 	headers  *headerMemory
@@ -56,7 +56,8 @@ type connection struct {
 	refused  bool
 }
 
-// Close is net.Conn's. The connection of a WebSocket, which is no longer the server's, counts as open until then.
+// Close is net.Conn's. Until Close, the connection of a WebSocket counts as open, although it is no longer
+// the server's.
 func (c *connection) Close() error {
 	c.limiter.remove(c)
 	return c.Conn.Close()
@@ -64,7 +65,7 @@ func (c *connection) Close() error {
 
 // state is for the server's ConnState.
 func (c *connection) state(s http.ConnState) {
-	if c.header.held { // in each state the header is complete, or never will be
+	if c.header.held { // in each state the header is complete, or will never be complete
 		c.headers.hold(&c.held, 0)
 		c.header.held = false
 	}
@@ -78,8 +79,8 @@ func (c *connection) state(s http.ConnState) {
 	}
 }
 
-// Read is net.Conn's. A client that sends too many lines gets headerRefusal, and its connection
-// is closed after CloseDelay.
+// Read is net.Conn's. If a header has too many lines, the client gets headerRefusal, and the
+// connection is closed after CloseDelay.
 func (c *connection) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {
 		p = p[:min(len(p), maxRead)]
@@ -100,7 +101,7 @@ func (c *connection) Read(p []byte) (int, error) {
 		return n, err
 	}
 	c.refused = true
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(CloseDelay)) // if it fails, so does the write
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(CloseDelay)) // if this fails, the write fails too
 	if _, err := io.WriteString(c.Conn, headerRefusal); err == nil {
 		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite() // so that net/http can send no second response

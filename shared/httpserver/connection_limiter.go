@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// connectionLimiter limits the open connections. For each new connection above the limit it closes
-// one without a call of a known caller: among some of those, one of the address that has most
-// connections, and of these the one that has been idle for longest. So connections without an
-// authenticated call cannot keep others out.
+// connectionLimiter limits the open connections. For each new connection above the limit it closes a
+// connection without a call of a known caller. It compares some such connections and chooses the
+// address that has most connections, and of that address the connection that has been idle for longest.
+// So connections without an authenticated call cannot keep other clients out.
 type connectionLimiter struct {
 	max int
 
@@ -25,9 +25,9 @@ type openConn struct {
 	limiter   *connectionLimiter
 	address   netip.Prefix
 	calls     int       // of known callers, under way
-	idleSince time.Time // when the last one ended
+	idleSince time.Time // when the last call of a known caller ended; without one, when the connection began
 
-	unknown atomic.Int32 // requests since the last one of a known caller
+	unknown atomic.Int32 // requests since the last call of a known caller
 }
 
 // openConnKey is the key of the *openConn in the contexts of a connection's requests.
@@ -39,7 +39,7 @@ func newConnectionLimiter(max int) *connectionLimiter {
 
 // add is the server's ConnContext.
 func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
-	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // connections that are not IP count as one address
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // all connections that are not IP have the same address
 	added := &openConn{limiter: l, address: ClientNetwork(host), idleSince: time.Now()}
 	l.mu.Lock()
 	l.open[conn] = added
@@ -51,13 +51,13 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	}
 	l.mu.Unlock()
 	if surplus != nil {
-		_ = surplus.Close() // the server sees it at its next read
+		_ = surplus.Close() // the next read of the server fails
 	}
 	return context.WithValue(ctx, openConnKey{}, added)
 }
 
-// pickIdle picks among some connections without a call; mu is held. There is one, as max is greater
-// than the number of calls.
+// pickIdle picks one of some connections without a call; mu is held. There is such a connection, because
+// max is greater than the number of calls.
 func (l *connectionLimiter) pickIdle() (picked net.Conn) {
 	const maxCompared = 64 // of thousands, in the random order of a map
 	compared := 0
@@ -94,8 +94,9 @@ func (l *connectionLimiter) removeLocked(conn net.Conn) {
 	}
 }
 
-// KeepConnectionOpen keeps a Server from closing the connection of a call when too many are open,
-// until end is called. The connection still counts. On other servers it does nothing.
+// KeepConnectionOpen keeps a Server from closing the connection of a call when too many connections are
+// open, until end is called. The connection still counts for the limit. On other servers
+// KeepConnectionOpen does nothing.
 func KeepConnectionOpen(ctx context.Context) (end func()) {
 	c, ours := ctx.Value(openConnKey{}).(*openConn)
 	if !ours {
@@ -113,18 +114,18 @@ func (c *openConn) addCalls(n int) {
 	c.idleSince = time.Now()
 }
 
-// maxUnknown is how many requests in a row a connection may carry without a call of
-// KeepConnectionOpen. Thousands of pipelined ones would keep a processor busy without ever waiting.
+// maxUnknown is how many requests in a row a connection may carry without KeepConnectionOpen. Thousands
+// of pipelined requests would keep a processor busy without ever waiting.
 const maxUnknown = 64
 
-// CountRequest counts a request, and reports whether its connection must end with it.
+// CountRequest counts a request, and reports whether its connection must be closed after the response.
 func CountRequest(ctx context.Context) (last bool) {
 	c, ours := ctx.Value(openConnKey{}).(*openConn)
 	return ours && c.unknown.Add(1) >= maxUnknown
 }
 
 // ClientNetwork returns all addresses of a client: the address itself, or the /64 of an IPv6 address, since one client
-// can use all of its /64. It returns the zero Prefix for any other text.
+// can use the whole /64. If the text is not an address, ClientNetwork returns the zero Prefix.
 func ClientNetwork(address string) netip.Prefix {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {

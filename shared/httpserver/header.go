@@ -9,20 +9,20 @@ import (
 const (
 	maxHeaderLines = 100
 
-	// maxHeaderMemory limits the bytes of the headers that all connections of a server are
-	// sending. Headers up to smallHeader are not counted.
+	// maxHeaderMemory limits the bytes of all headers that a server has begun to read but not
+	// finished. Headers up to smallHeader are not counted.
 	maxHeaderMemory = 8 << 20
 	smallHeader     = 4 << 10
 )
 
 // headerMemory limits the bytes of the headers that are being read. Above the limit it closes the
-// connections whose headers have taken longest, since usual clients send their header at once.
+// connections whose headers have taken longest. Usual clients send their header at once.
 type headerMemory struct {
 	max int
 
 	mu      sync.Mutex
 	used    int
-	holders list.List // of *heldHeader, in the order in which they began to use memory
+	holders list.List // of *heldHeader; the header that began to use memory first is at the front
 }
 
 // heldHeader is the memory of the header of one connection. headerMemory.mu guards it.
@@ -30,10 +30,10 @@ type heldHeader struct {
 	conn    io.Closer
 	bytes   int
 	element *list.Element // of holders; nil while bytes is 0
-	closed  bool          // by headerMemory; bytes stays 0
+	closed  bool          // headerMemory has closed the connection; bytes stays 0
 }
 
-// hold sets the bytes that the connection uses: 0 when its header has been read.
+// hold sets the bytes that the header of a connection uses; 0 = the header has been read.
 func (m *headerMemory) hold(h *heldHeader, n int) {
 	m.mu.Lock()
 	var surplus []io.Closer
@@ -48,7 +48,7 @@ func (m *headerMemory) hold(h *heldHeader, n int) {
 	}
 	m.mu.Unlock()
 	for _, conn := range surplus {
-		_ = conn.Close() // the server sees it at its next read
+		_ = conn.Close() // the next read of the server fails
 	}
 }
 
@@ -67,8 +67,8 @@ func (m *headerMemory) set(h *heldHeader, n int) {
 
 // headerCount counts the lines and bytes of one header.
 type headerCount struct {
-	ended   bool // the next bytes are the body's
-	lines   int  // that have ended
+	ended   bool // the next bytes are of the body
+	lines   int  // lines that have ended
 	started bool // the header has had a line that is not empty
 	bytes   int
 	held    bool // bytes is counted by headerMemory

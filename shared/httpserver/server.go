@@ -14,8 +14,8 @@ const (
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
 
-	// readTimeout and WriteTimeout are longer than the longest poll: at the end of readTimeout
-	// net/http would cancel the context of the call.
+	// readTimeout and WriteTimeout are longer than the longest poll. When readTimeout ends, net/http
+	// cancels the context of the call.
 	readTimeout = 60 * time.Second
 
 	// WriteTimeout limits the time from the header of a request to the end of its response.
@@ -29,8 +29,8 @@ type Server struct {
 	connections *connectionLimiter
 }
 
-// New returns a server for h. For each connection above maxConnections it closes one for which
-// KeepConnectionOpen is not in effect. It logs problems of connections to errorLog.
+// New returns a server for h. For each connection above maxConnections the server closes a connection
+// for which KeepConnectionOpen is not in effect. The server logs problems of connections to errorLog.
 func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
 	s := &Server{headers: headerMemory{max: maxHeaderMemory}, connections: newConnectionLimiter(maxConnections), Server: http.Server{
 		Handler:           h,
@@ -44,8 +44,8 @@ func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
 	}}
 	s.ConnContext = s.connections.add
 	s.ConnState = func(conn net.Conn, state http.ConnState) { conn.(*connection).state(state) }
-	// The gateways of deploy/ use HTTP/1.1, and net/http does not limit the rate of control
-	// frames of HTTP/2: anybody could send them without end.
+	// The gateways of deploy/ use HTTP/1.1. HTTP/2 is not supported: net/http does not limit the rate
+	// of its control frames, so anybody could send them without end.
 	s.Protocols.SetHTTP1(true)
 	return s
 }

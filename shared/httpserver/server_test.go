@@ -16,8 +16,8 @@ import (
 
 const waitAtMost = 10 * time.Second
 
-// serve returns a server of this package, and its address. It responds to /ok with 200 and to other
-// paths with 404, after it has read the body.
+// serve returns a server of this package, and its address. The server reads the body and then responds
+// to /ok with 200 and to other paths with 404.
 func serve(t *testing.T) (s *Server, address string) {
 	t.Helper()
 	s = New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,7 +149,7 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	}
 	for _, c := range open[:attackers-limit/size-1] {
 		_, err := c.responses.ReadByte()
-		require.Error(t, err, "it was closed")
+		require.Error(t, err, "the connection was closed")
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
 	for _, c := range small {

@@ -1,5 +1,5 @@
 // Package waiters wakes the waiting long polls of this process when a task of their queue becomes
-// due, here or in another process. After a wake-up a poll may still find nothing.
+// due, in this process or another one. After a wake-up a poll may still find nothing.
 package waiters
 
 import (
@@ -13,20 +13,20 @@ type List struct {
 	queues map[string]*list.List // of *Waiter, oldest first; no entry if empty
 }
 
-// A Waiter is one waiting long poll. It is woken at most once: to wait again, register again.
+// A Waiter is one waiting long poll. A Waiter is woken at most once: to wait again, register again.
 type Waiter struct {
 	C <-chan struct{} // receives once when woken
 
 	woken   chan struct{}
 	list    *List
 	queue   string
-	element *list.Element // of the list of its queue; nil once it was removed
+	element *list.Element // of the list of the queue; nil once the waiter was removed
 }
 
 // New returns an empty List.
 func New() *List { return &List{queues: map[string]*list.List{}} }
 
-// Register adds a waiter. Call it before the query, so that a commit after the query wakes the
+// Register adds a waiter. Call Register before the query, so that a commit after the query wakes the
 // waiter. The caller must call Close.
 func (l *List) Register(queue string) *Waiter {
 	woken := make(chan struct{}, 1)
@@ -77,8 +77,8 @@ func (l *List) remove(w *Waiter) {
 	}
 }
 
-// Close removes the waiter. If it was woken and has not received from C, the next waiter of the
-// queue is woken instead.
+// Close removes the waiter. If the waiter was woken but the poll has not received from C, the next
+// waiter of the queue is woken instead.
 func (w *Waiter) Close() {
 	w.list.mu.Lock()
 	if w.element != nil {
