@@ -34,8 +34,8 @@ type Source interface {
 	Existing(ctx context.Context, names []string) (existing []string, err error)
 }
 
-// New returns an Authenticator of the built-in admin and of the callers of source. Without hash, password is the
-// admin's. onFound is called whenever a caller was read; it may be nil.
+// New returns an Authenticator of the built-in admin and of the callers of source. If hash is nil, password is the
+// built-in admin's. onFound is called whenever source has returned a caller; onFound may be nil.
 func New(username, password string, hash *PasswordHash, source Source, onFound func(), log *slog.Logger) *Authenticator {
 	known := newCallers(source.ByName)
 	known.onFound = onFound
@@ -59,7 +59,7 @@ func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers
 
 // verify returns the caller of the name and password. The built-in admin is not looked up in the
 // database, so an operator can log in while the database is unavailable. If the admin's password is
-// given by its hash, a failure takes as long as computing a hash, for all names.
+// given by its hash, a failure with any name takes as long as computing a hash.
 func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
 	if !admin {
 		caller, refused := au.verifyCaller(ctx, login, a)
@@ -84,7 +84,7 @@ func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a 
 	a.hashTime = time.Since(start)
 	switch {
 	case waited != nil:
-		a.charged = false // it is not refunded
+		a.charged = false // so that end does not refund the charge
 		return callers.Caller{}, waited
 	case !right:
 		return callers.Caller{}, ErrCredentials
@@ -96,9 +96,9 @@ func builtInAdmin(name string) callers.Caller {
 	return callers.Caller{Name: name, Roles: []string{"admin"}}
 }
 
-// verifyCaller is verify for all names except the built-in admin's.
+// verifyCaller is verify for all names except the name of the built-in admin.
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
-	hash := sha256.Sum256([]byte(login.Password)) // also for unknown names, so that they take the same time
+	hash := sha256.Sum256([]byte(login.Password)) // also for unknown names, so that all names take the same time
 	seen := au.Callers.seen(login.Name)
 	limited := !a.charged && !seen.caller.MatchesToken(hash)
 	if limited && !seen.fresh {
@@ -107,7 +107,7 @@ func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attem
 			return callers.Caller{}, ErrCredentials
 		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, failureTime) // the next call finds the result
+		ctx, cancel = context.WithTimeout(ctx, failureTime) // the lookup goes on, and the next call finds its result
 		defer cancel()
 	}
 	caller, err := au.Callers.byName(ctx, login.Name, login.List)
@@ -123,8 +123,8 @@ func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attem
 	return caller, nil
 }
 
-// sameText compares in a time that depends neither on where the texts differ nor on how
-// long they are.
+// sameText compares two texts. The time does not show where the texts differ or whether they have the
+// same length.
 func sameText(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1

@@ -13,8 +13,8 @@ import (
 
 const (
 	CallerTTL        = time.Minute     // how long a caller is kept
-	unknownCallerTTL = 5 * time.Second // at most so long, a new caller is refused whose name was tried before
-	callerLimit      = 4096            // per kind: known names, unknown names
+	unknownCallerTTL = 5 * time.Second // how long a name without a caller is kept: so long a new caller of that name is refused
+	callerLimit      = 4096            // of known names, and as many unknown names
 	lookupTimeout    = 3 * time.Second
 )
 
@@ -34,14 +34,14 @@ type Callers struct {
 // findCaller is Source.ByName.
 type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
 
-// callerQuery identifies a query. Calls for lists use another connection pool, so that a waiting list
-// does not delay other calls.
+// callerQuery identifies a query. Calls for lists use another connection pool, so that a call for a list
+// that waits does not delay other calls.
 type callerQuery struct {
 	name string
 	list bool
 }
 
-// lookup is a query or its result. The other fields may be read after done is closed.
+// lookup is a query or its result. The fields after done may be read once done is closed.
 type lookup struct {
 	done    chan struct{}
 	caller  callers.Caller
@@ -62,7 +62,7 @@ func newCallers(find findCaller) *Callers {
 // seenCaller is the state of a name in the cache.
 type seenCaller struct {
 	caller callers.Caller // as last read, however long ago; zero if it was never read
-	exists bool           // there was a caller with the name
+	exists bool           // a lookup has found a caller with the name
 	fresh  bool           // a lookup needs no query
 }
 
@@ -109,14 +109,14 @@ func (c *Callers) get(ctx context.Context, q callerQuery) (*lookup, error) {
 	}
 }
 
-// lookup returns the cached result, joins a query under way or starts one.
+// lookup returns the cached result, joins a query under way or starts a query.
 func (c *Callers) lookup(ctx context.Context, q callerQuery) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, cached := range []map[string]*lookup{c.known, c.unknown} {
 		if l := cached[q.name]; l != nil && time.Now().Before(l.expires) {
 			if l.err == nil && time.Until(l.expires) < CallerTTL/2 {
-				c.begin(ctx, q) // refreshes it before it expires, as the database may be slow
+				c.begin(ctx, q) // refreshes the result before it expires, as the database may be slow
 			}
 			return l
 		}
@@ -124,7 +124,7 @@ func (c *Callers) lookup(ctx context.Context, q callerQuery) *lookup {
 	return c.begin(ctx, q)
 }
 
-// begin starts a query, or joins one that is running. mu must be held.
+// begin starts a query, or joins a query under way. mu must be held.
 func (c *Callers) begin(ctx context.Context, q callerQuery) *lookup {
 	l := c.inFlight[q]
 	if l == nil {
@@ -181,7 +181,7 @@ func (c *Callers) Forget(name string) {
 	delete(c.inFlight, callerQuery{name, true})
 }
 
-// ForgetAll is Forget for all names. Call it after NATS was away: any caller may have changed.
+// ForgetAll is Forget for all names. Call ForgetAll after NATS was away: any caller may have changed.
 func (c *Callers) ForgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *Callers) ForgetAll() {
 	clear(c.inFlight)
 }
 
-// expire removes the result of a name but keeps its caller for seen. mu must be held.
+// expire removes the result of a name but keeps the caller for seen. mu must be held.
 func (c *Callers) expire(name string) {
 	if l := c.known[name]; l != nil {
 		drop(c.known, name)
@@ -210,8 +210,8 @@ func drop(names map[string]*lookup, name string) {
 	}
 }
 
-// remember adds a result. At the limit it drops the expired results, and others if necessary: a dropped
-// result costs one query.
+// remember adds a result. At the limit it drops the expired results, and then any results if necessary.
+// A dropped result costs one query.
 func remember(names map[string]*lookup, name string, l *lookup) {
 	if len(names) >= callerLimit {
 		for other, old := range names {

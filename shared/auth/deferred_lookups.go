@@ -27,9 +27,9 @@ type deferredLookups struct {
 	running   bool
 }
 
-// add calls found after about deferredLookupInterval if there is a caller with that name. An address
-// that has added as many names as there is still room for can add no more, so one address has at most
-// half of deferredLookupLimit. A dropped name is added when its caller tries again.
+// add calls found after about deferredLookupInterval if there is a caller with that name. If an address
+// has as many names as there is still room for, add drops further names of the address. So one address
+// has at most half of deferredLookupLimit. A dropped name is added when its caller tries again.
 func (d *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *deferredLookups) add(name string, address netip.Prefix, found func(name
 	}
 }
 
-// run looks up the added names until there are none. It waits before each query, so that any number
+// run looks up the added names until no names are left. It waits before each query, so that any number
 // of names causes at most one query in each interval.
 func (d *deferredLookups) run(found func(name string)) {
 	for {

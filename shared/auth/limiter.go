@@ -14,7 +14,7 @@ import (
 // Failed logins are limited by three leaky buckets:
 //
 //   - For each name at an address: pairBurst wrong passwords, and one more every pairEvery.
-//     Repeating a recent wrong password is not counted again.
+//     A recent wrong password that is repeated is not counted again.
 //   - For each address: addressBurst failures, and addressRate more each second.
 //   - For all addresses together: totalBurst failures, and totalRate more each second.
 //
@@ -24,8 +24,9 @@ import (
 //   - A name that this process has not seen is not looked up during the call. Such names are looked
 //     up together every deferredLookupInterval, so their callers can log in with the next call.
 //   - A wrong password for a name that was seen waits at most failureTime for the lookup.
-//   - The built-in admin may have a password that can be guessed. Over the first limit, a password
-//     shorter than strongPassword is refused unchecked, and no password hash is computed.
+//   - The built-in admin may have a password that can be guessed. Over the limit of a name at an
+//     address, a password shorter than strongPassword is refused unchecked, and no password hash is
+//     computed.
 //
 // The response to a failure does not show whether the name exists: all failures are counted in the
 // same way, and take failureTime, plus the time to compute a hash if the admin's password is
@@ -68,7 +69,7 @@ type pair struct {
 type pairFailures struct {
 	bucket leakyBucket
 	wrong  [4]uint64 // hashes of the last wrong passwords, a ring buffer
-	next   int       // index in wrong of the oldest one
+	next   int       // index in wrong of the oldest hash
 }
 
 // leakyBucket counts failures. The count decreases with time.
@@ -89,11 +90,11 @@ type attempt struct {
 	limiter *limiter
 	pair
 	password   uint64
-	retryAfter time.Duration // until the pair is below its limit; 0 = it is
-	repeated   bool          // the password is one of the last wrong ones of the pair
-	charged    bool          // counted for the address and in total; if not, a limit is reached and a failure gets 429
+	retryAfter time.Duration // until the pair is below its limit; 0 = the pair is below its limit
+	repeated   bool          // the password is one of the last wrong passwords of the pair
+	charged    bool          // counted for the address and in total; if false, a limit is reached and a failure gets 429
 	began      time.Time
-	hashTime   time.Duration // spent on the hash of the admin's password, or as long for other names
+	hashTime   time.Duration // how long PasswordHash.matches took
 }
 
 func newLimiter() *limiter {
@@ -172,8 +173,8 @@ func (a *attempt) refund() {
 	l.total.used = max(0, l.total.used-1)
 }
 
-// recordFailure counts a wrong password or an unknown name, and returns err, or a 429 error over a
-// limit. mu must be held.
+// recordFailure counts a wrong password or an unknown name, unless the pair is over its limit. It returns
+// err, or a 429 error over a limit. mu must be held.
 func (a *attempt) recordFailure(err error) error {
 	if a.retryAfter > 0 {
 		return tooManyAttempts(max(a.retryAfter, time.Second))
@@ -196,7 +197,7 @@ func (a *attempt) recordFailure(err error) error {
 	return err
 }
 
-// delay waits until the attempt has taken as long as every failure does, or ctx ends.
+// delay waits until the attempt has taken failureTime and hashTime, or ctx ends.
 func (a *attempt) delay(ctx context.Context) {
 	select {
 	case <-time.After(time.Until(a.began.Add(failureTime + a.hashTime))):

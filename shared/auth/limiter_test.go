@@ -19,7 +19,7 @@ import (
 
 // A flood of unknown names, from any number of addresses, causes few queries. A caller that another
 // instance creates meanwhile can log in with its second call, even from the address of the flood.
-func TestUnknownNamesAreCached(t *testing.T) {
+func TestFloodOfUnknownNamesCausesFewQueries(t *testing.T) {
 	t.Parallel()
 	for what, addresses := range map[string]int{"from one address": 1, "from many": 1000} {
 		t.Run(what, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestUnknownNamesAreCached(t *testing.T) {
 					require.NoError(t, err, "other callers can log in")
 				}
 				created.Store(true)
-				if _, err = p.loginFrom("198.51.0.0", "new", token); err != nil { // nil if its address was below its limit at this moment
+				if _, err = p.loginFrom("198.51.0.0", "new", token); err != nil { // nil if the address was below its limit at this moment
 					require.Equal(t, CodeTooManyAttempts, task.CodeOf(err))
 					time.Sleep(refusal(t, err).RetryAfter) // as Retry-After says
 					_, err = p.loginFrom("198.51.0.0", "new", token)
@@ -88,7 +88,7 @@ func TestUnknownNamesAreCached(t *testing.T) {
 }
 
 // Above the limit of an address too, an error does not show whether there is a caller with the name,
-// cached or not, or whether the database is slow.
+// whether that caller is cached, or whether the database is slow.
 func TestUnknownNameFailsLikeWrongPasswordOverLimit(t *testing.T) {
 	t.Parallel()
 	type result struct {
@@ -243,8 +243,8 @@ func TestLimitedLoginRecovers(t *testing.T) {
 	})
 }
 
-// Guesses at a name lock out neither a caller nor an admin with a long password, from the same address and
-// before their first login. A password that is given by its hash must have been used in the process.
+// Guesses at a name, from the same address and before the first login, lock out neither a caller nor an admin
+// with a long password. If the admin's password is given by its hash, it must have been used in the process.
 func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
 	t.Parallel()
 	const long, short = "sixteen letters!", "fifteen letters"

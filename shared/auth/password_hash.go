@@ -31,25 +31,26 @@ const (
 	hashAlgorithm = "pbkdf2_sha256"
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
 	passwordWait  = 2 * time.Second // the longest wait of a call for its turn
-	turnLength    = 5               // in times of computing a hash
+	turnLength    = 5               // times as long as computing a hash
 	firstTurnTTL  = time.Hour
 	turnLimit     = 32768 // entries of each table, of at most 2 MB
 
-	// Headers of waiting calls are in no memory budget: at most 18 KB each, 19 MB in all.
-	waitingAddresses  = 512 // with at least one waiting call
-	waitingMore       = 512 // waiting calls in addition to one of each address
+	// Headers of waiting calls are in no memory budget: at most 18 KB for each call, 19 MB in all.
+	waitingAddresses  = 512 // addresses with at least one waiting call
+	waitingMore       = 512 // waiting calls in addition to one call of each address
 	waitingPerAddress = 32
 )
 
 // PasswordHash checks the built-in admin's password against a hash.
 //
-// Computing a hash takes a tenth of a second or more. A process remembers the right password after its first use. Before
-// that, computations start in turns, with pauses. Each name has two queues of turns: one for the first password that an
-// address tries for the name within firstTurnTTL, and one for all others. So an address delays the admin's first call
-// from another address by at most one turn, and guessing uses at most two fifths of a core.
+// Computing a hash takes a tenth of a second or more. A process remembers the right password after its first
+// use. Before that, computations start in turns, with pauses. Each name has two queues of turns: one for the
+// first password that an address tries for the name within firstTurnTTL, and one for all other passwords. So
+// an address delays the admin's first call from another address by at most one turn, and guessing uses at
+// most two fifths of a core.
 //
-// The number of waiting calls is bounded, for each address and in all. Fewer than waitingAddresses addresses cannot
-// prevent a call from another one from waiting.
+// The number of waiting calls is bounded, for each address and in all. While calls of fewer than
+// waitingAddresses addresses wait, a call from a further address may always wait too.
 //
 // Hashes are computed only for the admin's name. Calls with other names have their own queues, and take as long as a
 // computation does, so that the time of a response does not show which name is the admin's.
@@ -63,10 +64,10 @@ type PasswordHash struct {
 
 	mu        sync.Mutex
 	slowest   time.Duration        // the longest time that computing a hash took
-	free      map[uint64]time.Time // by queue: when its next turn begins, if that is in the future
-	firsts    map[uint64]time.Time // by name and address: until when it has no first turn
+	free      map[uint64]time.Time // by queue: when the next turn of the queue begins, if that is in the future
+	firsts    map[uint64]time.Time // by name and address: until when there is no further first turn
 	waiting   int                  // calls that wait for a turn or use one
-	byAddress map[netip.Prefix]int // how many of waiting are of an address, which has no entry for 0
+	byAddress map[netip.Prefix]int // waiting, by address; an address without such calls has no entry
 }
 
 // ParsePasswordHash reads a result of HashPassword. The error says what is accepted.
@@ -90,9 +91,9 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 	return h, nil
 }
 
-// matches reports whether the name is the admin's and the password is right. It takes the same time for all names. It
-// computes no hash for a pair over its limit. It returns an error if the call gets no turn within passwordWait of its
-// beginning, or if too many calls wait.
+// matches reports whether the name is the admin's and the password is right. It takes the same time for all
+// names. If the pair is over its limit, matches computes no hash. It returns an error if the call gets no
+// turn within passwordWait of the beginning of the call, or if too many calls wait.
 func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
 	secret := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
@@ -153,7 +154,7 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.mayWait(a.address) {
-		return a.began.Add(failureTime), false, func() {} // not earlier: unlike other names, the admin's was not looked up
+		return a.began.Add(failureTime), false, func() {} // not earlier: all names but the admin's were looked up
 	}
 	h.waiting++
 	h.byAddress[a.address]++
@@ -205,7 +206,7 @@ func (h *PasswordHash) leave(address netip.Prefix) {
 func (h *PasswordHash) estimate() time.Duration {
 	const part = 50
 	began := time.Now()
-	_, _ = h.derive("", max(h.iterations/part, 1)) // an error does not depend on the password: matches returns it
+	_, _ = h.derive("", max(h.iterations/part, 1)) // an error does not depend on the password, so matches returns the same error
 	return part * time.Since(began)
 }
 

@@ -87,7 +87,7 @@ func withHash(t *testing.T, test func(*testing.T, *hashTest)) {
 	})
 }
 
-// flood makes calls from n addresses, each one after the other, until end is called.
+// flood makes calls from n addresses until end is called. Each address makes one call at a time.
 func (h *hashTest) flood(n int, name func(address, call int) string) (end func()) {
 	stop, all := make(chan struct{}), sync.WaitGroup{}
 	for address := range n {
@@ -136,9 +136,9 @@ func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 		name          func(address, call int) string
 		before, limit time.Duration
 	}{
-		"unknown names":                    {60, func(address, call int) string { return fmt.Sprint("nobody", address, "-", call) }, time.Second, hashTime},
-		"its name":                         {60, admin, 100 * hashTurn, hashTime},
-		"its name, from one other address": {1, admin, 0, hashTurn + hashTime},
+		"unknown names":         {60, func(address, call int) string { return fmt.Sprint("nobody", address, "-", call) }, time.Second, hashTime},
+		"the name of the admin": {60, admin, 100 * hashTurn, hashTime},
+		"the name of the admin, from one other address": {1, admin, 0, hashTurn + hashTime},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -178,7 +178,7 @@ func TestPasswordCheckWaitIsBounded(t *testing.T) {
 	})
 }
 
-// parked counts the calls of park that have not returned yet.
+// parked has the calls of park that have not returned yet.
 type parked struct {
 	all     sync.WaitGroup
 	waiting atomic.Int32
@@ -262,7 +262,7 @@ func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 	})
 }
 
-// Concurrent calls, as of a console, all succeed when the first one does.
+// Concurrent calls, such as those of the console, all succeed when the first call does.
 func TestConcurrentFirstLoginsOfAdmin(t *testing.T) {
 	t.Parallel()
 	withHash(t, func(t *testing.T, h *hashTest) {

@@ -41,7 +41,7 @@ func (au *Authenticator) SessionOf(name, password string, expires time.Time) Ses
 	return Session{Name: name, Secret: secret[:], Expires: expires}
 }
 
-// Resume returns the caller of a session as it is now. The error is ErrCredentials if the session has ended,
+// Resume returns the present state of the caller of a session. The error is ErrCredentials if the session has ended,
 // or busy if the database is unavailable. The built-in admin's session needs no database.
 func (au *Authenticator) Resume(ctx context.Context, s Session) (callers.Caller, error) {
 	if !time.Now().Before(s.Expires) || len(s.Secret) != sha256.Size {
