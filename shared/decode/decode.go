@@ -15,13 +15,14 @@ import (
 // Object fills dst, a pointer to a struct, from one JSON object. The error names every bad
 // field.
 //
-// Names are those of the json tags, in exact case; a nested one is written
-// items[3].phone_number, and "body" is the whole object. null counts as absent. If dst has
-// Validate() []task.Field, its result is added, except for fields that could not be decoded.
+// Names are those of the json tags, in exact case. The name of a nested field is written
+// items[3].phone_number, and "body" is the whole object. A field that is null counts as absent. If dst
+// has Validate() []task.Field, the result of Validate is added, except for fields that could not be
+// decoded.
 //
-// A json.RawMessage is checked for text and depth only, and aliases raw, which must not be
-// changed afterwards. The elements of a []json.RawMessage are not checked, and null is kept: decode
-// each by a call of its own, so that a bad one is refused alone.
+// In a json.RawMessage, Object checks only the text and the depth. A json.RawMessage aliases raw, which
+// must not be changed afterwards. The elements of a []json.RawMessage are not checked, and null is kept.
+// Decode each element with an Object of its own, so that a bad element is refused alone.
 func Object(raw []byte, dst any) *task.Error {
 	d := decoder{}
 	d.body(planOf(reflect.TypeOf(dst).Elem()), raw, dst)
@@ -43,9 +44,9 @@ func (p *Plan) Body(r Request, dst any) *task.Error {
 	return d.finish(dst)
 }
 
-// Parameters fills dst from the query string, then from the body, whose fields replace
-// parameters of the same name. GET must have no body. The error is that of Object; a
-// repeated parameter is a bad field, too.
+// Parameters fills dst from the query string, and then from the body. Fields of the body replace
+// parameters of the same name. GET must have no body. The error is that of Object; a repeated
+// parameter is a bad field, too.
 func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	d := decoder{}
 	d.query(p, r.Query, dst)
@@ -88,7 +89,8 @@ func syntaxProblem(raw []byte) string {
 	return fmt.Sprintf("is not valid JSON: %v", err)
 }
 
-// finish adds the bad fields that dst's Validate returns, and returns all of them as an error.
+// finish adds the bad fields that dst's Validate returns, and returns all bad fields as an error. Validate is not
+// called if "body" or "query" is a bad field.
 func (d *decoder) finish(dst any) *task.Error {
 	unread := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
 	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !unread {
@@ -102,7 +104,7 @@ func (d *decoder) finish(dst any) *task.Error {
 	return task.Invalid(d.bad)
 }
 
-// overlaps reports whether one name equals the other or is nested in it.
+// overlaps reports whether two names are equal, or one of the fields is nested in the other.
 func overlaps(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a

@@ -210,7 +210,7 @@ func TestTheNumberOfBadFieldsIsLimited(t *testing.T) {
 	require.Equal(t, strings.Repeat("长", 64), bad[0].Name)
 }
 
-func TestDecodedValuesShareNoMemory(t *testing.T) {
+func TestDecodedValuesDoNotAffectEachOther(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"text":"first","raw":{"a":1},"words":["w"]}`)
 	var first, second shape
@@ -218,7 +218,7 @@ func TestDecodedValuesShareNoMemory(t *testing.T) {
 	require.Equal(t, "first", first.Text)
 	require.JSONEq(t, `{"a":1}`, string(first.Raw))
 	_ = append(first.Raw, "and more"...)
-	require.Contains(t, string(raw), `{"a":1},"words"`, "a raw value cannot grow into what follows it")
+	require.Contains(t, string(raw), `{"a":1},"words"`, "a raw value cannot grow into the bytes after it")
 	require.Equal(t, []string{"w"}, first.Words)
 	require.Nil(t, Object([]byte(`{}`), &second))
 	require.Equal(t, shape{}, second)

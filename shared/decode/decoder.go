@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-const maxFields = 200 // bad fields in one response: a few bytes of a request can cause each
+const maxFields = 200 // bad fields in one response: a few bytes of a request can cause a bad field
 
-// decoder checks types and values. body checks the syntax first, so the other methods rely on it.
+// decoder checks types and values. body checks the syntax first, so the other methods rely on valid JSON.
 type decoder struct {
 	raw  []byte
 	pos  int
@@ -50,7 +50,8 @@ func (d *decoder) fail(message string) {
 	d.note(name.String(), message)
 }
 
-// note records a bad field, unless its name has one already.
+// note records a bad field, unless a bad field with this name is recorded already. After maxFields bad fields it
+// records only that there are more.
 func (d *decoder) note(name, message string) {
 	if slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == name }) {
 		return

@@ -69,13 +69,14 @@ func planOf(t reflect.Type) *Plan {
 	return p
 }
 
-// compile makes the plan of t. open has the unfinished plans, as a type may contain itself.
-func compile(t reflect.Type, open map[reflect.Type]*Plan) *Plan {
-	if p := open[t]; p != nil {
+// compile makes the plan of t. begun has all plans that were begun for the same request type, because a
+// type may contain itself.
+func compile(t reflect.Type, begun map[reflect.Type]*Plan) *Plan {
+	if p := begun[t]; p != nil {
 		return p
 	}
 	p := &Plan{typ: t}
-	open[t] = p
+	begun[t] = p
 	if p.special() {
 		return p
 	}
@@ -93,18 +94,18 @@ func compile(t reflect.Type, open map[reflect.Type]*Plan) *Plan {
 	case reflect.Interface:
 		p.kind, p.want = kindAny, "must be a JSON value"
 	case reflect.Pointer:
-		p.elem = compile(t.Elem(), open)
+		p.elem = compile(t.Elem(), begun)
 		p.kind, p.want = kindPointer, p.elem.want
 	case reflect.Slice:
-		p.elem = compile(t.Elem(), open)
+		p.elem = compile(t.Elem(), begun)
 		p.kind, p.want = kindSlice, "must be a list"
 	case reflect.Map:
-		p.elem = compile(t.Elem(), open)
+		p.elem = compile(t.Elem(), begun)
 		p.kind, p.want = kindMap, "must be an object"
 	case reflect.Struct:
 		p.kind, p.want = kindStruct, "must be an object"
 		p.fields = map[string]field{}
-		p.addFields(t, nil, open)
+		p.addFields(t, nil, begun)
 	}
 	if p.want == "" && p.kind != kindPointer || t.Kind() == reflect.Interface && t.NumMethod() > 0 || t.Kind() == reflect.Map && t.Key().Kind() != reflect.String {
 		panic(fmt.Sprintf("decode: a request cannot hold a %s", t))
@@ -133,14 +134,14 @@ func (p *Plan) special() bool {
 	return true
 }
 
-func (p *Plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*Plan) {
+func (p *Plan) addFields(t reflect.Type, prefix []int, begun map[reflect.Type]*Plan) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		index := append(prefix[:len(prefix):len(prefix)], i)
 		switch {
 		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
-			p.addFields(f.Type, index, open)
+			p.addFields(f.Type, index, begun)
 			continue
 		case !f.IsExported() || name == "-":
 			continue
@@ -150,7 +151,7 @@ func (p *Plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*Pl
 		if _, twice := p.fields[name]; twice || len(p.fields) == 64 || strings.Contains(options, "string") {
 			panic(fmt.Sprintf("decode: %s.%s: a name twice, the option string, or more than 64 fields", p.typ, f.Name))
 		}
-		member := compile(f.Type, open)
+		member := compile(f.Type, begun)
 		switch f.Tag.Get("text") {
 		case "any":
 			member = &Plan{kind: kindRepaired, typ: f.Type, want: member.want}

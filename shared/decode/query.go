@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxParameters is more than any route has. Reading thousands of parameters would take long.
+// maxParameters is more parameters than any route has. Reading thousands of parameters would take long.
 const maxParameters = 100
 
 // query fills dst from a query string. Unknown, repeated and badly typed parameters are
@@ -46,7 +46,7 @@ func (d *decoder) query(p *Plan, raw string, dst any) {
 	}
 }
 
-// fromText sets v from a parameter, or returns the problem of its text.
+// fromText sets v from the text of a parameter, or returns what is wrong with the text; "" = nothing.
 func (p *Plan) fromText(v reflect.Value, s string) string {
 	switch {
 	case !utf8.ValidString(s):
@@ -66,7 +66,7 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 		if !setTime(v, s) {
 			return p.want
 		}
-	case kindUnmarshaler: // as a JSON string of the text
+	case kindUnmarshaler: // the type reads the text as a JSON string
 		text, err := json.Marshal(s)
 		if err != nil {
 			return err.Error()

@@ -77,7 +77,7 @@ func ValidURL(text string) bool {
 	return err == nil && to.Kind == message.URL
 }
 
-// Callback checks an optional URL for the events of one task. The URL of an endpoint has the same rule.
+// Callback checks an optional URL for the events of one task. The rule is the same as for the URL of an endpoint.
 func (r *Rules) Callback(field, callback string) {
 	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
 }
@@ -94,7 +94,7 @@ func (r *Rules) OnUnknown(field, policy string) {
 	r.When(policy != "" && !known, field, "must be resend, hold or fail")
 }
 
-// SMSQueue is Queue without the queues of subscribe messages. instead says what to use in their place.
+// SMSQueue is Queue, but refuses the queues of subscribe messages. instead says what to use in their place.
 func (r *Rules) SMSQueue(field, queue, instead string) {
 	r.Queue(field, queue)
 	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)

@@ -28,8 +28,8 @@ func (d *decoder) space() {
 	}
 }
 
-// more moves from an opening bracket, or from the end of a member, to the next member. It
-// returns false at the closing bracket, and moves behind it.
+// more moves from an opening bracket, or from the end of a member, to the next member. If there is no
+// further member, more moves behind the closing bracket and returns false.
 func (d *decoder) more() bool {
 	d.space()
 	c := d.raw[d.pos]
@@ -76,8 +76,8 @@ func (d *decoder) text() (s []byte, problem string) {
 	return unquote(s)
 }
 
-// unquote resolves the escapes of a well-formed JSON string. Half of a surrogate pair and invalid
-// UTF-8 are a problem, because the stored text must be the one that was sent.
+// unquote resolves the escapes of a well-formed JSON string. NUL, half of a surrogate pair and invalid
+// UTF-8 are a problem, because the stored text must be the text that was sent.
 func unquote(s []byte) (text []byte, problem string) {
 	if !utf8.Valid(s) {
 		return bytes.ToValidUTF8(s, []byte("\uFFFD")), badUTF8

@@ -141,8 +141,8 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 	v.Set(items)
 }
 
-// overLimit reports whether element i of a list or object is over the limit. Such elements are
-// skipped: decoded, each takes many times its bytes in the body.
+// overLimit reports whether element i of a list or object is over the limit. Such elements are skipped,
+// because a decoded element takes many times as much memory as its bytes in the body.
 func (d *decoder) overLimit(i int) bool {
 	if i == maxElements {
 		d.fail(tooMany)
@@ -177,7 +177,7 @@ func (d *decoder) mapping(p *Plan, v reflect.Value) {
 	v.Set(m)
 }
 
-// any returns the value at pos as encoding/json decodes it into an empty interface, with numbers
+// any returns the value at pos as encoding/json decodes the value into an empty interface, with numbers
 // as json.Number.
 func (d *decoder) any() any {
 	switch c := d.raw[d.pos]; c {
@@ -204,9 +204,9 @@ func (d *decoder) any() any {
 }
 
 // planOfAny returns the plan for an object or a list in an empty interface.
-func planOfAny(open byte) *Plan {
+func planOfAny(bracket byte) *Plan {
 	element := &Plan{kind: kindAny, typ: reflect.TypeFor[any]()}
-	if open == '{' {
+	if bracket == '{' {
 		return &Plan{kind: kindMap, typ: reflect.TypeFor[map[string]any](), elem: element}
 	}
 	return &Plan{kind: kindSlice, typ: reflect.TypeFor[[]any](), elem: element}
