@@ -17,8 +17,8 @@ type Saving int8
 
 const (
 	SavedNow     Saving = iota
-	SavedBefore         // the message was saved already: nothing changed
-	SaveRejected        // the client_msg_id was used for another message: this one is not saved, and its sender is notified
+	SavedBefore         // the message was saved already
+	SaveRejected        // the client_msg_id was used for another message: this message is not saved, and its sender is notified
 	SavePoisoned        // the database can never store the message: it is a dead letter, and its sender is notified
 )
 
@@ -45,7 +45,7 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 	return out, nil
 }
 
-// addDeadLetter stores a message that the database can never store as a dead letter, and notifies its sender.
+// addDeadLetter makes a dead letter of a poisoned message, and notifies the sender of the message.
 func (st *Store) addDeadLetter(ctx context.Context, m *Submission, reason string) error {
 	notifier := st.db.NewNotifier()
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
@@ -64,8 +64,8 @@ const (
 	rememberPoisonedSQL = `
 insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
-	// rememberAcceptedSQL also sets the delivery times that RecordDelivered has stored. Both write the same row
-	// for each id, so the later one sees the row of the earlier one.
+	// rememberAcceptedSQL also sets the delivery times that RecordDelivered has stored in accepted_messages. Both
+	// write the same row for each id, so whichever runs later sees what the other wrote.
 	rememberAcceptedSQL = `
 with t as materialized (
     select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
@@ -123,7 +123,7 @@ left join lateral (
 ) a on true`
 
 // savedBefore returns the fingerprint of the message that is saved under each id. For messages that were saved
-// before this transaction, it also returns the last processed sequence number.
+// before this transaction, it also returns the sequence number in accepted_messages; 0 = none.
 func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
 	fingerprints map[task.ID]task.Hash, seqs map[task.ID]int64, err error,
 ) {
@@ -148,8 +148,8 @@ func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted m
 	return fingerprints, seqs, err
 }
 
-// savingResults returns the result of each row. Only the first of several rows of one message is SavedNow: it
-// removes the id from inserted.
+// savingResults returns the result of each row. Of several rows of one message, only the first is SavedNow:
+// savingResults then removes the id from inserted.
 func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerprints map[task.ID]task.Hash) []Saving {
 	out := make([]Saving, len(rows))
 	for i, m := range rows {
@@ -165,8 +165,8 @@ func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerpri
 	return out
 }
 
-// usageOfAccepted counts the messages that the stream stored, rejected ones and repeats included. It does not
-// count a sequence number twice, since a call is repeated if its response was lost.
+// usageOfAccepted counts the messages that the stream stored, rejected messages and repeats included. If a call
+// is repeated because its response was lost, the same sequence numbers are not counted again.
 func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
@@ -177,7 +177,8 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 	return usage
 }
 
-// queueAcks adds the acknowledgements to the senders, and the sequence numbers that the stream may purge.
+// queueAcks adds the statements that store the acknowledgements to the senders, and the sequence numbers of the
+// messages.
 func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
@@ -206,14 +207,15 @@ type AcceptedSeq struct {
 	Seq int64
 }
 
-// PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved at least window ago.
+// PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved or rejected at least
+// window ago.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
 	saved, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
 	return saved, store.Wrap("list purge candidates", err)
 }
 
-// Rows of poisoned messages, the only ones with a sender, are kept without their sequence number: the relay
-// reads the receiver of the acknowledgement from them.
+// keepSendersSQL removes only the sequence numbers of the rows of poisoned messages: the relay reads the receiver
+// of the acknowledgement from such a row. No other row has a sender.
 const (
 	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
 
@@ -237,8 +239,8 @@ func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, now() - looked_at from accepted_checked where stream_created = $1`
 
-// beginStreamSQL begins the progress of a stream that was created again. It deletes the rows of the earlier
-// stream, because this stream uses the same sequence numbers again. The last scan is set to 1970.
+// beginStreamSQL begins the progress of a new stream. It deletes the rows of the earlier stream, because the new
+// stream uses the same sequence numbers again. The time of the last scan is set to 1970.
 const beginStreamSQL = `
 with began as (
     insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
@@ -250,16 +252,15 @@ with began as (
 )
 delete from accepted_messages where sender is null and coalesce(saved_at, delivered_at) < $1 and exists (select from began)`
 
-// Checked is the progress of comparing a stream with the saved messages.
+// Checked is the progress of comparing a stream with the saved messages, as sequence numbers of the stream.
 type Checked struct {
-	Seq         uint64        // no message up to here is missing
-	LastSeq     uint64        // the last one of the stream at the last scan
-	ConsumedSeq uint64        // all messages up to here had been consumed at the last scan
+	Seq         uint64        // no message up to Seq is missing
+	LastSeq     uint64        // of the last message in the stream at the last scan
+	ConsumedSeq uint64        // all messages up to ConsumedSeq had been consumed at the last scan
 	Ago         time.Duration // since the last scan
 }
 
-// Checked returns the progress of the stream that was created at this time. A stream that was created again
-// begins anew.
+// Checked returns the progress of the stream that was created at this time. The progress of a new stream is zero.
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
 	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&c.Seq, &c.LastSeq, &c.ConsumedSeq, &c.Ago)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -291,8 +292,8 @@ const missingSequencesSQL = `
 select seq from generate_series($1::bigint, $2::bigint) as seq
 where not exists (select from accepted_messages a where a.accept_seq = seq)`
 
-// MissingSequences returns the sequence numbers from first to last, in order, that no saved message has.
-// Its cost grows with the range.
+// MissingSequences returns, in order, the sequence numbers from first to last whose messages were neither saved
+// nor rejected. The cost of the call grows with the range.
 func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
 	seqs, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[uint64], missingSequencesSQL, int64(first), int64(last))
 	slices.Sort(seqs)

@@ -52,8 +52,8 @@ func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender gets an ack, and still has the message")
 }
 
-// Every message that a caller puts into the stream counts for its quota, even one that is rejected:
-// otherwise it could fill the stream with such messages.
+// Every message that a caller puts into the stream counts for the caller's share, even a rejected message:
+// otherwise the caller could fill the stream with such messages.
 func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -102,7 +102,7 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	require.Empty(t, missing(t, db, 1, 3))
 }
 
-// A stream that is nearly full is purged at once, which may be before the acknowledgement is published.
+// A nearly full stream is purged at once, perhaps before the acknowledgement is published.
 func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, purge := range map[string]func(t *testing.T, db *storetest.DB){

@@ -14,8 +14,8 @@ import (
 )
 
 // countMessagesSQL counts the waiting messages of the callers of an account (see Caller.Account), at most $2
-// rows of each index, and returns the sequence number up to which accepted messages are saved. The bytes of a
-// message count once for each send, because its stream stores a copy each time.
+// rows of each caller in each index. It also returns the sequence number up to which accepted messages are saved.
+// The bytes of a message to a stream count once for each send, because the stream stores a copy each time.
 const countMessagesSQL = `
 with c as materialized (
     select $1::bigint as id union select id from callers where account_id = $1
@@ -33,8 +33,9 @@ select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_checked), 0)
 from w`
 
-// sharesExceededSQL returns the accounts (see Caller.Account) whose messages of the last 15 minutes take more
-// than a quarter of a stream of which all accounts together take more than half. A stream of size 0 has no limit.
+// sharesExceededSQL returns the accounts (see Caller.Account) that use more than their share of a stream. There
+// are shares only while the messages of the last 15 minutes take more than half of the stream. Then the share of
+// an account is a quarter of the stream. A stream of size 0 has no limit.
 const sharesExceededSQL = `
 select stream, caller_id from (
     select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
@@ -42,8 +43,8 @@ select stream, caller_id from (
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where size > 0 and total > size / 2 and own > size / 4`
 
-// sentToUserSQL counts, up to $3, the messages that $1 and the other callers of its account sent to the user $2
-// within 15 minutes.
+// sentToUserSQL counts, up to $3, the messages that $1 sent to the user $2 within 15 minutes. If $1 is an account
+// (see Caller.QuotaName), the messages of the other callers of the account count too.
 const sentToUserSQL = `
 select count(*) from (
     select from messages where kind = 2 and sender in (
@@ -52,20 +53,21 @@ select count(*) from (
 ) m`
 
 // Admission counts a message for its caller, and for the inbox of its user, before the message is saved or
-// accepted. Always call End when the call is over: unless Saved or Accepted was called before, it removes the
-// message from the counts.
+// accepted. End must follow in any case: it removes the message from the counts, unless Saved or Accepted was
+// called before.
 type Admission struct {
 	quota.Admission
 	inbox *inboxReservation // of a message to a user
 }
 
-// Saved records that this call committed the message. Do not call it for a replay.
+// Saved records that the message was just committed. Do not call Saved for a replay.
 func (a Admission) Saved() {
 	a.inbox.keep()
 	a.Admission.Saved()
 }
 
-// Accepted records that a stream stored the message with this sequence number. Do not call it for a duplicate.
+// Accepted records that a stream stored the message with this sequence number. Do not call Accepted for a
+// duplicate.
 func (a Admission) Accepted(seq int64) {
 	a.inbox.keep()
 	a.Admission.Accepted(seq)
@@ -76,13 +78,14 @@ func (a Admission) End() {
 	a.Admission.End()
 }
 
-// Admit counts a message of a caller before it is saved, or accepted by a stream. It refuses the message
-// (task.CodeQuota) if the caller would exceed its quota of waiting messages, has used more than its share of a
-// stream, or has sent more than a quarter of an inbox to this user within 15 minutes. Only the last refusal has
-// a field, to, since it affects no other receivers. A replay must succeed even if it is refused here.
+// Admit counts a message of a caller before the message is saved, or accepted by a stream (accepted). It refuses
+// the message (task.CodeQuota) if the caller would exceed its quota of waiting messages, has used more than its
+// share of a stream, or has sent a quarter of an inbox to this user within 15 minutes. Only the last refusal
+// names a field, to, since the caller may still send to other users. A replay must succeed even if Admit refuses
+// it.
 //
-// The count of the database is at most 1 s old (10 s below a tenth of the quota, and longer if counting takes
-// more than 50 ms). A caller can exceed its quota by the messages that other processes accept within that time,
+// The count of the database is at most 1 s old: 10 s below a tenth of the quota, and older if counting takes
+// more than 50 ms. A caller can exceed its quota by the messages that other processes accept within that time,
 // but not within one process.
 func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission, accepted bool) (Admission, *task.Error) {
 	if caller.ID == 0 { // the built-in admin

@@ -23,7 +23,7 @@ func ofCaller(caller int64) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.CallerID = caller }
 }
 
-// trySubmit submits a message as a function does, and reports whether the quota allowed it.
+// trySubmit submits a message as a function does, and reports whether the quota allowed the message.
 func trySubmit(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.Submission) bool {
 	t.Helper()
 	admission, refused := db.Messages.Admit(t.Context(), caller, m, false)
@@ -52,7 +52,7 @@ func TestQuotaLimitsWaitingMessages(t *testing.T) {
 		n++
 		return storetest.Message(fmt.Sprint(n), append(change, ofCaller(caller.ID))...)
 	}
-	awaitCount := func(db *storetest.DB) { // a slow first count is not waited for
+	awaitCount := func(db *storetest.DB) { // Admit does not wait for a slow first count
 		require.Eventually(t, func() bool {
 			if admission, refused := db.Messages.Admit(t.Context(), greedy, next(greedy), false); refused == nil {
 				admission.End()
@@ -142,7 +142,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	}
 	before := db.Messages.CountedAt(1)
 	require.Eventually(t, func() bool {
-		require.False(t, accept(4), "none of them is saved in the database")
+		require.False(t, accept(4), "none of the accepted messages is saved in the database")
 		return db.Messages.CountedAt(1).After(before)
 	}, time.Minute, 10*time.Millisecond)
 	require.False(t, accept(4))
@@ -211,7 +211,7 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	require.Eventually(t, func() bool { return !over(db, 1)() }, time.Minute, 10*time.Millisecond)
 }
 
-// However many messages one caller has waiting, the message of another is in the next batch.
+// However many messages of one caller wait, the message of another caller is in the next batch.
 func TestRelayDividesABatchAmongCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -246,7 +246,7 @@ func sentTo(caller callers.Caller, user, key string) *messages.Submission {
 }
 
 // One sender cannot push the messages of others out of an inbox, not even through another process.
-// It can still send to other users, and other senders to the same user.
+// The sender can still send to other users, and other senders can still send to the same user.
 func TestSenderFillsAtMostAQuarterOfAnInbox(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -331,7 +331,7 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	require.Empty(t, together())
 }
 
-// A message that is refused by its caller's quota does not count for the inbox.
+// A message that exceeds its caller's quota does not count for the inbox.
 func TestMessageOverQuotaDoesNotCountForInbox(t *testing.T) {
 	t.Parallel()
 	db, full := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}

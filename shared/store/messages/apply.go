@@ -33,13 +33,13 @@ select id from messages where id = any($1::uuid[]) and (exists (select from mess
     or exists (select from message_done where message_done.id = messages.id offset 0))`
 
 // messageLockTimeout is how long a confirmation or an operator waits for a locked message. A relay
-// holds its locks for 3 s.
+// holds its locks for about 3 s at most.
 const messageLockTimeout = "4s"
 
 // lockedMessages are the messages that a transaction has locked.
 type lockedMessages struct {
 	byID  map[task.ID]Detail
-	exist map[task.ID]bool // locked or not
+	exist map[task.ID]bool // the messages that exist, locked or not
 	now   time.Time        // by the database's clock
 }
 
@@ -50,7 +50,7 @@ func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
 	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, ids)
 }
 
-// queueUnlockedMessages is queueMessageLocks without the messages that other transactions have locked.
+// queueUnlockedMessages is queueMessageLocks, but skips the messages that other transactions have locked.
 func queueUnlockedMessages(batch *pgx.Batch, ids []task.ID) *lockedMessages {
 	return queueLocks(batch, lockLiveMessagesSQL+" skip locked", lockDoneMessagesSQL+" skip locked", ids)
 }
@@ -59,7 +59,7 @@ func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessa
 	locked := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	collect := func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m Detail, now time.Time) {
-			if locked.now = now; locked.byID[m.ID].ID.IsZero() { // if it has both rows, the live one counts
+			if locked.now = now; locked.byID[m.ID].ID.IsZero() { // if a message has both rows, the live row counts
 				locked.byID[m.ID] = m
 			}
 		})
@@ -70,8 +70,8 @@ func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessa
 	return locked
 }
 
-// get returns a locked message. The error is store.Busy if the message changed from final to live
-// between the two statements, so that neither locked it: the caller must try again.
+// get returns a locked message. The error is task.CodeNotFound if the message does not exist. It is store.Busy if
+// neither statement locked the message, because it changed from final to live between them: try again.
 func (l *lockedMessages) get(id task.ID) (Detail, error) {
 	m, found := l.byID[id]
 	switch {
@@ -120,7 +120,7 @@ select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), de
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
 // insertDoneMessagesSQL skips messages that have a final row already, so that the changes of the other
-// messages do not fail. Only a compromised function writes such a row.
+// messages do not fail. Only a compromised function writes a final row for a live message.
 const insertDoneMessagesSQL = `
 insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
 select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, abandoned, nullif(finished_by, '')

@@ -45,7 +45,7 @@ func TestArchivedMessage(t *testing.T) {
 	require.Equal(t, []int{2, 1, 1, 1}, []int{
 		db.Count(t, `select count(*) from messages`), db.Count(t, `select count(*) from message_live`),
 		db.Count(t, `select count(*) from message_done`), db.Count(t, `select count(*) from message_receipts`),
-	}, "messages that became final lately or are not final stay")
+	}, "messages that are not final or became final lately stay")
 
 	t.Run("is found by its id", func(t *testing.T) {
 		after := db.MustMessage(t, m.ID)
@@ -61,7 +61,7 @@ func TestArchivedMessage(t *testing.T) {
 		other := storetest.Message("k", data(`8`))
 		require.Equal(t, task.CodeKeyReused, db.MustSave(t, other)[0].Refused.Code)
 		want.Replayed = false
-		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "a further try of the call that saved it")
+		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "another try of the call that saved the message")
 		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
 			accepted(1, "k", func(r *messages.Submission) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))

@@ -6,9 +6,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Only a compromised function leaves rows of message_live without a body. Many of them at the head of an
-// index would fill the batches. A relay or claim that finds one removes those among the first 1,000 rows of
-// each caller and stream.
+// Only a compromised function leaves rows of message_live without a body. Many such rows at the head of an
+// index would fill the batches. A relay that finds such a row searches the first 1,000 rows of each caller and
+// stream; a claim of posts searches the first 1,000 rows of each caller. Each removes up to 20,000 rows at once.
 const (
 	deleteFirstBodiless = ` limit 1000 for update skip locked
     ) head where not exists (select from messages where messages.id = head.id offset 0) limit 20000

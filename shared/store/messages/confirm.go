@@ -23,7 +23,7 @@ type Recipient struct {
 	Token []byte // the confirm token of a message to a URL; nil = it has none yet
 }
 
-// Recipient returns the receiver of a saved message. found is false if there is no such message. It waits
+// Recipient returns the receiver of a saved message. found is false if there is no such message. Recipient waits
 // for no lock, so its duration reveals nothing to a caller that may not confirm the message.
 func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found bool, err error) {
 	err = store.QueryEach(ctx, st.db.Hot, recipientSQL, []any{id}, []any{&r.To.Kind, &r.To.Name, &r.Token}, func() {
@@ -32,8 +32,8 @@ func (st *Store) Recipient(ctx context.Context, id task.ID) (r Recipient, found 
 	return r, found, store.Wrap("recipient", err)
 }
 
-// confirmTokensSQL creates the token of a message only once, so the token of any of its deliveries
-// confirms it.
+// confirmTokensSQL creates the token of a message only once, so all deliveries of the message have the same
+// token.
 const confirmTokensSQL = `
 with l as materialized (
     select id, confirm_token from messages where id = any($1::uuid[]) order by id for update
@@ -44,7 +44,7 @@ with l as materialized (
 )
 select id, coalesce(created.confirm_token, l.confirm_token) from l left join created using (id)`
 
-// ConfirmTokens returns the confirm tokens of messages, and creates missing ones with 244 random bits each.
+// ConfirmTokens returns the confirm tokens of messages. It creates missing tokens, with 244 random bits each.
 func (st *Store) ConfirmTokens(ctx context.Context, ids []task.ID) (map[task.ID][]byte, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -65,7 +65,7 @@ type Confirmation struct {
 	By         store.Operator // for the audit entry of a confirmation by an admin
 }
 
-// errNotSentYet is the error while a consumer may have received a send that is not recorded yet.
+// errNotSentYet is the error of a confirmation while the first send may have happened but is not recorded yet.
 func errNotSentYet() error {
 	return &task.Error{
 		Code:       task.CodeServerBusy,
@@ -80,8 +80,8 @@ const insertReceiptSQL = `insert into message_receipts (message_id, consumer, se
 
 // Confirm records a confirmation and returns the changed message. A consumer counts once, however often it
 // confirms. A message can be confirmed at any time, even when it is abandoned or archived. The error is
-// task.CodeNotFound if there is no such message or it was never sent, and task.CodeServerBusy while its first
-// send may be in progress.
+// task.CodeNotFound if there is no such message or the message was never sent. It is task.CodeServerBusy while
+// the first send may be in progress, or if another transaction keeps the message locked for 4 s.
 func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -119,8 +119,8 @@ func (c Confirmation) queueAudit(batch *pgx.Batch, id task.ID, before, after msg
 	}
 }
 
-// confirmOnce reads the receipts while it holds the row lock of the message, so it does not run
-// concurrently with another confirmation or relay of this message.
+// confirmOnce reads the receipts while it holds the row lock of the message: no other confirmation or relay of
+// this message runs at the same time.
 func confirmOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation) (msg.Message, error) {
 	var consumers []string
 	var batch pgx.Batch

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// mustConfirm confirms a message and returns its state. The message must be addressed to the consumer.
+// mustConfirm confirms a message for a consumer, as its receiver, and returns the state of the message.
 func mustConfirm(t *testing.T, db *storetest.DB, id task.ID, consumer string) string {
 	t.Helper()
 	after, err := db.Messages.Confirm(t.Context(), id, storetest.Addressee(consumer))

@@ -23,22 +23,22 @@ type Conversation struct {
 
 // ReadCursor is how far one member has read a conversation.
 type ReadCursor struct {
-	UpTo   task.ID   // the newest message that the member has read; zero before the first
-	ReadAt time.Time // when UpTo was set; zero before the first
+	UpTo   task.ID   // the newest message that the member has read; zero = none
+	ReadAt time.Time // when UpTo was set; zero = never
 	Unread int       // newer messages of the other member; MaxUnread = that many or more
 }
 
 // ofConversation selects the messages m between the users $1 and $2.
 const ofConversation = `m.kind = 2 and (m.sender = $1 and m.destination = $2 or m.sender = $2 and m.destination = $1)`
 
-// olderThanMessage selects the $5 newest messages that are older than the message $4, created at $3. If both
-// are null, it selects the newest of all.
+// olderThanMessage selects the $5 newest messages that are older than the message $4, created at $3. If $3 and
+// $4 are null, it selects the $5 newest of all.
 const olderThanMessage = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
     order by created_at desc, id desc limit $5`
 
-// conversationSQL merges the messages of both directions, from the main tables and from the archive. It
-// does not load messages beyond the size of a page (store.CollectPage): the database knows the length of
-// a text without loading the text.
+// conversationSQL merges the messages of both directions, from the main tables and from the archive. It adds up
+// the lengths of the data, and loads only messages that fit in a page (store.CollectPage) and one more. The
+// database knows the length of a text without loading the text.
 const conversationSQL = `
 select s.*
 from (
@@ -212,9 +212,9 @@ with m as materialized (
 )
 select exists (select from m)`
 
-// MarkRead records that reader has read its conversation with peer up to a message of either of them. An
-// older message than before changes nothing. The error is task.CodeNotFound if the message is not of this
-// conversation or not saved yet.
+// MarkRead records that reader has read the conversation with peer up to a message of either user. The cursor
+// never moves to an older message. The error is task.CodeNotFound if the message is not of this conversation or
+// not saved yet.
 func (st *Store) MarkRead(ctx context.Context, reader, peer string, upTo task.ID) error {
 	var found bool
 	err := st.db.Hot.QueryRow(ctx, markReadSQL, reader, peer, upTo).Scan(&found)

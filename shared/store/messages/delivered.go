@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// noteDeliveredSQL stores the time in accepted_messages, where SaveAccepted reads it. Both write rows in
-// the order of their ids, so they never deadlock. distinct is for a message that is given twice: on
-// conflict cannot update a row twice.
+// noteDeliveredSQL stores the time in accepted_messages, where SaveAccepted reads it. Both write the rows in
+// the order of their ids, so two calls never deadlock. A message may be given twice, but "on conflict" cannot
+// update a row twice: hence distinct.
 const noteDeliveredSQL = `
 insert into accepted_messages as a (id, saved_at, delivered_at)
 select distinct id, null::timestamptz, $2::timestamptz from unnest($1::uuid[]) as t (id) order by id
@@ -37,8 +37,8 @@ where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null 
 // the time. The earliest of several times counts. A message that was saved under the same id with another
 // fingerprint is not changed.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
-	// This is a transaction of its own. The statements below may wait for a relay, and SaveAccepted must not
-	// wait with them for these rows.
+	// This is a transaction of its own: the statements below may wait for a relay, and SaveAccepted would wait as
+	// long for the rows of this statement.
 	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
 		return store.Wrap("record delivered messages", err)
 	}
@@ -73,9 +73,9 @@ const forgetDeliveredSQL = `
 delete from accepted_messages
 where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))`
 
-// ForgetDelivered removes delivery times that are 30 days old and whose messages were never saved, or were
-// saved and purged before the time was recorded. It also removes the rows of poisoned messages that the
-// stream no longer has, a day after they were rejected.
+// ForgetDelivered removes delivery times that are 30 days old if the message was never saved, or was saved and
+// purged before the time was recorded. It also removes the rows of poisoned messages that the stream no longer
+// has, a day after they were rejected.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
 	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), poisonedKept.Seconds())
 	return store.Wrap("forget delivered messages", err)

@@ -30,16 +30,16 @@ func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
 	mustRecordDelivered(t, db, at, early)
 	found, err := db.Messages.DeliveredAt(t.Context(), early.ID)
 	require.NoError(t, err)
-	require.True(t, found.Equal(at), "there is no row yet")
+	require.True(t, found.Equal(at), "the message is not saved yet")
 	found, err = db.Messages.DeliveredAt(t.Context(), late.ID)
 	require.NoError(t, err)
 	require.Zero(t, found)
 	require.Equal(t, []uint64{1}, missing(t, db, 1, 1), "delivered is not saved")
 	mustSaveAccepted(t, db, early, late)
-	require.True(t, delivered(early).Equal(at), "it was recorded before the row was saved")
+	require.True(t, delivered(early).Equal(at), "the time was recorded before the message was saved")
 	require.Zero(t, delivered(late))
 	mustRecordDelivered(t, db, at, early, late)
-	require.True(t, delivered(late).Equal(at), "or after")
+	require.True(t, delivered(late).Equal(at), "the time was recorded after the message was saved")
 	mustRecordDelivered(t, db, at.Add(time.Minute), early, late, late) // the same message twice
 	mustRecordDelivered(t, db, at.Add(-time.Minute), late)
 	require.True(t, delivered(early).Equal(at), "the first of two counts")
@@ -50,7 +50,7 @@ func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
 	mustRecordDelivered(t, db, at, direct, other)
 	require.True(t, delivered(saved).Equal(at), "the same message, saved by Submit")
 	require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected}, mustSaveAccepted(t, db, direct, other))
-	require.Zero(t, delivered(other), "another message under its id was not the one that was delivered")
+	require.Zero(t, delivered(other), "the message that is saved under this id is not the delivered message")
 
 	// A final message gets the time too, and its UpdatedAt does not change.
 	ended := accepted(5, "ended", unconfirmed)

@@ -17,8 +17,8 @@ const (
 )
 
 // inboxShares limits how many messages a sender sends to one user within 15 minutes, so that one sender
-// cannot push the messages of others out of an inbox. It counts the messages of this process exactly,
-// before they are saved. For a pair with more than a few messages, it queries the database for those of other
+// cannot push the messages of others out of an inbox. The messages of this process are counted exactly, before
+// they are saved. For a pair with more than a few messages, the database is queried for the messages of other
 // processes.
 type inboxShares struct {
 	limit      int // messages of a sender to a user; 0 = no limit
@@ -33,7 +33,7 @@ type inboxPair struct{ sender, user string }
 
 type inboxShare struct {
 	byMinute [inboxMinutes]int // messages that this process accepted; minute m is at m % inboxMinutes
-	minute   int64             // the newest in byMinute
+	minute   int64             // the newest minute in byMinute
 	inFlight int               // messages of calls that have not ended
 
 	others  int       // messages that other processes saved
@@ -53,7 +53,7 @@ func (s *inboxShare) accepted(now time.Time) (n int) {
 	return n
 }
 
-// uncounted returns up to how many messages of a pair the database is not queried.
+// uncounted returns the number of messages of a pair up to which the database is not queried.
 func (i *inboxShares) uncounted() int { return i.limit / 250 }
 
 // inboxReservation is one message of a pair, counted before it is saved; nil for a message without a limit.
@@ -63,8 +63,8 @@ type inboxReservation struct {
 	ended  bool
 }
 
-// admit counts a message as in flight until release is called. It returns nil if the sender has reached its
-// limit for the user.
+// admit counts a message as in flight until keep or release is called. It returns nil if the sender has reached
+// its limit for the user.
 func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -90,8 +90,8 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	return &inboxReservation{shares: i, share: s}
 }
 
-// share returns the counts of a pair. If there are too many pairs, it removes those with few messages and, if
-// that is not enough, all pairs with nothing in flight: the database still has their saved messages.
+// share returns the counts of a pair. If there are too many pairs, it removes pairs with nothing in flight, first
+// those with few messages and, if that is not enough, all: the database still has their saved messages.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	if s := i.byPair[pair]; s != nil {
 		return s
@@ -129,7 +129,7 @@ func (r *inboxReservation) end(accepted int) {
 	}
 }
 
-// count sets how many messages of a pair other processes have saved.
+// count queries how many messages of a pair are saved, and sets others.
 func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()

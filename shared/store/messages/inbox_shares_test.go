@@ -17,7 +17,7 @@ func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 	require.Zero(t, s.accepted(now.Add(16*time.Minute)))
 	require.Zero(t, s.accepted(now), "a clock that goes back")
 
-	shares := &inboxShares{limit: 2500, counting: true} // it starts no query
+	shares := &inboxShares{limit: 2500, counting: true} // so that no query starts
 	slow := shares.admit(inboxPair{"slow", "vic"})
 	for n := range 3 * inboxPairs {
 		for range 11 {
@@ -30,7 +30,7 @@ func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 	}
 	require.Nil(t, shares.admit(inboxPair{"greedy", "vic"}), "a pair with many messages is kept")
 	require.NotNil(t, shares.admit(inboxPair{"ann", "1"}))
-	require.Same(t, slow.share, shares.byPair[inboxPair{"slow", "vic"}], "and one with a message in flight")
+	require.Same(t, slow.share, shares.byPair[inboxPair{"slow", "vic"}], "a pair with a message in flight is kept")
 }
 
 func (i *inboxShares) add(sender, user string) {

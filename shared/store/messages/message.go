@@ -23,7 +23,8 @@ const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.des
 
 const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
-// messageWaiting is messageLive, but the error of a due message is that of its stream if that is paused.
+// messageWaiting is messageLive, but if the stream of a due message is paused, the error is the reason of the
+// pause.
 const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
     coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
@@ -43,14 +44,14 @@ const ReceiptJSON = `jsonb_build_object('consumer', r.consumer, 'confirmedAt', r
 
 const receiptsOfBody = `(select coalesce(jsonb_agg(` + ReceiptJSON + ` order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
 
-// noReceipts stands for receipts that are not needed. A statement that waits for a lock could not
-// return them: it does not see rows that are committed meanwhile.
+// noReceipts stands for receipts that are not needed. A statement that waits for a lock could not return all
+// receipts: it does not see receipts that are committed while it waits.
 const noReceipts = `'[]'::jsonb`
 
 // bodyOfLive joins the bodies m of live rows l, always by their primary key.
 const bodyOfLive = ` cross join lateral (select * from messages where messages.id = l.id offset 0) m `
 
-// bodyOrNull is bodyOfLive, but keeps rows without a body, for scanClaimed to count.
+// bodyOrNull is bodyOfLive, but keeps rows without a body: scanClaimed counts them.
 const bodyOrNull = ` left join lateral (select * from messages where messages.id = l.id offset 0) m on true `
 
 // bodyOfListed is bodyOfLive for the read role, which may not read confirm tokens.
@@ -96,7 +97,7 @@ type Detail struct {
 	Producer    string    // the process that accepted it; "" if Submit saved it
 	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
-	Receipts    store.List[Receipt] // in time order; nil unless the method documents it
+	Receipts    store.List[Receipt] // in time order; empty unless the comment of the method promises receipts
 	Archived    bool                // final, and moved to the archive table
 }
 
@@ -120,8 +121,8 @@ func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time)) error {
 	return err
 }
 
-// scanClaimed calls each for every row of bodyOrNull, and scans its last columns into more. It skips
-// and counts rows without a body.
+// scanClaimed calls each for every row of bodyOrNull. It scans the columns after those of readMessage into more.
+// It skips and counts rows without a body.
 func scanClaimed(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) (bodiless int, err error) {
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
 		if row.RawValues()[0] == nil { // the id of the body
@@ -167,8 +168,8 @@ union all` + archivedMessageSQL
 const archivedMessageSQL = `
 select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromArchivedMessages + `where m.id = $1`
 
-// ByID returns a message with its receipts, whether it is live, final or archived. The error
-// is task.CodeNotFound if there is none.
+// ByID returns a live, final or archived message with its receipts. The error is task.CodeNotFound if there is
+// none.
 func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	m, err := messageByID(ctx, st.db.Hot, messageSQL, id)
 	return m, store.Wrap("message", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// claimPostsSQL claims due messages to URLs. The next send time is the lease. Each CTE narrows the one before it.
+// claimPostsSQL claims due messages to URLs: it sets next_at to the end of the lease.
 const claimPostsSQL = PostSources +
 	// in_flight: the posts that this process has claimed. busy: how many of these each account has.
 	`, in_flight as materialized (
@@ -26,8 +26,9 @@ const claimPostsSQL = PostSources +
     from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 )` +
-	// due: the earliest of each caller and, so that no destination hides another one, the earliest of each of 64 destinations. If there
-	// are more destinations, start chooses the 64. One destination is written as a range, as only the index of destinations has that order.
+	// due: the 64 earliest of each caller and, so that no destination hides another one, the $4 earliest of each of 64 destinations. If a
+	// caller has more destinations, the random start chooses 64. The condition on one destination is a range, so that the planner uses the
+	// index of destinations (message_live_hosts).
 	`, due as (
     select o.account, o.busy, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
@@ -66,7 +67,8 @@ const claimPostsSQL = PostSources +
     select due.*, coalesce(h.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as turn
     from due left join (select destination_key, count(*) as n from in_flight group by destination_key) h on h.destination_key = due.destination_key
 )` +
-	// by_account: turn counts the posts of an account, its destinations in turn. claimed: accounts in turn, without locked rows.
+	// by_account: turn counts the posts of an account, those in flight first, then the first post of each destination, then the second ones.
+	// claimed: the posts with the lowest turn, so that the accounts take turns; locked rows are skipped.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn from by_destination where turn <= $4
 ), claimed as materialized (
@@ -95,8 +97,8 @@ type InFlightLimits struct {
 	Failing     int // webhooks only: for all endpoints that fail; one account may use a quarter
 }
 
-// ClaimPosts claims messages that are due for their URLs, up to limits. inFlight are the posts that this
-// process has claimed and not settled: they count towards the limits. A post that is not settled within lease
+// ClaimPosts claims due messages to URLs, up to limits. inFlight are the posts that this process has claimed and
+// not settled: they count towards the limits, and are at most limits.All. A post that is not settled within lease
 // is due again, as if it had not been sent.
 func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, err error) {
 	for again := true; again && err == nil && len(posts) == 0; {
@@ -128,12 +130,12 @@ type Posted struct {
 
 // SettledPosts is the result of SettlePosts.
 type SettledPosts struct {
-	Locked []int       // indexes of the results that were not stored, as another transaction has locked their messages: settle these again
+	Locked []int       // indexes of results that were not stored, because another transaction had locked the message: settle these again
 	Again  []time.Time // when messages are due again
 }
 
-// SettlePosts stores the results of posts. It serves many callers, so it never waits for locked messages: it
-// leaves out their results. It also leaves out the results of messages that no longer exist.
+// SettlePosts stores the results of posts. It serves many callers, so it never waits for a locked message, but
+// returns the result in Locked. It drops the result of a message that is archived or no longer exists.
 func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled SettledPosts, err error) {
 	if len(posted) == 0 {
 		return settled, nil
@@ -145,7 +147,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 			return err
 		}
 		var changes []messageChange
-		indexes := make(map[task.ID]int, len(posted)) // in changes: a message that was redriven during its post may have two results
+		indexes := make(map[task.ID]int, len(posted)) // of messages in changes: a message that was redriven during its post may have two results
 		for i, p := range posted {
 			m, found := locked.byID[p.ID]
 			if !found {

@@ -64,7 +64,7 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	require.Equal(t, "returned 500", d.LastError)
 
 	settlePosts(t, db, storetest.Accepted, first[0])
-	require.Equal(t, "received", db.MustMessage(t, m.ID).State(), "a late success counts: the receiver has it")
+	require.Equal(t, "received", db.MustMessage(t, m.ID).State(), "a late success counts: the receiver has the message")
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
 
@@ -96,7 +96,7 @@ func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
 }
 
 // The results of many callers are stored together, so they do not wait for a message that another
-// transaction has locked. Its result is stored later.
+// transaction has locked. The result of the locked message is stored later.
 func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -177,7 +177,7 @@ func TestRedriveKeepsTheDestinationKey(t *testing.T) {
 }
 
 // A message that is redriven during its post is posted a second time concurrently. Both results may be
-// settled together with those of other messages.
+// settled in one call, together with results of other messages.
 func TestSettlePostsOfOneMessageTwice(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -24,13 +24,13 @@ func abandonBy(by store.Operator) decision {
 }
 
 // Redrive makes a message due at once, with all its sends again. The error is task.CodeNotFound if
-// there is no such message, or task.CodeConflict if it is archived, or final and not abandoned.
+// there is no such message, or task.CodeConflict if the message is archived, or final and not abandoned.
 func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, redrive, by)
 }
 
-// Abandon ends a message without delivery. Abandoning it again changes nothing. Errors are
-// those of Redrive.
+// Abandon ends a message without delivery. If the message is abandoned already, even archived, nothing changes and
+// there is no error. Otherwise the errors are those of Redrive.
 func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, abandonBy(by), by)
 }
@@ -75,7 +75,7 @@ func (st *Store) RecordReveal(ctx context.Context, ids []task.ID, by store.Opera
 type StuckFilter struct {
 	Status    *msg.Status // msg.Sending or msg.Sent
 	IDs       []task.ID
-	OlderThan time.Duration // without a change for at least as long
+	OlderThan time.Duration // without a change for at least this long
 }
 
 func (f StuckFilter) args() []any {

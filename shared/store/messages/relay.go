@@ -20,9 +20,9 @@ select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now
 // their bodies. Each caller gets an equal part of the $1 rows, divided equally among its streams. On a stream
 // whose pause has ended, each caller gets an equal part of $2 rows. So however many messages and streams one
 // caller has, the first messages of every other caller are in the same batch. If there are more callers or
-// streams than rows, some are chosen at random. The data of a batch is limited to about 4 MiB: messages above
-// that are locked but not loaded, and room = 0 means that there may be more. Rows that another relay has locked
-// are skipped.
+// streams than rows, some are chosen at random. The data of a batch is limited to about 4 MiB. The data of messages
+// above this limit is not loaded, and room = 0 means that there may be more messages. Rows that another relay has
+// locked are skipped.
 const lockDueMessagesSQL = DueStreams + `, due as materialized (
     select s.caller_id, s.stream, p.failures, random() as chance
     from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
@@ -55,21 +55,22 @@ from l` + bodyOrNull
 // Due is a message to be sent now.
 type Due struct {
 	Detail
-	MsgID string // identifies this send; stays the same until a stream accepts it
+	MsgID string // identifies this send; a send after an Unavailable or lost result has the same MsgID
 
 	stream string
 }
 
 // Relay sends about limit due messages to the broker, the earliest of each caller and stream, and settles
-// them in one transaction. It calls publish while the rows are locked. publish returns one result per message,
-// in order, within 3 s: otherwise confirmations give up waiting, and after 10 s the database releases the
-// locks. Any number of relays may run at once: a message is sent by one of them at a time.
+// them in one transaction. It calls publish while the rows are locked. publish must return one result per
+// message, in order, within 3 s: otherwise confirmations give up waiting, and after 10 s the database releases
+// the locks. Any number of relays may run at once: each message is sent by one relay at a time.
 //
-// An unavailable stream (msg.OneStream) is paused, and its messages are not changed. After growing pauses, a
-// few of them are tried until the stream accepts them. While the broker is unavailable
-// (Relayed.BrokerUnavailable), nothing changes: the caller must pause, or the next call takes the same
+// An unavailable stream (msg.OneStream) is paused, and its messages are not changed. After each pause, a few of
+// its messages are tried. The pauses grow until the stream accepts a message. While the broker is unavailable
+// (Relayed.BrokerUnavailable), no message changes: the caller must wait, or the next call takes the same
 // messages. So a single relay keeps the order of a sender's messages to one receiver, except for a message
-// that its stream refuses alone. A concurrent relay takes messages behind those that the first one has locked.
+// that the stream refuses while it accepts others. A concurrent relay takes messages behind those that the first
+// relay has locked.
 //
 // If publish fails, the process dies or the commit is lost, nothing is settled. The messages are sent again
 // with the same MsgID, by which the broker recognises them.
@@ -113,7 +114,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 		if r.Outcome == msg.Accepted {
 			usage.add(m.stream, m.CallerID, len(m.Data))
 		}
-		// All have the same jitter and a microsecond between them, so that delayed messages keep their order.
+		// All messages have the same jitter, and a microsecond between them, so that delayed messages keep their order.
 		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
 		if after.NextAt.After(now) {

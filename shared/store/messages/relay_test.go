@@ -26,10 +26,10 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Unavailable)) // it was stored, and the response lost
+	db.Relay(t, storetest.Always(storetest.Unavailable)) // as if the response of the stream was lost
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "repeat it")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the consumer must confirm again")
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
 	db.MakeDue(t)
 	db.Relay(t, storetest.Always(storetest.Accepted))
@@ -132,11 +132,11 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 	before := db.MustMessage(t, rows[0].ID)
 	for range 3 {
 		b := storetest.Always(storetest.NoStream)
-		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "no message gets another time")
+		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "no message gets another due time")
 		require.Equal(t, sends[:3], b.MsgIDs())
 	}
 	after := db.MustMessage(t, rows[0].ID)
-	require.Equal(t, "no connection", after.LastError, "a reader sees why")
+	require.Equal(t, "no connection", after.LastError, "a reader sees why the message waits")
 	after.LastError = ""
 	require.Equal(t, before, after, "no message was written")
 	require.Equal(t, 1, db.Count(t, `select count(*) from stream_pauses where xmin::text::bigint = (select min(xmin::text::bigint) from stream_pauses) and failures = 0`))

@@ -14,8 +14,8 @@ const (
 	shareRetry  = time.Minute
 )
 
-// streamShares caches which accounts use more than their share of a stream. It is read again every two seconds
-// while messages arrive.
+// streamShares caches which accounts use more than their share of a stream. While messages arrive, the cache is
+// refreshed about every two seconds.
 type streamShares struct {
 	query func(ctx context.Context) (map[usageKey]bool, error)
 

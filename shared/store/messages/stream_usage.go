@@ -15,7 +15,7 @@ import (
 // is configurable.
 const StreamAccepted = "ACCEPTED"
 
-// StreamOverhead is about how many bytes a stream stores for a message beside its data, such as subject and
+// StreamOverhead is about how many bytes a stream stores for a message besides its data, such as subject and
 // headers.
 const StreamOverhead = 500
 
@@ -27,7 +27,7 @@ type usageKey struct {
 	caller int64
 }
 
-// add counts a message that a stream stored, if the stream is one of Sendonce's own.
+// add counts a message that a stream stored, if callers have a share of this stream.
 func (u streamUsage) add(stream string, caller int64, data int) {
 	switch stream {
 	case msg.StreamMessages, msg.StreamUsers, StreamAccepted:

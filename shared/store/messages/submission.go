@@ -10,7 +10,7 @@ import (
 // Submission is a message to save.
 type Submission struct {
 	ID          task.ID   // the server_msg_id, see msg.ID
-	CallID      task.ID   // unique to this call, so that it recognises the rows of its own earlier try
+	CallID      task.ID   // unique to this call of Submit, so that a repeated commit recognises its own rows
 	Fingerprint task.Hash // of the decoded request
 
 	CallerID         int64
@@ -26,19 +26,19 @@ type Submission struct {
 	MaxSends         int16
 	ExpectedReceipts int16 // 1 without Confirm
 
-	// Zero unless a stream accepted the message before.
+	// Zero unless a stream has accepted the message.
 	AcceptSeq  int64     // its sequence number in the stream
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 
 	ahead time.Duration // the message is due so long before now; this orders messages that are saved together
 
-	Refused *task.Error // why the message must not be saved; if it was saved before, it is a replay all the same
+	Refused *task.Error // why the message must not be saved; a message that was saved before is a replay all the same
 }
 
 // Submitted is the result of a Submission.
 type Submitted struct {
-	State    string // the present one, as msg.Message.State
+	State    string // the present state of the message, as msg.Message.State
 	Status   msg.Status
 	SavedAt  time.Time   // by the database's clock
 	Replayed bool        // an earlier call saved the message

@@ -15,8 +15,9 @@ import (
 )
 
 // Submit saves the messages, together with those of other calls. It returns when all are committed and due
-// to be sent. The two slices have one entry for each row, in order. A refusal is in Submitted. An error means
-// that the outcome is unknown or that the database is unavailable.
+// to be sent. The two slices have one entry for each row, in order. A refusal is in Submitted. An error is
+// task.CodeKeyInFlight while another call saves a message with this id. Any other error means that the outcome is
+// unknown or that the database is unavailable.
 //
 // A message with the same caller, sender and client_msg_id always has the same id. So the primary keys of
 // messages and archived_messages decide whether a message is a repeat.
@@ -38,8 +39,8 @@ const bodyColumns = `id, call_id, fingerprint, caller_id, sender, client_msg_id,
         type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer`
 
 // insertMessages saves new messages, due at once, and returns their ids and the time. The rows must be
-// sorted by id, so that two transactions never deadlock. Messages of a stream are due a microsecond apart, in
-// the stream's order.
+// sorted by id, so that two transactions never deadlock. Accepted messages are due a microsecond apart, in the
+// order of their stream.
 var insertMessages = store.BulkStatement[*Submission]{Columns: submissionColumns, Text: `
 with i as materialized (
     select * from unnest(@arrays) as t (@columns)
@@ -88,9 +89,9 @@ func (m *Submission) destinationKey() *string {
 	return new(destinationKey(m.CallerID, m.To.Name))
 }
 
-// withdrawArchivedSQL deletes messages that a transaction has just inserted although they are
-// archived, and returns their ids. It runs after the insert, so it sees what was archived while the insert
-// waited. So no id is ever used twice, at the cost of one probe of the archive's primary key for each new message.
+// withdrawArchivedSQL deletes messages that a transaction has just inserted although they are archived, and
+// returns their ids. So no id is ever used twice. withdrawArchivedSQL runs after the insert, so it sees what was
+// archived while the insert waited. It costs one probe of the archive's primary key for each new message.
 const withdrawArchivedSQL = `
 with a as materialized (
     select id from archived_messages where id = any($1::uuid[])
@@ -100,7 +101,7 @@ with a as materialized (
 delete from messages where id = any(array(select id from a)) returning id`
 
 // queueNewMessages adds the statements that save messages. Reading the results of the batch
-// fills inserted with the ids of the new messages and the time.
+// fills inserted with the ids of the new messages and the time of the insert.
 func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID]time.Time) {
 	if len(rows) == 0 {
 		return
@@ -123,9 +124,9 @@ where m.id = any($1::uuid[])`
 
 const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
 
-// flushMessages commits the rows in one transaction. If the response to the commit is
-// lost, it repeats the transaction, and recognises its own rows by their call_id. An error
-// after the commit fails only the rows that were not inserted.
+// flushMessages commits the rows in one transaction. If the response to the commit is lost, flushMessages
+// repeats the transaction, and recognises its own rows by their call_id. An error after the commit fails only
+// the rows that were not inserted.
 func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	saved := map[task.ID]time.Time{} // by CallID
 	if fresh := freshMessages(rows); len(fresh) > 0 {
@@ -193,8 +194,8 @@ type knownMessage struct {
 	savedAt     time.Time
 }
 
-// resolveMessages sets the results of the rows that were not inserted: their messages were
-// saved by an earlier call or by an earlier try of this flush, or they are refused.
+// resolveMessages sets the results of the rows that were not inserted: their messages were saved by an earlier
+// call, an earlier try of this flush or another row of this flush, or they are refused.
 func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open []int, out []Submitted) error {
 	if len(open) == 0 {
 		return nil

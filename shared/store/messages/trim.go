@@ -15,8 +15,8 @@ import (
 
 // Trim is where and why to trim the streams.
 type Trim struct {
-	From    uint64   // the sequence number at which the last trim of the stream of messages ended; 0 = there was none
-	Refused []string // the streams that refused the last message
+	From    uint64   // the sequence number at which the trim of the stream of messages begins; 0 = at its beginning
+	Refused []string // the streams that are paused, or were within the last 5 minutes
 }
 
 const (
@@ -27,7 +27,7 @@ const (
 	TrimIntervalInAlert = time.Minute
 )
 
-// recentlyPaused selects the streams whose last pause ended at most 5 minutes ago.
+// recentlyPaused selects the streams that are paused, or whose last pause ended at most 5 minutes ago.
 const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
 
 const openStreamAlert = `from alerts where cleared_at is null and kind = '` + string(task.AlertStreamFull) + `'`
@@ -45,7 +45,7 @@ select begun.what is not null, seq, array(select stream ` + recentlyPaused + `) 
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
-	// setInboxesTrimmedSQL deletes the rows of an earlier stream of the same name (seq > $3), and rows that are
+	// setInboxesTrimmedSQL also deletes the rows of an earlier stream of the same name (seq > $3), and rows that are
 	// older than every message in the stream.
 	setInboxesTrimmedSQL = `
 with old as (
@@ -63,8 +63,9 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
 )
 
-// BeginTrim reports whether this instance must trim the streams now. One of all instances must do so every five
-// minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing.
+// BeginTrim reports whether this instance must trim the streams now (due). Among all instances, a trim is due every
+// five minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing and for 5
+// minutes after.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimIntervalInAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -73,8 +74,8 @@ func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	return t, due, store.Wrap("begin trim", err)
 }
 
-// EndTrim records where the next scan of the stream of messages begins, and which streams have room again
-// (freed).
+// EndTrim records where the next trim of the stream of messages begins. It ends the pauses of the streams that have
+// room again (freed).
 func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SaveTimeout)
 	defer cancel()
@@ -111,8 +112,8 @@ select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
 union all
 select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
 
-// Final returns the final messages among ids. The value is true if all consumers have confirmed the message or
-// it was abandoned, false if it needed no confirmation.
+// Final returns the final messages among ids. The value is true if the message was received or abandoned, false if
+// it was sent and needed no confirmation.
 func (st *Store) Final(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
 	finished := make(map[task.ID]bool, len(ids))
 	var id task.ID
