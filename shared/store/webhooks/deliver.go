@@ -15,8 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Destination identifies the deliveries that share a limit: those of one endpoint, or of a caller's callbacks to one
-// host. A destination that does not respond delays all of them.
+// Destination identifies the deliveries that share a limit: those to one endpoint, or a caller's callbacks to one
+// host. A destination that does not respond delays only these deliveries.
 type Destination struct {
 	EndpointID task.ID
 	Host       string // of callbacks; "" for an endpoint
@@ -42,7 +42,7 @@ const callersOfSources = ` left join callers c on c.id = s.caller_id`
 const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
-// claimDeliveriesSQL claims due deliveries. Each CTE narrows the one before it.
+// claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
 const claimDeliveriesSQL = deliverySources +
 	// in_flight: the deliveries that this process has claimed.
 	`, in_flight as materialized (
@@ -60,8 +60,9 @@ const claimDeliveriesSQL = deliverySources +
     from source s` + callersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + openSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
-	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. If
-	// there are more hosts, start chooses the 64. One host is written as a range, as only the index of hosts has that order.
+	// due: the 64 earliest of each endpoint and, so that no host hides another one, the $6 earliest of each of 64 hosts of callbacks. If
+	// there are more hosts, the random start chooses 64. The condition on one host is a range, so that the planner uses the index of hosts
+	// (webhook_deliveries_hosts).
 	`, due as (
     select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at
     from open o cross join lateral (
@@ -102,23 +103,25 @@ const claimDeliveriesSQL = deliverySources +
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: within the limit of each host. turn_failing counts the failing endpoints of an account.
+	// by_failing: the deliveries within the limit of each host. turn_failing counts the failing endpoints of an account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
     from by_host where turn <= case when failing then 1 else $6 end
 )` +
-	// of_failing: within the limit of each account's failing endpoints. number counts the failing endpoints of all accounts, in turn.
+	// of_failing: those within the limit of each account's failing endpoints. number counts the failing endpoints of all accounts, in turn.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by turn_failing, random()) as number
     from by_failing where turn_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: within the limit of all failing endpoints. turn counts the deliveries of an account, its hosts in turn.
+	// by_account: those within the limit of all failing endpoints. turn counts the deliveries of an account, those in flight first, then the
+	// first delivery of each host, then the second ones.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
     from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
 )` +
-	// claimed: within the limit of each account, the accounts in turn, without rows that another process has locked. There is no condition
-	// on state, as only pending deliveries have a next_at: with it, the planner might scan an index of all pending deliveries for each row.
+	// claimed: the deliveries with the lowest turn, so that the accounts take turns; locked rows are skipped. There is no condition on state,
+	// because only pending deliveries have a next_at. With such a condition, the planner might read an index of all pending deliveries for
+	// each row.
 	`, claimed as materialized (
     select x.id from (select id from by_account where turn <= $7 order by turn, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
@@ -142,7 +145,7 @@ type DueDelivery struct {
 	EventID  string
 	URL      string
 	Format   string // of its endpoint, one of Formats
-	Payload  string // "" = its event is missing: only a compromised function writes such a row
+	Payload  string // "" = the event is missing: only a compromised function writes such a delivery
 	Claim    int32  // the fence
 	Failing  bool   // the last delivery to the endpoint failed
 	Signing
@@ -186,8 +189,8 @@ const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` 
 
 const nextPostSQL = messages.PostSources + ` select min(next_at) from source`
 
-// NextDelivery returns when the next delivery or message to a URL is due, zero if there is none, and whether it is due
-// now. A leased one is due when its lease ends.
+// NextDelivery returns when the next delivery or message to a URL is due, zero if there is none, and whether that time
+// has come (due). A leased delivery or message is due when its lease ends.
 func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
 	var webhooks, posts bool
 	var now time.Time
@@ -204,12 +207,12 @@ func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err 
 	return at, !at.IsZero() && !at.After(now), store.Wrap("next delivery", err)
 }
 
-// Try is one POST of a delivery, as webhook_deliveries.tries has it.
+// Try is one POST of a delivery, as in webhook_deliveries.tries.
 type Try struct {
 	At         time.Time `json:"at"`
 	Status     int       `json:"status,omitempty"` // HTTP status; 0 if there was no response
 	DurationMS int64     `json:"duration_ms"`
-	Error      string    `json:"error,omitempty"`    // why it failed, for people
+	Error      string    `json:"error,omitempty"`    // why the try failed, for people
 	Response   string    `json:"response,omitempty"` // the beginning of the response body
 }
 
@@ -225,7 +228,7 @@ type Tried struct {
 
 const (
 	// lockHealthSQL locks the endpoints whose health may change: those that are failing, and those to which a try failed
-	// ($2). It returns only the id of endpoints that another transaction has locked.
+	// ($2). If another transaction has locked an endpoint, the second column is false and the others but the id are empty.
 	lockHealthSQL = `
 with held as materialized (
     select id, coalesce(disabled_reason, '') as reason, failing_since from webhook_endpoints
@@ -269,14 +272,14 @@ type EndpointChange struct {
 
 // Settled is the result of SettleDeliveries.
 type Settled struct {
-	Locked  []int       // indexes of tries to settle again: their rows are locked, or an earlier try is of the same delivery
+	Locked  []int       // indexes of tries to settle again: a row was locked, or an earlier element was a try of the same delivery
 	Again   []time.Time // times of the next tries
 	Changed []EndpointChange
 }
 
 // SettleDeliveries stores the results of deliveries. It disables an endpoint that is gone or whose tries have all failed
-// for disableAfter, and writes an event about it. One call serves many callers, so it never waits for locked rows: it
-// returns their tries in Settled.Locked.
+// for disableAfter, and writes an event about the endpoint. One call serves many callers, so SettleDeliveries never
+// waits for a locked row, but returns the try in Settled.Locked. It drops the try of a delivery that no longer exists.
 func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAfter time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
 		return Settled{}, nil
@@ -357,7 +360,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 			continue
 		}
 		d = d.Settle(t.Claim, t.Result, s.now, rand.Float64())
-		s.deliveries[t.ID], s.skipped[t.ID] = d, true // updateDeliveriesSQL takes one try of each
+		s.deliveries[t.ID], s.skipped[t.ID] = d, true // updateDeliveriesSQL takes one try of each delivery
 		s.settled, s.tries = append(s.settled, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
 			settled.Again = append(settled.Again, d.NextAt)

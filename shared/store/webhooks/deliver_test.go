@@ -75,7 +75,7 @@ func TestCallerLimitCoversAllItsEndpoints(t *testing.T) {
 
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 2, "")
 	require.Equal(t, map[int64]int{8: 2}, storetest.ByCaller(claimDeliveries(t, db, first...), caller))
-	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), caller), "two of its four are settled")
+	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), caller), "two of the caller's four deliveries are settled")
 
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 9, "https://another.example").ID, 9, 3, "")
 	two := smallLimits
@@ -210,7 +210,7 @@ func TestClaimIsFastWithManyHosts(t *testing.T) {
 	insertDuePosts(t, db, 0, 1, "due.example")
 	due := claimDeliveries(t, db)
 	require.Len(t, due, 1)
-	require.Equal(t, "due.example", due[0].Host, "it is found among 10000 that are not due yet")
+	require.Equal(t, "due.example", due[0].Host, "the due delivery is found among 10000 that are not due yet")
 	require.Equal(t, map[string]int{"0 due.example": 1}, byHost(claimPosts(t, db)))
 }
 
@@ -318,7 +318,7 @@ func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
 	tried := append(withResponse(500, first), withResponse(503, second)...)
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, []int{1}, settled.Locked, "the second is left for the next call")
+	require.Equal(t, []int{1}, settled.Locked, "the second try is left for the next call")
 	_, err = db.Webhooks.SettleDeliveries(t.Context(), tried[1:], time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, 2, db.Count(t, `select tried from webhook_deliveries`))

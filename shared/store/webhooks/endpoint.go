@@ -164,8 +164,8 @@ const enableEndpointSQL = `
 update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null, failing_since = null
 where id = $1 returning ` + endpointColumns
 
-// EnableEndpoint enables an endpoint. Its pending deliveries are due again. The error is
-// task.CodeNotFound as for Endpoint, or task.CodeConflict if its caller is revoked.
+// EnableEndpoint enables an endpoint. From then on its pending deliveries are sent when they are due. The error is
+// task.CodeNotFound as for Endpoint, or task.CodeConflict if the caller of the endpoint is revoked.
 func (st *Store) EnableEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Endpoint, error) {
 	return st.changeEndpoint(ctx, id, callerID, "webhook.enable", by, func(tx pgx.Tx, e Endpoint) (string, []any, error) {
 		if err := refuseRevoked(ctx, tx, e.CallerID); err != nil || e.Enabled {
@@ -179,7 +179,7 @@ const disableEndpointSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = $2, disabled_at = now()
 where id = $1 returning ` + endpointColumns
 
-// DisableEndpoint disables an endpoint. Its pending deliveries wait until it is enabled. The
+// DisableEndpoint disables an endpoint. Its pending deliveries wait until the endpoint is enabled. The
 // error is task.CodeNotFound as for Endpoint.
 func (st *Store) DisableEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Endpoint, error) {
 	return st.changeEndpoint(ctx, id, callerID, "webhook.disable", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
@@ -225,8 +225,8 @@ const (
 ))`
 )
 
-// EndUndeliverable ends up to 500 pending deliveries to deleted endpoints as failed. more reports that there may
-// be others.
+// EndUndeliverable ends up to 500 pending deliveries to deleted endpoints as failed. more reports that more
+// deliveries may be left.
 func (st *Store) EndUndeliverable(ctx context.Context) (more bool, err error) {
 	tag, err := st.db.Hot.Exec(ctx, endUndeliverableSQL, endedAtOnce)
 	return tag.RowsAffected() == endedAtOnce, store.Wrap("end undeliverable", err)

@@ -28,7 +28,7 @@ func submit(t *testing.T, db *storetest.DB, caller int64, change ...func(*tasks.
 	return s
 }
 
-// withResponse returns claimed deliveries to which the response had this status.
+// withResponse returns a try of each claimed delivery, to which the response had this status.
 func withResponse(status int, due ...webhooks.DueDelivery) []webhooks.Tried {
 	return store.Column(due, func(d webhooks.DueDelivery) webhooks.Tried {
 		try := webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}
@@ -168,7 +168,7 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 	}
 }
 
-// An event is deleted after its last delivery, however late that ends, and not while the event is recorded again.
+// An event is deleted after its last delivery, however late the delivery ends, and not while the event is recorded again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -195,11 +195,11 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	release()
 	db.Exec(t, `delete from webhook_deliveries`)
 	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // as while it is recorded again
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "it is being recorded")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event is being recorded")
 	release()
 	db.Exec(t, age)
 	db.CountEvents(t, s.ID, 1, "task.failed")
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "it was recorded again")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event was recorded again")
 	settle(t, db, 200, db.MustClaimDeliveries(t)...)
 	db.Exec(t, age)
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
@@ -274,7 +274,7 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	settle(t, db, 500, first...)
 	d := mustDeliveries(t, db, webhooks.DeliveryFilter{State: "pending"})[0]
 	require.Zero(t, db.Count(t, `select attempts from webhook_deliveries`), "a late failure does not count for the schedule")
-	require.Len(t, d.Tries, 1, "but it is listed")
+	require.Len(t, d.Tries, 1, "but the try is listed")
 	require.EqualValues(t, 1, d.Tried)
 	settle(t, db, 200, first...)
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
@@ -282,8 +282,7 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 }
 
-// The table refuses a list of tries that is too long. Without the replacement, neither its delivery nor any other of its
-// batch could be settled.
+// The table refuses a list of tries that is too long. Without the replacement, no delivery of the batch could be settled.
 func TestSettleReplacesTriesThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -330,7 +329,7 @@ func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	require.Equal(t, gone.URL, relayed[0].URL)
 	require.Equal(t, msg.DisabledGone, relayed[0].DisabledReason)
 	db.MustAddEndpoint(t, 7, "https://other.example")
-	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller's other endpoint receives it")
+	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller's other endpoint receives the event")
 
 	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), gone.ID, nil, store.Operator{Name: "shop"}))
 	require.Equal(t, 1, db.CountEvents(t, gone.ID, 10, "webhook.disabled"), "also after the endpoint was deleted")
@@ -488,7 +487,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	}
 }
 
-// A success does not change a healthy endpoint, so it needs no lock.
+// A success does not change a healthy endpoint, so SettleDeliveries does not lock the endpoint.
 func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -540,7 +539,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	db.Exec(t, `create function fail() returns trigger language plpgsql as $$ begin perform 1 / 0; return null; end $$`)
 	db.Exec(t, `create constraint trigger fail after update on webhook_deliveries deferrable initially deferred for each row execute function fail()`)
 	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 10, Caller: 10, Destination: 10, Failing: 10}, nil, time.Minute)
-	require.Error(t, err, "at its commit, after the rows were read")
+	require.Error(t, err, "the commit fails, after the rows were returned")
 	require.Empty(t, due)
 	db.Exec(t, `drop trigger fail on webhook_deliveries`)
 	require.Len(t, db.MustClaimDeliveries(t), 1)

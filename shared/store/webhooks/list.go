@@ -135,7 +135,7 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 
 // FailedFilter selects failed deliveries.
 type FailedFilter struct {
-	Since      time.Time // that failed then or later
+	Since      time.Time // of the failure: at this time or later
 	CallerID   *int64    // nil = all
 	EndpointID task.ID   // zero = any
 }
@@ -200,14 +200,14 @@ func deliveryJSON(d msg.Delivery) string {
 // UnhealthyEndpoints has the numbers of registered endpoints that do not receive events.
 type UnhealthyEndpoints struct {
 	Failing  int // enabled, and the last delivery failed
-	Disabled int // by an operator, or by their responses
+	Disabled int // by hand, or because of their responses
 }
 
 const unhealthyEndpointsSQL = `
 select count(*) filter (where enabled and failing_since is not null), count(*) filter (where not enabled)
 from webhook_endpoints where url is not null`
 
-// UnhealthyEndpoints counts the endpoints of all callers.
+// UnhealthyEndpoints counts the unhealthy endpoints of all callers.
 func (st *Store) UnhealthyEndpoints(ctx context.Context) (n UnhealthyEndpoints, err error) {
 	err = st.db.Hot.QueryRow(ctx, unhealthyEndpointsSQL).Scan(&n.Failing, &n.Disabled)
 	return n, store.Wrap("count unhealthy endpoints", err)

@@ -58,8 +58,8 @@ order by t.n`
 // statement serves many callers, so it does not lock endpoints: EndUndeliverable ends a delivery to an endpoint that is
 // deleted meanwhile.
 //
-// An event that is recorded again keeps its payload. Its row is locked, and recorded_at is renewed if it is older than 12
-// hours. So deleteOldEventsSQL, which keeps events of the last day, does not delete it.
+// An event that is recorded again keeps its payload. The statement locks the row of the event, and renews recorded_at if
+// it is older than 12 hours. So deleteOldEventsSQL, which keeps events of the last day, does not delete the event.
 const insertDeliveriesSQL = `
 with event as (
     insert into webhook_events (id, payload)
@@ -78,7 +78,7 @@ on conflict (event_id, endpoint_id) do nothing`
 // callbackEndpointsSQL returns, for each caller, the row of webhook_endpoints to which its callbacks belong.
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
-// maxHost is the number of stored characters of a host. No host that has an address is longer.
+// maxHost is how many characters of a host are stored. A name in DNS is shorter.
 const maxHost = 255
 
 // Limits of one statement that records deliveries.
@@ -89,12 +89,12 @@ const (
 
 // RecordEvents records one delivery of each event to each of its receivers, however often the event is recorded. The
 // deliveries of the callers with the fewest deliveries come first. Each statement has a bounded size and is a transaction
-// of its own. After an error some deliveries are recorded; recording all events again adds the others.
+// of its own. After an error, some deliveries may be recorded; recording all events again adds the missing ones.
 //
-// recorded is the number of deliveries. unknown has the indexes of the events whose subject does not exist; it is empty
-// after an error. An event of an alert is never unknown. Neither is an event of an endpoint, since its caller may have
-// deleted it: if no deliveries of the endpoint are left, the event has no receivers. fresh makes the signing secret of a
-// caller that has none.
+// recorded is the number of deliveries, including those that were recorded before. unknown has the indexes of the events
+// whose subject does not exist; it is empty after an error. Events of alerts and of endpoints are never unknown. An
+// endpoint may have been deleted: if no delivery to the endpoint is left, its event has no receivers. fresh makes the
+// signing secret of a caller that has none.
 func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (recorded int, unknown []int, err error) {
 	d, unknown, err := st.receivers(ctx, events)
 	if err == nil {

@@ -39,7 +39,7 @@ const rotateSecret = `
 update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
 where id = $1 returning `
 
-// addSigningSecret stores the first secret of a caller. added is false if the caller has one.
+// addSigningSecret stores the first secret of a caller. added is false if the caller has a secret already.
 func (st *Store) addSigningSecret(ctx context.Context, db store.Execer, caller int64, fresh string) (added bool, err error) {
 	id := task.NewID()
 	secret, err := st.db.Keys.Encrypt(EndpointRow(id, caller, ""), fresh)
