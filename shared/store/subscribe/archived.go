@@ -24,13 +24,13 @@ from archived_subscribe_message_logs g ` + whereKey
 // restoreLogSQL moves a row with its sends from the archive back to the main tables.
 const restoreLogSQL = `select restore_subscribe_message($1)`
 
-// errOvertaken means that the row changed meanwhile: it has a new task of another submission, or it was moved to or from
+// errOvertaken means that the row changed meanwhile: another submission gave it a new task, or it was moved to or from
 // the archive.
 var errOvertaken = errors.New("another submission was faster")
 
 // subscribeArchived handles the submission of a message without a row in the main table. If the archived message was
-// sent, the submission is skipped. If it failed, it is restored to the main table, and errOvertaken makes the calling
-// function start over.
+// sent, the submission is skipped. If the archived message failed, it is restored to the main table. Then, or if the
+// archive has no such message, errOvertaken makes the calling function start over.
 func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool

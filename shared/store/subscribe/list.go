@@ -164,7 +164,7 @@ where g.send_time >= $1 and (g.send_time, g.id) < ($2, $3) and ($4::bigint is nu
     and ($9::text = '' or g.receiver_user_id = nullif($9, '')::numeric) and g.send_time < $10
 order by g.send_time desc, g.id desc limit $11`
 
-// Logs lists rows that are not archived, newest first. Its cost grows with the number of rows between From and To.
+// Logs lists rows that are not archived, newest first. The cost grows with the number of rows between From and To.
 func (st *Store) Logs(ctx context.Context, f LogFilter, limit int) ([]Log, bool, error) {
 	return st.logs(ctx, "subscribe logs", limit, logsSQL, store.Unprepared, f.From, store.TimeOrInfinity(f.After.At), f.After.ID, f.CallerID, f.Status,
 		f.TemplateID, f.TemplateType, f.BusinessType, f.ReceiverUserID, store.TimeOrInfinity(f.To), limit+1)
@@ -184,7 +184,7 @@ type Send struct {
 	CreatedAt        time.Time
 
 	MayHaveBeenSent bool // an earlier attempt may have been delivered
-	Sent            bool // the message is sent: it must not be sent again
+	Sent            bool // the message was sent: this send must not happen
 }
 
 // CallerTemplate returns the template of a send that BeginSends returned.
@@ -195,8 +195,8 @@ func (s *Send) CallerTemplate() CallerTemplate {
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
     coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
 
-// beginSendsSQL marks rows that waited for a retry as being sent. It skips a task that is not claimed, since no report
-// would change its row again.
+// beginSendsSQL marks rows that waited for a retry as being sent. It leaves out the row of a task that is not claimed,
+// because no report would change this row again.
 const beginSendsSQL = `
 with claimed as materialized (
     select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
@@ -245,7 +245,8 @@ where s.log_id = $1 and t.queue = '` + task.RecordedQueue + `' and (exists (sele
     or exists (select from task_done d where d.id = s.task_id and d.claim_id = $2))
 limit 1`
 
-// RecordedSend returns the send that was recorded under a claim, unless it is archived.
+// RecordedSend returns the send of a row that was recorded under a claim. found is false if there is no such send, or if
+// the send is archived.
 func (st *Store) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, found bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, recordedSendSQL, id, claim).Scan(&send)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -70,7 +70,7 @@ func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
 		for len(done) == 0 && db.Count(t, `select count(*) from pg_locks where not granted`) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		if len(done) > 0 { // its lock timeout has passed
+		if len(done) > 0 { // the lock timeout of the resend has passed
 			require.NoError(t, tx.Rollback(t.Context()))
 		} else {
 			require.NoError(t, tx.Commit(t.Context()))

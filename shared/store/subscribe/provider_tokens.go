@@ -16,7 +16,7 @@ import (
 // value.
 type ProviderToken struct {
 	Value string
-	Left  time.Duration // how long it was valid when it was read; 0 or less = expired
+	Left  time.Duration // for how long the token was still valid when it was read; 0 or less = expired
 }
 
 const hiddenToken = "[access token]"
@@ -34,7 +34,8 @@ func (ProviderToken) MarshalText() ([]byte, error) { return []byte(hiddenToken),
 const tokenSQL = `
 select token, expires_at - clock_timestamp(), version from provider_tokens where provider = $1 and app_id = $2`
 
-// ProviderToken returns the newest token of an app at a provider. It may have expired. It is zero if none was stored.
+// ProviderToken returns the newest token of an app at a provider. The token may have expired. It is zero if no token is
+// stored, or the stored token cannot be decrypted.
 func (st *Store) ProviderToken(ctx context.Context, provider, appID string) (ProviderToken, error) {
 	t, _, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	return t, store.Wrap("provider token", err)
@@ -81,9 +82,9 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
     updated_at = now()`
 )
 
-// RefreshProviderToken replaces the token stale and returns the newest one. All instances together run one fetch per app
-// at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that was stored,
-// even if its value is the same as before. An error of fetch is returned unchanged, and nothing is stored.
+// RefreshProviderToken replaces the token stale and returns the newest token. All instances together run one fetch per
+// app at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that was
+// stored, even if it has the value of stale. An error of fetch is returned unchanged, and nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)

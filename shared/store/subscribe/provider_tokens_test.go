@@ -28,7 +28,7 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 	}{
 		"a new value each time": {func(n int32) string { return fmt.Sprint("token-", n) }, 30},
 		// A call that starts after a refresh would fetch again. With one call for each instance,
-		// all of them have started before the first one fetches.
+		// all calls have started before the first call fetches.
 		"the same value each time": {func(int32) string { return "token" }, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestFailedFetchKeepsTokenAndIsRepeated(t *testing.T) {
 		fetches.Add(1)
 		return subscribe.ProviderToken{Value: "half", Left: time.Hour}, down
 	})
-	require.Equal(t, down, err, "it is returned unchanged")
+	require.Equal(t, down, err, "the error is returned unchanged")
 	require.Equal(t, subscribe.ProviderToken{}, db.MustToken(t))
 	got, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(ctx context.Context) (subscribe.ProviderToken, error) {
 		deadline, ok := ctx.Deadline()

@@ -9,9 +9,9 @@ import (
 )
 
 // Submission is a request to send a subscribe message. Business, type of template and receiver are the key of the
-// message: they have at most one row.
+// message: at most one row has this key.
 type Submission struct {
-	TaskID task.ID // unique to this call, so that it recognises its own earlier try
+	TaskID task.ID // unique to this call of Submit, so that a repeated transaction recognises its earlier try
 
 	TemplateID       string
 	TemplateType     string
@@ -33,7 +33,7 @@ type Submission struct {
 	SendAt      time.Time // zero = at once
 	TTL         time.Duration
 
-	// Zero unless the submitter sends the message itself: then the task is created as claimed.
+	// Zero unless the caller itself sends the message: then the task is created as claimed.
 	AppID string
 	Lease time.Duration
 
@@ -79,7 +79,7 @@ type Submitted struct {
 	State       task.State // of the task, archived or not
 	Skipped     bool       // the message is sent or being sent: nothing was done
 	DataDiffers bool       // with Skipped: the data of this submission is not that of the message
-	Again       bool       // the message was sent before, and this is its next send
+	Again       bool       // this is not the first send of the message
 	Archived    bool       // with Skipped: the row is archived
 	ClaimID     int64      // of a task that was created as claimed; else 0
 	LeaseUntil  time.Time

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// newLog inserts the row of a message unless it exists or is archived. The unique index lets one of several concurrent
-// submissions insert it.
+// newLog inserts the row of a message unless the row exists or is archived. Of several concurrent submissions, the unique
+// index lets only one insert the row.
 const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
@@ -30,7 +30,7 @@ with g as (
 // the replaced task waited for a retry, which is counted already.
 //
 // doubtful means that an earlier send may have been delivered, and may have used up the user's consent to the template.
-// It is reset if the message was sent, or if another template or receiver needs another consent.
+// doubtful is reset if the message was sent, or if another template or receiver needs another consent.
 const againLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
@@ -67,7 +67,7 @@ const subscribeClaim = `, c as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
 )`
 
-// subscribeEvent writes the event of the new task.
+// subscribeEvent writes the event of the new task, if there is a callback URL or an endpoint of the caller.
 const subscribeEvent = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
@@ -111,8 +111,8 @@ func (s *Submission) args(claimID int64) []any {
 	}
 }
 
-// Submit creates the row of a message, or sends a failed message again. It does nothing (Skipped) if the message is sent
-// or being sent.
+// Submit creates the row of a message, or sends a failed message again. It does nothing (Skipped) if the message was sent
+// or is being sent. The error is task.CodeKeyInFlight while another call for this message is in progress.
 func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err error) {
 	claimID := int64(0)
 	if s.Lease > 0 {
@@ -203,7 +203,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, err
 	case out.TaskID != newest:
 		return out, errOvertaken
-	case !found && out.Status == task.SubscribeSending: // its task has lost its state
+	case !found && out.Status == task.SubscribeSending: // the task has no state
 		return out, store.Busy()
 	case newest == s.TaskID: // an earlier try of this call was committed
 		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
@@ -221,8 +221,8 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, now, func(*pgx.Batch) {})
 }
 
-// lockTask locks the task of a row. It runs before the row is locked, as in reports, so that they never deadlock. now is
-// by the database's clock.
+// lockTask locks the task of a row. Always lock the task before the row: reports do the same, so two transactions never
+// deadlock. now is by the database's clock.
 func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
 	locked, err := tasks.Lock(ctx, conn, []task.ID{id}, tasks.LockTimeout)
 	if err != nil {
@@ -232,8 +232,8 @@ func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, fou
 	return t, found, locked.Now, err
 }
 
-// sendAgain starts the next send of the locked row, and cancels a task that waits for a retry. extra adds statements to
-// the transaction.
+// sendAgain starts the next send of the locked row. It cancels the previous task (before) if that task waits for a retry.
+// extra adds statements to the transaction.
 func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, id int64, before task.Task, claimID int64, now time.Time,
 	extra func(*pgx.Batch)) (Submitted, error) {
 	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
@@ -260,14 +260,14 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.CountEvents(1) // at most: none without an endpoint or callback URL
+		n.CountEvents(1) // or 0, without an endpoint or callback URL
 	}
 	return n
 }
 
-// Resend sends the message of a row again unchanged, for an operator. The error is task.CodeConflict if the message is
-// being sent, or was sent and force is false. The message is read from the row; s has TaskID, MaxRetries, OnUnknown,
-// CallbackURL and Metadata.
+// Resend sends the message of a row again unchanged, for an operator. The error is task.CodeNotFound if there is no such
+// row, or task.CodeConflict if the message is being sent, or was sent and force is false. Of s, the caller of Resend sets
+// only TaskID, MaxRetries, OnUnknown, CallbackURL and Metadata. Resend reads the rest from the row.
 func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)
@@ -303,7 +303,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	var newest task.ID
 	err = conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // it was archived meanwhile
+	case errors.Is(err, pgx.ErrNoRows): // the row was archived meanwhile
 		return out, store.Busy()
 	case err != nil:
 		return out, err

@@ -150,13 +150,13 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
 	r.Outcome = task.SentOK
-	require.Equal(t, task.Applied, report(t, db, r), "it was delivered after all")
+	require.Equal(t, task.Applied, report(t, db, r), "the first send was delivered after all")
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 	send := beginSend(t, db, second.TaskID)
 	require.True(t, send.Sent)
 	require.True(t, send.MayHaveBeenSent)
 	db.Try(t, task.Report{Outcome: task.SentFailed})
-	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "it stays sent")
+	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "the message stays sent")
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
 }
 
@@ -244,7 +244,7 @@ func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
 	other.MayResendOthers = true
 	require.True(t, db.MustSubscribe(t, other).Again)
-	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "it still belongs to the first caller")
+	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "the message still belongs to the first caller")
 }
 
 // A sender whose lease has expired must not mark the message as being sent.
@@ -307,7 +307,7 @@ LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message =
 	require.Len(t, logs, 1)
 	logs, _, err = db.Subscribe.BusinessLogs(t.Context(), "course_booking", 123, new(int64(8)), 0, 10)
 	require.NoError(t, err)
-	require.Empty(t, logs, "another caller's")
+	require.Empty(t, logs, "the message of another caller is not listed")
 }
 
 func TestSubmitNotifiesRelayOnlyInAllEventsMode(t *testing.T) {

@@ -21,7 +21,7 @@ type Template struct {
 	CallerTemplate
 	CallerName string     // "" = the caller has no row in callers
 	Strikes    int        // errors in a row
-	PausedAt   *time.Time // nil = it is not paused yet
+	PausedAt   *time.Time // nil = the template is not paused
 	Reason     string     // the newest error
 	UpdatedAt  time.Time
 }
@@ -34,8 +34,8 @@ on conflict (template_id, caller_id) do update set strikes = least(t.strikes, 32
     paused_at = case when t.strikes + 1 >= $4 then coalesce(t.paused_at, now()) end
 returning paused_at is not null`
 
-// StrikeTemplate counts an error that a template, or its caller's use of it, has caused. The third consecutive error
-// pauses the template for this caller. paused is true if the template is paused now.
+// StrikeTemplate counts an error that a template, or the values that the caller fills into it, has caused. The third
+// consecutive error pauses the template for this caller. paused is true if the template is paused now.
 func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason string) (paused bool, err error) {
 	reason = task.Cut(store.Storable(reason), task.MaxResult)
 	err = st.db.Hot.QueryRow(ctx, strikeTemplateSQL, t.TemplateID, t.CallerID, reason, templateStrikes).Scan(&paused)
@@ -93,9 +93,9 @@ with p as (
 )
 select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
 
-// releasedSQL makes up to $4 tasks of a template due whose last claim was released (ended = 3). Tasks that wait for their
-// send time were never claimed. The query starts from the live tasks, which are fewer than the sends of a template. It
-// skips locked rows.
+// releasedSQL finds up to $4 tasks of a template whose last claim was released (ended = 3), and makes them due. It leaves
+// out tasks that wait for their send time: these were never claimed. The query starts from the live tasks, which are fewer
+// than the sends of a template. It skips locked rows.
 const releasedSQL = `
 with c as materialized (
     select l.id from task_live l

@@ -57,7 +57,7 @@ func TestThreeConsecutiveErrorsPauseTemplate(t *testing.T) {
 	all := []subscribe.CallerTemplate{callerTemplate(7, "a"), callerTemplate(7, "b"), callerTemplate(8, "a"), callerTemplate(7, "c")}
 	require.Empty(t, mustPausedTemplates(t, db, all...))
 	require.True(t, strike(t, db, 7, "a"), "the success of another caller resets nothing")
-	require.True(t, strike(t, db, 7, "a"), "it is still paused")
+	require.True(t, strike(t, db, 7, "a"), "the template is still paused")
 	succeed(7)
 	require.Equal(t, map[subscribe.CallerTemplate]bool{callerTemplate(7, "a"): true}, mustPausedTemplates(t, db, all...), "a success does not end a pause")
 	require.Empty(t, mustPausedTemplates(t, db))
@@ -146,7 +146,7 @@ func TestResumeMakesOnlyReleasedTasksDue(t *testing.T) {
 	require.Equal(t, task.Pending, db.MustTask(t, released.TaskID).State)
 	require.Equal(t, task.Scheduled, db.MustTask(t, otherTemplate.TaskID).State)
 	require.Equal(t, task.Scheduled, db.MustTask(t, otherCaller.TaskID).State)
-	require.Equal(t, task.Scheduled, db.MustTask(t, later.TaskID).State, "its send time is later")
+	require.Equal(t, task.Scheduled, db.MustTask(t, later.TaskID).State, "the send time is later")
 	require.Equal(t, task.Failed, db.MustTask(t, failed.TaskID).State)
 
 	require.False(t, strike(t, db, 7, "a"), "the count starts from zero")

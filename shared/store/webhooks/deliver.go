@@ -238,7 +238,7 @@ with held as materialized (
 select e.id, held.id is not null, coalesce(held.reason, ''), held.failing_since
 from webhook_endpoints e left join held on held.id = e.id
 where e.id = any($1::uuid[]) and e.url is not null and (e.failing_since is not null or e.id = any($2::uuid[]))`
-	// lockDeliveriesSQL returns only the id of deliveries that another transaction has locked.
+	// lockDeliveriesSQL locks deliveries. If another transaction has locked a delivery, the second column is false.
 	lockDeliveriesSQL = `
 with held as materialized (
     select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) for update skip locked
