@@ -30,9 +30,9 @@ type Caller struct {
 	MaxWaitingTasks    *int64 // tasks that may be unfinished; nil = stores.Config.WaitingTasks
 	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
 
-	// The account is the first limited operator in the chain of StoredCaller.MadeBy, or the caller
-	// itself if MadeBy is nil. Quotas and shares count all callers of an account together. The
-	// built-in admin has 0 and "".
+	// The account is the limited operator at the beginning of the chain of StoredCaller.MadeBy, or
+	// the caller itself if MadeBy is nil. Quotas and shares count all callers of an account together.
+	// The built-in admin has 0 and "".
 	AccountID   int64
 	AccountName string
 }
@@ -53,7 +53,7 @@ func (c Caller) Grants() Grants {
 }
 
 // TokenProof returns the SHA-256 of salt and hash; hash is the SHA-256 of a token. The database
-// returns this proof, which verifies a token but does not reveal its hash.
+// returns this proof, with which a token can be verified, but does not reveal the hash.
 func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
 	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
 	return proof[:]
@@ -72,8 +72,8 @@ select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues,
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 
-// ByName returns a caller, revoked or not; task.CodeNotFound if there is none. With list, it uses the
-// read role, of which a call that reads a list needs a connection anyway.
+// ByName returns a caller, revoked or not; task.CodeNotFound if there is none. If list is true, ByName
+// uses the read role: a request for a list needs a connection of this role anyway.
 func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, error) {
 	pool := st.db.Hot
 	if list {

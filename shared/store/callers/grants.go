@@ -37,7 +37,7 @@ func (g Grants) over(before Grants) Grants {
 	return g
 }
 
-// check refuses business types for an admin, since they would not limit it.
+// check refuses business types for an admin, because business types do not limit an admin.
 func (g Grants) check() error {
 	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
 		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})

@@ -49,8 +49,9 @@ func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (St
 	return c, limits, err
 }
 
-// Manages reports whether an operator may see and change a caller. A limited operator manages itself,
-// and the callers that it may name if their grants do not exceed its own. A nil operator has no limits.
+// Manages reports whether an operator may see and change a caller. A limited operator manages itself.
+// It also manages a caller that it may name, if the caller's grants do not exceed those of the operator.
+// A nil operator has no limits.
 func (o *StoredCaller) Manages(c StoredCaller) bool {
 	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.narrowerThan(c.Grants)) == 0
 }
@@ -71,8 +72,8 @@ with recursive makers (id) as (
 select exists (select from makers where id = $2)`
 
 // mustOwn refuses to change a caller that another limited operator made, unless o is in the chain of
-// makers. Otherwise the caller would keep a token or grants from o when o is revoked or its grants are
-// reduced, because only callers that o made are changed then.
+// makers. When o is revoked or its grants are reduced, only the callers that o made are changed. So
+// without mustOwn, other callers would keep a token or grants from o.
 func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy == nil {
 		return nil
@@ -89,7 +90,7 @@ func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) e
 const adoptSQL = `
 update callers set account_id = $3, made_by = case id when $1 then $2 else made_by end where id = $1 or account_id = $1`
 
-// adopt makes a limited operator the maker of a caller that no limited operator made, so that the token
+// adopt makes a limited operator the maker of a caller that no limited operator made. Then the token
 // or grants that the operator gives to the caller end when the operator is revoked.
 func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy != nil {
@@ -160,8 +161,8 @@ func oneOrMoreOf(list []string) string {
 	return "must be some of " + strings.Join(list, ", ")
 }
 
-// narrowedTo returns the part of g that is within limits. ok is false if no role is left, or no
-// element of a list for which empty means all.
+// narrowedTo returns the part of g that is within limits. ok is false if no role is left, or if a list
+// that means all when it is empty would become empty.
 func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
 	ok = true
 	for _, list := range []struct {

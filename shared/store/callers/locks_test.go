@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// Nothing that the roles hot and read may do delays a change of callers.
+// Nothing that the roles hot and read may do can delay a change of callers.
 func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -34,7 +34,7 @@ func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = held.Rollback(t.Context()) }() // the connection is closed anyway
 	_, err = held.Exec(t.Context(), `insert into webhook_endpoints (id, caller_id, url, secret) values (gen_random_uuid(), $1, 'https://x.example', 'enc2.x')`, shop.ID)
-	require.NoError(t, err, "its foreign key locks the caller")
+	require.NoError(t, err, "the foreign key of the endpoint locks the caller")
 	_, err = held.Exec(t.Context(), `lock table webhook_endpoints in access exclusive mode`)
 	require.NoError(t, err)
 

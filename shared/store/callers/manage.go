@@ -60,8 +60,8 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 }
 
 // lockCallersSQL lets one change of callers run at a time: a limited operator must not make another
-// caller while it is revoked or its grants are reduced. Only the role of the function admin may take
-// this lock. Any role could take an advisory lock, and so prevent a revocation.
+// caller while the operator is revoked or its grants are reduced. Only the role of the function admin
+// may take this lock. An advisory lock would not do: with it, any role could prevent a revocation.
 const lockCallersSQL = `lock table callers in share row exclusive mode`
 
 // changeCallers is AuditedAsAdmin with the lock of lockCallersSQL.
@@ -80,11 +80,11 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// Update changes the grants of a caller, and reduces the grants of the callers that it made to its
-// own. also has the callers that were reduced, or revoked because no grant was left. The error is
-// task.CodeNotFound if there is no such caller, task.CodeConflict if it is revoked, or
-// task.CodeForbidden if the operator may not grant so much or if another limited operator made the
-// caller (see StoredCaller.mustOwn).
+// Update changes the grants of a caller. The callers that this caller made lose what exceeds its new
+// grants: they are reduced, or revoked if no role is left or a list is used up (narrowedTo), and also
+// has them. The error is task.CodeNotFound if there is no such caller, task.CodeConflict if the caller
+// is revoked, or task.CodeForbidden if the operator may not grant so much or if another limited
+// operator made the caller (see StoredCaller.mustOwn).
 func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		grants = grants.over(c.Grants)
@@ -133,7 +133,7 @@ func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by
 	})
 }
 
-// changeCaller locks a caller that is not revoked, and changes it. limits are those of the operator.
+// changeCaller locks a caller that is not revoked, and changes it. change gets the limits of the operator.
 func (st *Store) changeCaller(ctx context.Context, id int64, action string, by store.Operator,
 	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -156,8 +156,8 @@ func (st *Store) changeCaller(ctx context.Context, id int64, action string, by s
 const revokeCallerSQL = `
 update callers set revoked_at = now() where id = $1 returning ` + callerColumns
 
-// disableEndpointsSQL disables the endpoints of a revoked caller, to show that no events are posted
-// to them.
+// disableEndpointsSQL disables the endpoints of a revoked caller, so that everybody sees that no events
+// are posted there.
 const disableEndpointsSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
 where caller_id = $1 and url is not null and enabled`
@@ -192,8 +192,8 @@ with recursive made (id) as (
 )
 select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for no key update`
 
-// changeMade calls change for each caller of lockMadeSQL, and returns those that it changed. Each change
-// has an audit entry.
+// changeMade calls change for each caller of lockMadeSQL, and returns the changed callers. Each changed
+// caller has an audit entry.
 func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
 	made, err := store.QueryRows(ctx, tx, pgx.RowToStructByPos[StoredCaller], lockMadeSQL, maker)
 	if err != nil {
@@ -213,8 +213,8 @@ func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, 
 	return changed, tx.SendBatch(ctx, &audit).Close()
 }
 
-// narrowMade reduces the grants of the callers that maker made to its own, unless maker is an admin
-// without queues, which has no limits.
+// narrowMade reduces the grants of the callers that maker made to the grants of maker. It does nothing
+// if maker is an admin without queues, and so without limits.
 func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Operator) ([]StoredCaller, error) {
 	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
 		return nil, nil
@@ -233,9 +233,9 @@ func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Ope
 	})
 }
 
-// Revoke revokes a caller permanently, and the callers that it made, which also has unless they were
-// revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if there is
-// no such caller.
+// Revoke revokes a caller permanently, and the callers that this caller made. also has those that were
+// not revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if there
+// is no such caller, or if the operator does not manage the caller.
 func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
@@ -275,8 +275,9 @@ where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name
 order by id limit $3`
 
 // List lists the callers by id, revoked or not. after is the last id of the previous page; 0 = the first
-// page. limits is the limited operator, or nil. List leaves out callers that it may not name, so that
-// no page shows their ids; the caller of List must check the others with Manages.
+// page. limits is the limited operator, or nil. List leaves out the callers that the operator may not
+// name, so that no page shows their ids. The others may still have too many grants: check each with
+// Manages.
 func (st *Store) List(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
 	if limits != nil {

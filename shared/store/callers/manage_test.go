@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// A limited operator is revoked while it creates a caller: the new caller is revoked too.
+// If a limited operator is revoked while it creates a caller, the new caller is revoked too.
 func TestRevokeIncludesCallerBeingCreated(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OperatorCallers = 1 })

@@ -10,7 +10,7 @@ import (
 type Store struct {
 	db              *store.DB
 	salt            []byte // salts the token hashes that this process compares
-	operatorCallers int    // that a limited operator may create
+	operatorCallers int    // how many callers the account of a limited operator may have
 }
 
 // New returns the store of callers.
