@@ -19,8 +19,8 @@ type ArchiveRun struct {
 	DryRun bool      // nothing is changed
 }
 
-// ArchiveStep is the effect of one transaction of a run, or of a dry run, on a table or a partition of a log. Each
-// archived table has at least one step.
+// ArchiveStep is one step of a run: the effect on a page of a table, or on a partition of a log. In a dry run it is the
+// effect that a run would have. Each archived table has at least one step.
 type ArchiveStep struct {
 	Before    time.Time // only older rows are archived
 	Table     string    // "" if the step is about a partition
@@ -34,7 +34,8 @@ type ArchiveStep struct {
 	more     bool            // the same table or the logs may have another step
 }
 
-// UnarchivedRow is a row that the database refuses to archive. It stays in its table, and each later run tries again.
+// UnarchivedRow is a row that the database refuses to archive. The row stays in its table, and each later run tries
+// again.
 type UnarchivedRow struct {
 	Table string
 	Key   string // of the row, as text
@@ -124,7 +125,7 @@ func (st *Store) cutoffs(ctx context.Context, run ArchiveRun) (cut archiveCutoff
 	return cut, err
 }
 
-// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has the fields that its steps have
+// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has the fields that the steps have
 // in common.
 func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after afterStep) error {
 	names, err := store.QueryRows(ctx, st.db.Retention, pgx.RowTo[string], oldPartitionsSQL, s.Before)
@@ -148,7 +149,7 @@ func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after
 	return nil
 }
 
-// archiveTable archives the old rows of one table, page by page. s has the fields that its steps have in common, and the
+// archiveTable archives the old rows of one table, page by page. s has the fields that the steps have in common, and the
 // position of the first step.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s ArchiveStep, after afterStep) error {
 	for {
@@ -189,7 +190,8 @@ func (st *Store) readPage(ctx context.Context, a archivable, from archivePositio
 	return old, last, int(tag.RowsAffected()), err
 }
 
-// archiveKeys archives the rows with these keys, all at once, or one by one if one of them fails.
+// archiveKeys archives the rows with these keys, all at once, or one by one if one row may have made that fail. It leaves
+// out locked rows.
 func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, failed []UnarchivedRow, err error) {
 	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
 	if !mayBeOneRow(ctx, err) {

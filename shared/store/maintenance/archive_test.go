@@ -75,7 +75,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	after := db.MustTask(t, s.ID)
 	require.True(t, after.Archived)
 	after.Archived = false
-	require.Equal(t, before, after, "the archive keeps all of its fields")
+	require.Equal(t, before, after, "the archive keeps all fields")
 	byKey, err := db.Tasks.ByKey(t.Context(), *s.Key)
 	require.NoError(t, err)
 	require.True(t, byKey.Archived)
@@ -165,7 +165,8 @@ func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
 	return id
 }
 
-// fillOld inserts n tasks that became final days ago. Every fourth failed by timeout, so a late success would still count.
+// fillOld inserts n tasks that became final so many days ago. Every fourth task failed by timeout, so a late success would
+// still count.
 func fillOld(t *testing.T, url string, n, days int) {
 	t.Helper()
 	_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`
@@ -241,7 +242,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 		switch verdicts[i] {
 		case task.Applied:
 			require.Equal(t, task.Succeeded, d.State)
-			require.False(t, d.Archived, "it was finished just now")
+			require.False(t, d.Archived, "the task was finished just now")
 		case task.Stale:
 			require.Equal(t, task.Failed, d.State)
 			require.True(t, d.Archived)
@@ -296,7 +297,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	_, err = db.Tasks.Cancel(t.Context(), sent, nil)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	again, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
-	require.NoError(t, err, "it is cancelled already")
+	require.NoError(t, err, "the task is cancelled already")
 	require.Equal(t, task.Cancelled, again.Reason)
 	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: sent, AppID: "app", Lease: time.Minute}, nil)
 	require.Equal(t, task.CodeStaleClaim, task.CodeOf(err))

@@ -13,21 +13,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// closeAfter is the time between the end of a day, midnight UTC, and its closing: longer than any transaction that
-// reports into the day may take.
+// closeAfter is the time between the end of a day, midnight UTC, and the closing of the day. No transaction that reports
+// a result of the day takes so long.
 const closeAfter = time.Hour
 
-// unclosedSQL returns the last closed day, the day that is counted in part and up to which time, the lowest id of a
-// result, and the time. The id is at least as old as its result.
+// unclosedSQL returns the last closed day, the day that is counted in part, the time up to which that day is counted, the
+// lowest id of a final task, and now. The id of a task is at least as old as the result of the task.
 const unclosedSQL = `
 select (select max(day) from task_totals where counted_to is null), p.day, p.counted_to, (select id from task_done order by id limit 1), now()
 from (select) one_row left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
 
 // lockCountingSQL waits for transactions that withdraw results (lockTotalsSQL). It runs before the count, so that the
-// snapshot of the count includes them.
+// snapshot of the count includes the changes of these transactions.
 const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
 
-// countSQL adds the results of the day $1 from $2 on and before $3 to its totals, unless another instance has done so.
+// countSQL adds the results of a part of the day $1, in [$2, $3), to the totals of the day, unless another instance has
+// counted the part.
 const countSQL = `
 insert into task_totals as t (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
 select $1::date,` + tasks.ResultCounts + `,
@@ -41,7 +42,7 @@ set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, fa
 where t.counted_to = $2::timestamptz`
 
 const (
-	shrinkFactor = 8 // a part that took too long is divided by this: a whole day becomes the shortest part in four tries
+	shrinkFactor = 8 // a part that took too long is divided by this: after four tries, a whole day becomes the shortest part
 
 	// The shortest part may take tasks.LongestCount. All tries together take less than the 30 s that a function has for
 	// one event.
@@ -79,8 +80,8 @@ type dayPart struct{ day, from time.Time }
 func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 
 // firstUncounted returns the uncounted rest of the first day that is not closed, and the database's time. That day is the
-// one after the last closed day, or the day before the oldest result if no day is closed. The part is zero if there are no
-// results.
+// day that is counted in part, or else the day after the last closed day, or else the day before the oldest result. The
+// part is zero if there are no results.
 func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
 	var last, partial, countedTo *time.Time
 	var oldest *task.ID
@@ -93,15 +94,15 @@ func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Tim
 	case last != nil:
 		part.day = last.AddDate(0, 0, 1)
 	case oldest != nil:
-		// One day earlier, since the id is not from the database's clock.
+		// One day earlier, since the time in the id is not from the database's clock.
 		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
 	}
 	part.from = part.day
 	return part, now, nil
 }
 
-// countPart counts the rest of a day, but of a day that is counted in part already at most as much again. If that takes
-// too long, it tries shorter parts.
+// countPart counts the rest of a day. If the day is counted in part already, countPart counts at most as much again. If
+// the count takes too long, countPart tries shorter parts.
 func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	span := part.end().Sub(part.from)
 	if done := part.from.Sub(part.day); done > 0 {

@@ -11,15 +11,17 @@
 // archive; alerts are kept until their events are published. Tasks and subscribe messages are archived only after their
 // day is closed, so the totals count them.
 //
-// Locked rows are skipped. If the database refuses a page, its rows are archived one by one, and rows that it refuses
-// are reported.
+// Locked rows are skipped. If the database refuses a page, the rows of the page are archived one by one, and the refused
+// rows are reported.
 //
-// An archived row is still found as a duplicate. Idempotency keys of tasks (submission_keys) are not archived. Ids of
-// messages and business keys of subscribe messages are searched in the archive too, always by a statement after the
-// insert into the main table: the insert may have waited for a row that was archived meanwhile, and does not see the
-// archived row in its own snapshot. Archived rows are in no list except conversations, and not in the views sms_tasks and
-// reliable_messages, which show the main tables.
+// A repeat of an archived submission is still recognised. Idempotency keys of tasks (submission_keys) are not archived.
+// Ids of messages and business keys of subscribe messages are searched in the archive too, always by a statement after
+// the insert into the main table: the insert may have waited for a row that was archived meanwhile, and the snapshot of
+// the insert does not show the archived row.
+//
+// Archived rows are in no list except conversations, the subscribe messages of one business object (BusinessLogs) and
+// their sends (History). The views sms_tasks and reliable_messages show the main tables only.
 //
 // Logs are dropped by whole months. Each DROP is a transaction of its own and waits at most 100 ms for its lock, because
-// writers wait behind it.
+// writers wait as long.
 package maintenance

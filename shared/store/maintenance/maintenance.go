@@ -28,8 +28,9 @@ func (a *Archived) add(s ArchiveStep) {
 }
 
 // Run makes the log partitions of the next months, closes finished days, clears open alerts whose thresholds are switched
-// off, and archives old rows. It does so at most every ten minutes among all instances, and only for a short time: more
-// reports that work is left, which any instance may continue at once. A step that fails does not stop the other steps.
+// off, and archives old rows. Among all instances, this begins at most every ten minutes. Each call takes only a short
+// time: more reports that work is left, which any instance may continue at once. A step that fails does not stop the other
+// steps, and makes the next call due at once.
 func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) {
 	stored, due, err := st.db.BeginJob(ctx, maintenanceJob, maintenanceEvery)
 	if err != nil || !due {
@@ -52,7 +53,7 @@ func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Ar
 	done.Rows = map[string]int{}
 	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) (stop bool) {
 		done.add(s)
-		next, more = s.position, s.more && time.Now().After(end) // it does not stop between two tables
+		next, more = s.position, s.more && time.Now().After(end) // the run does not stop between two tables
 		return more
 	})
 	if !more {

@@ -37,8 +37,9 @@ where e.id = n.id`
 	reencryptTokensSQL = `update provider_tokens set token = $3 where provider = $1 and app_id = $2`
 )
 
-// Reencrypt encrypts with the first key all secrets that are encrypted with another key. Run it after a new first key is
-// set everywhere. If it reports no failure, the older keys can be removed. It can be interrupted and run again.
+// Reencrypt finds all secrets that are encrypted with an older key, and encrypts them with the first key. Run Reencrypt
+// after a new first key is set everywhere. If no secret fails, the older keys can be removed. A run can be interrupted and
+// repeated.
 func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	if st.db.Keys.IsEmpty() {
 		return done, errors.New("no encryption key is set")
@@ -60,7 +61,7 @@ func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	return done, store.Wrap("reencrypt", err)
 }
 
-// reencryptEndpoints encrypts the page after an id and returns its last id, or zero if there are no more rows.
+// reencryptEndpoints encrypts the page after an id and returns the last id of the page, or zero if there are no more rows.
 func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, done *Reencrypted) (last task.ID, err error) {
 	var ids []task.ID
 	var secrets []string
@@ -108,7 +109,7 @@ func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypt
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// reencrypt encrypts a secret with the first key. Its error names the row without the URL, which may have a secret.
+// reencrypt encrypts a secret with the first key. The error names the row without the URL, which may contain a secret.
 func (st *Store) reencrypt(row, stored string) (string, error) {
 	secret, err := st.db.Keys.Decrypt(row, stored)
 	if err != nil {

@@ -41,7 +41,7 @@ func deleted(c archiveCutoffs) time.Time { return c.deleted }
 // counted excludes the days that are not closed, because statistics still count their rows.
 func counted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
 
-// published excludes rows whose events are not published yet, because an event is made from its row.
+// published excludes rows whose events are not published yet, because the event is made from the row.
 func published(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
 
 func earlier(a, b time.Time) time.Time {
@@ -71,7 +71,7 @@ var archivables = []archivable{
 }
 
 // pageTasksSQL reads by id, which is in the order of creation: an index on the time of results would cost more writes than
-// it is worth. Ids begin with the milliseconds of their creation, so it need not read ids after the cutoff.
+// it is worth. An id begins with the milliseconds of its creation, so ids after the cutoff need not be read.
 const pageTasksSQL = `
 select id::text as key, $1::timestamptz, reported_at < $3::timestamptz
 from task_done
@@ -125,8 +125,8 @@ with c as materialized (
 )
 select count(*) from a`
 
-// pageSubscribeLogsSQL also checks the day for which each message counts, and that none of its tasks stays in the main
-// tables.
+// pageSubscribeLogsSQL also checks the day for which each message counts, and that no task of the message must stay in the
+// main tables.
 const pageSubscribeLogsSQL = `
 select g.id::text as key, g.updated_at, g.send_time < $3 and not exists (
     select from subscribe_message_sends s join tasks t on t.id = s.task_id
@@ -136,8 +136,8 @@ where g.send_status <> 0 and (g.updated_at, g.id) > ($1::timestamptz, $2::text::
 order by g.updated_at, g.id
 limit $4`
 
-// archiveSubscribeLogsSQL leaves messages that have a task in the main tables: a late report on the task would change the
-// message.
+// archiveSubscribeLogsSQL leaves out messages that have a task in the main tables: a late report on the task would change
+// the message.
 const archiveSubscribeLogsSQL = `
 with c as materialized (
     select g.id from subscribe_message_logs g
@@ -207,8 +207,8 @@ where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
 order by e.recorded_at, e.id
 limit $4`
 
-// deleteOldEventsSQL must keep an event that insertDeliveriesSQL records again, although it may not see the new
-// deliveries. So it skips locked events, and checks recorded_at after it has locked an event.
+// deleteOldEventsSQL must keep an event that insertDeliveriesSQL records again, although the new deliveries may not be in
+// its snapshot. So it skips locked events, and Postgres checks recorded_at again after it has locked an event.
 const deleteOldEventsSQL = `
 with c as materialized (
     select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2

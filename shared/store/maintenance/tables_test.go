@@ -84,7 +84,7 @@ func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 }
 
 // All rows but alerts are archived while an event waits for months to be published. The event is
-// complete nevertheless. When it is published, the alert is deleted too, and the event still has its receivers.
+// complete nevertheless. Once the event is published, the alert is deleted too, and the event still has its receivers.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
@@ -150,7 +150,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 		require.NoError(t, err)
 		failed = append(failed, done.Failed...)
 	}
-	require.Len(t, failed, 1, "each run reports it anew")
+	require.Len(t, failed, 1, "each run reports the bad row anew")
 }
 
 func TestBadTableDoesNotStopTheArchive(t *testing.T) {
@@ -187,7 +187,7 @@ select 0, 'ann', 'r', 'a', 's', now() - interval '100 days' from generate_series
 		return next
 	}
 	position := step(maintenance.ArchivePosition{})
-	require.Zero(t, db.Count(t, `select count(*) from archived_operator_actions`), "all of the first page are in use")
+	require.Zero(t, db.Count(t, `select count(*) from archived_operator_actions`), "all rows of the first page are locked")
 	position = step(position.Reread())
 	require.Equal(t, maintenance.ArchiveRows, db.Count(t, `select count(*) from archived_operator_actions`))
 	position = step(position.Reread())
