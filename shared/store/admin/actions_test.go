@@ -108,7 +108,7 @@ func TestDefaultIsUniquePerPhoneNumber(t *testing.T) {
 
 	_, err = db.Admin.EditDefault(ctx, d.ID, storetest.Tester, func(x *admin.DefaultSMS) error { x.Sent = false; return nil })
 	require.NoError(t, err)
-	require.Equal(t, task.Pending, submit().State, "after the reset it is sent once more")
+	require.Equal(t, task.Pending, submit().State, "after the reset the default is sent once more")
 	_, err = db.Admin.EditDefault(ctx, d.ID, storetest.Tester, func(x *admin.DefaultSMS) error {
 		x.Content = "changed"
 		return task.Refuse(task.CodeConflict, "no")

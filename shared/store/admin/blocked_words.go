@@ -23,7 +23,7 @@ func (w BlockedWord) subject() string { return fmt.Sprintf("blocked_word/%d", w.
 
 func (w BlockedWord) json() string { return store.MustJSON(map[string]any{"word": w.Word}) }
 
-// maxFolded is the size of the longest folded word, in bytes: an index row can hold it.
+// maxFolded is the size of the longest folded word, in bytes. An index row has room for such a word.
 const maxFolded = 1000
 
 const insertBlockedWordSQL = `
@@ -51,7 +51,7 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", sameBlockedWordSQL, folded)
 		return store.AuditEntry{}, err
 	})
-	if task.CodeOf(err) == task.CodeNotFound { // it was removed between the two statements
+	if task.CodeOf(err) == task.CodeNotFound { // the word was removed between the two statements
 		err = store.Busy()
 	}
 	st.blocked.forget()
@@ -85,8 +85,8 @@ func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
 	return contains(text), store.Wrap("blocked words", err)
 }
 
-// WordMatcher returns a function that reports whether a text contains a blocked word. Its list of
-// words is at most a second old while the database is available.
+// WordMatcher returns a function that reports whether a text contains a blocked word. The list of
+// words is at most about a second old while the database is available.
 func (st *Store) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
 	words, err := st.blocked.list(ctx, st.db.Hot)
 	return words.match, err

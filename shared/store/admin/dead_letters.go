@@ -9,15 +9,15 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// AddDeadLetter stores an event that its function will never accept.
+// AddDeadLetter stores an event that the function l.Function will never accept.
 func (st *Store) AddDeadLetter(ctx context.Context, l store.DeadLetter) error {
 	var batch pgx.Batch
 	store.QueueDeadLetter(&batch, l)
 	return store.Wrap("add dead letter", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
-// maxPanics is the number of panics after which an event is a dead letter. The cause of fewer panics may
-// be temporary.
+// maxPanics is the number of panics that make an event a dead letter. The cause of fewer panics may be
+// temporary.
 const maxPanics = 5
 
 const countPanicSQL = `
@@ -47,8 +47,8 @@ func (st *Store) DeadLetters(ctx context.Context, after int64, limit int) (page 
 
 const deleteDeadLetterSQL = `delete from dead_letters where id = $1 and dead returning ` + deadLetterColumns
 
-// DismissDeadLetter deletes a dead letter; task.CodeNotFound if there is none. The audit entry has its
-// content.
+// DismissDeadLetter deletes a dead letter; task.CodeNotFound if there is none. The audit entry has the
+// content of the dead letter.
 func (st *Store) DismissDeadLetter(ctx context.Context, id int64, by store.Operator) error {
 	return store.Wrap("dismiss dead letter", st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		l, err := store.QueryOne[store.DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// DefaultSMS is a row of default_sms_data: the content that is sent once to a phone number, when a
-// submission has no content.
+// DefaultSMS is a row of default_sms_data: the content that is sent once to a phone number, if a
+// submission for the number has no content.
 type DefaultSMS struct {
 	ID          int32
 	Phone       string
@@ -58,8 +58,9 @@ update default_sms_data set content = $2, use_template = $3, is_sent = $4, updat
 where id = $1
 returning ` + defaultColumns
 
-// EditDefault lets edit change Content, UseTemplate and Sent of a default content under its lock, or
-// return an error; task.CodeNotFound if there is none. An edit that changes nothing has no audit entry.
+// EditDefault locks a default content and calls edit, which may change Content, UseTemplate and Sent, or
+// return an error. The error is task.CodeNotFound if there is no such default content. An edit that
+// changes nothing has no audit entry.
 func (st *Store) EditDefault(ctx context.Context, id int32, by store.Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, err := store.QueryOne[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)

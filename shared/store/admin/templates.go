@@ -47,8 +47,8 @@ update sms_templates set template_name = $2, template_content = $3, is_active = 
 where id = $1
 returning ` + templateColumns
 
-// EditTemplate lets edit change a template under its lock; task.CodeNotFound if there is none. An edit
-// that changes nothing has no audit entry.
+// EditTemplate locks a template and calls edit, which may change it; task.CodeNotFound if there is none.
+// An edit that changes nothing has no audit entry.
 func (st *Store) EditTemplate(ctx context.Context, id int32, by store.Operator, edit func(*Template)) (t Template, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, err := store.QueryOne[Template](ctx, tx, "template", lockTemplateSQL, id)

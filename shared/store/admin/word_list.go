@@ -18,17 +18,17 @@ import (
 
 const (
 	// blockedMaxAge is how old a list of blocked words may be while the database is
-	// available: then words that were added through another instance are used.
+	// available. After this time, words that were added through another instance are blocked.
 	blockedMaxAge = time.Second
 	// blockedWaitLimit is how long a call waits for a newer list before it uses the old
-	// one, so that an unavailable database does not delay messages that are accepted
-	// without it.
+	// list, so that an unavailable database does not delay messages that are accepted
+	// without the database.
 	blockedWaitLimit = 50 * time.Millisecond
 	blockedTimeout   = 5 * time.Second
 )
 
-// blockedWords caches the list of blocked words. A use of a list that is older than blockedMaxAge
-// reads it again.
+// blockedWords caches the list of blocked words. If the list is older than blockedMaxAge, its next use
+// queries a new list.
 type blockedWords struct {
 	mu      sync.Mutex
 	words   wordList
@@ -88,7 +88,7 @@ func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordRea
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
 	words, err := store.QueryRows(ctx, pool, foldedWord, blockedWordsSQL, store.Unprepared)
-	r.words = slices.DeleteFunc(words, func(word string) bool { return strings.TrimSpace(word) == "" }) // it would match every text
+	r.words = slices.DeleteFunc(words, func(word string) bool { return strings.TrimSpace(word) == "" }) // an empty word would match every text
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r.err = err; err != nil {
@@ -103,17 +103,18 @@ func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordRea
 	close(r.done)
 }
 
-// foldedWord folds a row again: it may have been stored by a version whose fold kept more characters.
+// foldedWord folds a stored word again: an earlier version may have stored it, whose fold kept more
+// characters.
 func foldedWord(row pgx.CollectableRow) (string, error) {
 	word, err := pgx.RowTo[string](row)
 	return fold(word), err
 }
 
-// forget makes the next use read the list again.
+// forget makes the next use query a new list.
 func (b *blockedWords) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.readAt, b.reading = time.Time{}, nil // a list that is being read may be older than the change
+	b.readAt, b.reading = time.Time{}, nil // the list of a query under way may be older than the change
 }
 
 // match reports whether text contains a word. It folds the text only if there are words.

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// A blocked word is found in a text with invisible characters, and one that was stored with
+// A blocked word is found in a text with invisible characters. A word that was stored with
 // invisible characters is found too.
 func TestInvisibleCharactersHideNoBlockedWord(t *testing.T) {
 	t.Parallel()
