@@ -1,6 +1,6 @@
 -- Callers, and the log of what operators change.
 
--- A test demands a COMMENT for every table and for every column whose values are codes: SQL clients show it.
+-- SQL clients show a COMMENT. A test demands one for every table, and for every column whose values are codes.
 COMMENT ON TABLE schema_migrations IS 'The migrations that were applied to this database, in order. Written by migrate only.';
 
 CREATE TABLE callers (
@@ -35,7 +35,8 @@ COMMENT ON COLUMN callers.max_waiting_bytes IS 'The most bytes of data of its wa
 COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that created the caller, or was the first to replace its token or to grant it more. When that operator is revoked or loses rights, so does the caller. NULL: no limited operator did.';
 COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by, whose quotas and shares the caller uses. NULL: its own.';
 
--- Returns the SHA-256 of a salt and token_hash: it proves who knows the token. No role that a function logs in as can read token_hash itself.
+-- Returns the SHA-256 of a salt and token_hash. With this proof a function verifies a token. No role that a function logs in as can read
+-- token_hash itself.
 CREATE FUNCTION token_proof(caller_id bigint, salt bytea) RETURNS bytea
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT sha256(salt || token_hash) FROM public.callers WHERE id = caller_id

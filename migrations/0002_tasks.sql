@@ -1,7 +1,7 @@
 -- A task is written once as a body (tasks), lives as one narrow row while it is not final (task_live) and ends as one row
 -- with its result (task_done).
 
--- A process reserves claim ids in blocks of 1000, so that it has the id before it claims: ids are unique, not in order.
+-- A process reserves claim ids in blocks of 1000, so that it has an id before it claims. Claim ids are unique, but not in order.
 CREATE SEQUENCE claim_seq INCREMENT BY 1000;
 
 CREATE TABLE tasks (
@@ -55,16 +55,16 @@ CREATE TABLE task_live (
     CHECK (state <> 2 OR (due_at IS NOT NULL AND claim_id IS NOT NULL AND app_id IS NOT NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off);
--- The order of a claim without a sort: new tasks first, then retries by retry_count, each by age.
+-- The order of a claim without a sort: by priority, then new tasks before retries (by retry_count), then by age.
 CREATE INDEX task_live_ready ON task_live (queue, priority, retry_count, id) WHERE state = 1;
--- Sweep handles a share of the due tasks of each queue. Ordered by hash, so that it can start at a random queue.
+-- Sweep handles a share of the due tasks of each queue. task_live_due_queues is ordered by hash, so that sweep can start at a random queue.
 CREATE INDEX task_live_due ON task_live (due_at) WHERE state <> 2 AND due_at IS NOT NULL;
 CREATE INDEX task_live_due_queues ON task_live (hashtextextended(queue, 0), queue, due_at) WHERE state <> 2 AND due_at IS NOT NULL;
 CREATE INDEX task_live_leases ON task_live (due_at) WHERE state = 2;
--- For the tasks of one queue that cannot be claimed. Pending tasks, the majority, have task_live_ready.
+-- These two indexes are for the tasks of one queue that cannot be claimed. Pending tasks, the majority, are in task_live_ready.
 CREATE INDEX task_live_scheduled ON task_live (queue) WHERE state = 0;
 CREATE INDEX task_live_held ON task_live (queue) WHERE state = 3;
--- There is no index by caller_id: it would cost each submission, claim and report.
+-- There is no index by caller_id: it would make each submission, claim and report slower.
 COMMENT ON TABLE task_live IS 'One narrow row for each task that is not final: the one row to lock.';
 COMMENT ON COLUMN task_live.state IS '0 scheduled, 1 pending, 2 processing, 3 held.';
 COMMENT ON COLUMN task_live.priority IS 'As in tasks.';

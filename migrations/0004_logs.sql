@@ -1,5 +1,5 @@
--- Append-only logs in monthly partitions (UTC). There is no default partition, since a row in it would prevent the creation of the
--- partition of its month: an insert that finds no partition calls make_log_partitions and is repeated.
+-- Append-only logs in monthly partitions (UTC). There is no default partition: a row in a default partition would prevent the creation of
+-- the partition for the month of the row. If an insert finds no partition, the function calls make_log_partitions and repeats the insert.
 
 CREATE TABLE receive_logs (
     id            bigint GENERATED ALWAYS AS IDENTITY,
@@ -49,7 +49,7 @@ CREATE TABLE report_logs (
     caller_id     bigint
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX idx_report_logs_task_id ON report_logs (task_id);
--- Only expired leases, which are rare. An index of all rows would make each report slower.
+-- Of expired leases only, which are rare. An index of all rows would make each report slower.
 CREATE INDEX report_logs_timeouts ON report_logs (created_at) WHERE verdict IN ('timeout_retry', 'timeout_held', 'timeout_failed');
 -- The overview counts the newest reports of each sender app. A BRIN index costs a report almost nothing.
 CREATE INDEX report_logs_created ON report_logs USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
@@ -58,7 +58,7 @@ COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 fai
 COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
 COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a stale report, if another caller made the newest claim, -1 for a function of the service itself; else null. Only the first such report of each caller for a task is kept.';
 
--- Makes the partitions of this month and of the given number of months after it.
+-- Makes the missing partitions of this month and of the next months, as many as ahead says, but at most 24.
 -- SECURITY DEFINER: the roles of the functions own no table.
 CREATE FUNCTION make_log_partitions(ahead integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -81,7 +81,8 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION make_log_partitions(integer) FROM PUBLIC;
 
--- Returns the partitions whose rows must all be older than before. Bounds are written and parsed with the TimeZone and DateStyle set here.
+-- Returns the partitions whose upper bound is not after the time before: all their rows are older. Postgres writes and parses the bounds
+-- with the TimeZone and DateStyle that are set here.
 CREATE FUNCTION old_log_partitions(before timestamptz) RETURNS TABLE (name text, ends timestamptz)
 LANGUAGE sql STABLE SET search_path = public, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
     SELECT * FROM (
@@ -94,8 +95,8 @@ LANGUAGE sql STABLE SET search_path = public, pg_temp SET TimeZone = 'UTC' SET D
 $$;
 REVOKE EXECUTE ON FUNCTION old_log_partitions(timestamptz) FROM PUBLIC;
 
--- Drops a partition that old_log_partitions returns; the result is false if it does not return this one. SECURITY DEFINER: the roles
--- of the functions own no table. Writers wait for the lock on the parent, even while it is only requested: so it waits at most 100 ms.
+-- Drops a partition if old_log_partitions returns it; otherwise the result is false. SECURITY DEFINER: the roles of the functions own no
+-- table. The drop waits at most 100 ms for the lock on the parent table, because all writers wait while the lock is requested or held.
 CREATE FUNCTION drop_log_partition(partition text, before timestamptz) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '100ms' AS $$
 BEGIN

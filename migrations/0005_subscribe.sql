@@ -99,8 +99,9 @@ CREATE INDEX archived_subscribe_message_sends_log ON archived_subscribe_message_
 COMMENT ON TABLE archived_subscribe_message_sends IS 'The sends of archived_subscribe_message_logs.';
 COMMENT ON COLUMN archived_subscribe_message_sends.miniprogram_state IS 'As in subscribe_message_sends.';
 
--- A submission checks that its message is not archived before it inserts the row. The message may be archived while the insert waits
--- for the lock on that row, so this checks again after the insert: each statement of the function sees what was committed before it.
+-- Before a submission inserts the row of a message, it checks that the message is not archived. But the message may be archived while the
+-- insert waits for the lock on an existing row. So this trigger checks again after the insert: each statement of a trigger function sees
+-- what was committed before the statement.
 CREATE FUNCTION refuse_archived_subscribe_message() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
@@ -114,8 +115,9 @@ REVOKE EXECUTE ON FUNCTION refuse_archived_subscribe_message() FROM PUBLIC;
 CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON subscribe_message_logs
 FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
 
--- Moves a subscribe message and its sends out of the archive, to be sent again. SECURITY DEFINER: the role of the functions may
--- neither delete archived messages nor choose the id of a new one. Without such a message it does nothing; concurrent calls wait.
+-- Moves a subscribe message and its sends out of the archive, so that the message can be sent again. SECURITY DEFINER: the role of the
+-- functions may neither delete archived messages nor choose the id of a new message. If the archive has no such message, nothing happens.
+-- Of two concurrent calls for one message, the second waits for the first.
 CREATE FUNCTION restore_subscribe_message(message_id bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH l AS (
@@ -150,7 +152,7 @@ CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
 COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, for the days that are closed in task_totals. The rows of one day, caller and type are added up: a change of a message of a closed day inserts rows, so that it never waits for another change. Closing a day merges them.';
 COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. total, success and failed are negative in a row for a message that left the day or changed its status.';
 
--- Corrects the totals when the day or the status of a message of a closed day changes. Closing a day takes the same lock (tasks.TotalsLock).
+-- Corrects the totals of closed days when the day or the status of a message changes. Closing a day takes the same lock (tasks.TotalsLock).
 CREATE FUNCTION move_subscribe_total() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
@@ -167,8 +169,8 @@ BEGIN
     RETURN NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION move_subscribe_total() FROM PUBLIC;
--- Today is never closed. An archived message stays counted: there is no trigger for INSERT or DELETE, and a restored message is
--- inserted unchanged before it is updated.
+-- Today is never closed, so the trigger fires only if one of the two times is before today. There is no trigger for INSERT or DELETE: an
+-- archived message still counts, and a restored message is inserted unchanged before it is updated.
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON subscribe_message_logs FOR EACH ROW
 WHEN (least(OLD.send_time, NEW.send_time) < date_trunc('day', now(), 'UTC')
     AND (OLD.send_time, OLD.send_status) IS DISTINCT FROM (NEW.send_time, NEW.send_status))

@@ -1,11 +1,11 @@
 -- Reliable messages, split like tasks: a body that never changes, one narrow row until the message is final, one row with its result.
 
 -- id: UUIDv5 of caller, sender and client_msg_id, so that the primary key alone detects a repeat.
--- call_id: UUIDv7 of the call that saved it. A call that repeats its own commit, because the result was lost, finds its own call_id;
--- a repeat by the client finds another.
--- data: JSON, delivered byte for byte as it was submitted; jsonb would change it.
--- accept_seq, accepted_at, producer: for a message that a stream accepted before it was saved: its sequence number in the stream,
--- the process that accepted it, and the time by the clock of that process. Null for others.
+-- call_id: UUIDv7 of the call that saved the message. A call that repeats its own commit, because the result was lost, finds its own
+-- call_id; a repeat by the client finds another call_id.
+-- data: JSON, delivered byte for byte as it was submitted; the type jsonb would change the bytes.
+-- accept_seq, accepted_at, producer: if a stream accepted the message before it was saved, its sequence number in the stream, the time, and
+-- the process that accepted the message; the time is by the clock of that process. Otherwise null.
 CREATE TABLE messages (
     id                uuid PRIMARY KEY,
     call_id           uuid NOT NULL,
@@ -57,8 +57,8 @@ CREATE TABLE message_live (
     CHECK ((remaining_sends = 0) = (next_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off);
--- Each row is in exactly one of the indexes _due, _posts and _stuck_caller, which begin with caller_id: they count the waiting messages
--- of a caller, and the relay takes an equal share of each caller. _hosts is ordered by hash, to find some hosts at random.
+-- Each row is in exactly one of the indexes _due, _posts and _stuck_caller. These begin with caller_id, to count the waiting messages of a
+-- caller, and because relays and claims take an equal share of each caller. _hosts is ordered by hash, to find some hosts at random.
 CREATE INDEX message_live_due ON message_live (caller_id, stream, next_at, id) WHERE remaining_sends > 0 AND kind <> 1;
 CREATE INDEX message_live_posts ON message_live (caller_id, next_at) WHERE remaining_sends > 0 AND kind = 1;
 CREATE INDEX message_live_hosts ON message_live (caller_id, hashtextextended(destination_key, 0), destination_key, next_at) WHERE remaining_sends > 0 AND kind = 1;
@@ -177,9 +177,9 @@ COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database re
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
 COMMENT ON COLUMN accepted_messages.purged_seq IS 'accept_seq of a rejected message that the stream no longer has, for its acknowledgement.';
 
--- stream_created: identifies the stream; a stream that is created again starts its sequence numbers again.
--- looked_seq, looked_taken, looked_at: the last sequence number of the stream, the last that was consumed, and the time, all at the
--- last comparison: so the next comparison detects that nothing is consumed.
+-- stream_created: identifies the stream; if a stream is created again, its sequence numbers start again.
+-- looked_seq, looked_taken, looked_at: the last sequence number of the stream, the last consumed sequence number, and the time, all at the
+-- last scan. With them, the next scan detects that nothing was consumed meanwhile.
 CREATE TABLE accepted_checked (
     one            boolean PRIMARY KEY DEFAULT true CHECK (one),
     accept_seq     bigint NOT NULL,
@@ -223,8 +223,7 @@ COMMENT ON COLUMN stream_pauses.stream IS 'As in message_live and event_outbox.'
 COMMENT ON COLUMN stream_pauses.failures IS 'Consecutive failed tries; 0: the broker itself was unreachable, which pauses nothing.';
 COMMENT ON COLUMN stream_pauses.reason IS 'The response of the broker, as text for operators.';
 
--- remaining_sends is null for a message that ended without a confirmation: so status <> 2 AND remaining_sends = 0 finds only the
--- stuck messages.
+-- remaining_sends is null for a final message that was not received. So status <> 2 AND remaining_sends = 0 finds only the stuck messages.
 CREATE VIEW reliable_messages AS
 SELECT m.id,
        m.exchange_name,

@@ -1,6 +1,7 @@
 -- Events of tasks and messages, the webhooks that receive them, and dead letters.
 
--- A row is inserted in the transaction of the change that it announces. Its id orders the events of one task, since the task is locked then.
+-- A row is inserted in the transaction of the change that the event announces. The ids order the events of one task, since this transaction
+-- has locked the task.
 CREATE TABLE event_outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind       text NOT NULL,
@@ -38,7 +39,7 @@ COMMENT ON TABLE dead_letters IS 'Events that a function permanently rejects, fo
 COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
 COMMENT ON COLUMN dead_letters.reason IS 'Why it was rejected, as text for operators.';
 
--- registered_caller is the only foreign key of these tables: endpoints are few and seldom created, so it costs nothing.
+-- registered_caller is the only foreign key of these tables. It costs nothing, because endpoints are few and seldom created.
 -- shared/store/doc.go says why there are no others.
 CREATE TABLE webhook_endpoints (
     id                uuid PRIMARY KEY,
@@ -60,7 +61,7 @@ CREATE TABLE webhook_endpoints (
     CHECK (enabled = (disabled_reason IS NULL) AND enabled = (disabled_at IS NULL)),
     CHECK (url IS NOT NULL OR enabled),
     CHECK (secret LIKE 'enc2.%' AND old_secret LIKE 'enc2.%'),
-    -- A robot receives only some kinds of events, so it must name them.
+    -- A robot can receive only some kinds of events, so its row must name the kinds.
     CONSTRAINT webhook_endpoints_format CHECK (format IN ('cloudevents', 'slack', 'dingtalk', 'wecom', 'feishu')
         AND (format = 'cloudevents' OR events <> '{}' AND events <@ ARRAY['webhook.disabled', 'alert.raised', 'alert.cleared'])),
     CONSTRAINT webhook_endpoints_secret
@@ -107,14 +108,14 @@ CREATE TABLE webhook_deliveries (
     CHECK ((state = 0) = (next_at IS NOT NULL) AND (state = 0) = (finished_at IS NULL))
 );
 CREATE UNIQUE INDEX webhook_deliveries_id ON webhook_deliveries (id);
--- _due finds the earliest deliveries of a caller. _hosts is ordered by hash, to find some hosts of callback URLs at random.
+-- _due finds the earliest deliveries of an endpoint. _hosts is ordered by hash, to find some hosts of callback URLs at random.
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (caller_id, endpoint_id, next_at) WHERE state = 0;
 CREATE INDEX webhook_deliveries_hosts ON webhook_deliveries (endpoint_id, hashtextextended(host, 0), host, next_at) WHERE state = 0 AND host <> '';
 CREATE INDEX webhook_deliveries_caller ON webhook_deliveries (caller_id, id);
 CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, id);
 CREATE INDEX webhook_deliveries_subject ON webhook_deliveries (subject);
 CREATE INDEX webhook_deliveries_finished ON webhook_deliveries (finished_at, id) WHERE state <> 0;
--- For resending the deliveries that failed since a time. Failed deliveries are few.
+-- To resend the deliveries that failed since a time. Failed deliveries are few.
 CREATE INDEX webhook_deliveries_failed ON webhook_deliveries (finished_at, caller_id, endpoint_id) WHERE state = 2;
 COMMENT ON TABLE webhook_deliveries IS 'One row for each event and endpoint, with its tries.';
 COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, such as sendonce.task.failed.v1.';

@@ -28,8 +28,8 @@ COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance: maintenance (partitio
 COMMENT ON COLUMN upkeep.place IS 'Where an interrupted archive run continues: {"table", "at", "key"}.';
 COMMENT ON COLUMN upkeep.seq IS 'The sequence number where the next scan of a stream continues; 0: at its beginning.';
 
--- The function sweep runs a bulk change in batches. Each batch is one transaction that also stores the position that it reached, so that
--- a killed process neither repeats nor skips a task. It runs only while its operator is still allowed to make it.
+-- The function sweep runs a bulk change in batches. Each batch is one transaction, which also stores the position that the batch reached. So
+-- a killed process neither repeats nor skips a task. A bulk change runs only while its operator is still allowed to make the change.
 CREATE TABLE bulk_changes (
     id          uuid PRIMARY KEY,
     caller_id   bigint NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE bulk_changes (
     token_salt  bytea CHECK (octet_length(token_salt) <= 64),
     token_proof bytea CHECK (octet_length(token_proof) <= 64),
     action      text NOT NULL,
-    filter      jsonb NOT NULL, -- json would accept texts that its operators cannot read, such as \u0000
+    filter      jsonb NOT NULL, -- the type json would accept texts that ->> cannot read, such as \u0000
     reason      varchar(500) NOT NULL,
     matched     integer NOT NULL,
     place       uuid,

@@ -1,5 +1,5 @@
--- Counters of the overview and of the metrics. They are counted from the logs and results some time after these were written, so that
--- they cost no submission, claim or report any time. See shared/store/overview/doc.go.
+-- Counters of the overview and of the metrics. They are counted from the logs and results, some time after a log or result was written. So
+-- no submission, claim or report takes longer because of the counters. See shared/store/overview/doc.go.
 
 CREATE TABLE overview_totals (
     kind       smallint NOT NULL CHECK (kind BETWEEN 0 AND 10),
@@ -34,5 +34,5 @@ CREATE TABLE overview_counted (
     counted_to timestamptz NOT NULL
 );
 COMMENT ON TABLE overview_counted IS 'Everything before counted_to is included in overview_totals and overview_throughput. One row.';
--- In the past, so that the first count does not wait for Lag of package overview.
+-- counted_to begins in the past, so that the first count does not wait for Lag of package overview.
 INSERT INTO overview_counted (counted_to) VALUES (now() - interval '6 hours');

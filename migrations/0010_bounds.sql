@@ -1,19 +1,19 @@
--- The roles of the functions write these tables. A single row with a time, a number or a length that no version of Sendonce writes could
--- make statements that read many rows fail for all callers, so the tables reject such rows. A later migration that adds a column
--- replaces the constraint of its table. The partitioned logs need bounds only for ids: the functions cannot choose their times, and read
--- pages of bounded length.
+-- The roles of the functions write these tables. A compromised function could write a row with a time, a number or a length that Sendonce
+-- never writes. Then statements that read many rows could fail for all callers. So the tables reject such rows. A later migration that adds
+-- a column to a table replaces the constraint of the table. The partitioned logs need bounds only for ids: the functions cannot choose the
+-- times of log rows, and read logs in pages of bounded length.
 DO $$
 DECLARE
     bounded record;
 BEGIN
     FOR bounded IN
-        -- Only one constraint for each table: every statement prepares each of them.
+        -- Only one constraint for each table, because every statement prepares each constraint of its table.
         SELECT c.relname AS table_name, string_agg(format(CASE
                 WHEN name IN ('event_outbox.next_at', 'upkeep.begun_at') -- -infinity is their default
                     THEN '(%1$I = ''-infinity'' OR %1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'')'
                 WHEN column_name IN ('send_at', 'sent_at', 'send_time') -- callers choose these
                     THEN '%1$I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
-                -- The first moment of the year 1 is the zero time in Go: a row that is due then would look as if nothing were due.
+                -- In Go, the first moment of the year 1 is the zero time: if a row were due at this time, nothing would seem to be due.
                 WHEN type = 'timestamptz' THEN '%1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
                 WHEN name = 'subscribe_totals.day' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31''' -- of a send_time
                 WHEN type = 'date' THEN '%1$I BETWEEN ''1970-01-01'' AND ''9999-12-31'''
@@ -25,7 +25,7 @@ BEGIN
                     THEN 'cardinality(%1$I) BETWEEN 1 AND 10000 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('webhook_deliveries.tries', 'archived_messages.receipts') THEN 'octet_length(%1$I::text) <= 1048576 AND jsonb_typeof(%1$I) = ''array'''
                 WHEN name IN ('tasks.metadata', 'archived_tasks.metadata') THEN 'octet_length(%1$I::text) <= 4096' -- what submit accepts
-                -- The length of its text: 1e131071 takes ten bytes in jsonb and 131,072 as text.
+                -- The length as text: 1e131071 takes ten bytes in jsonb and 131,072 bytes as text.
                 WHEN type = 'jsonb' THEN 'octet_length(%1$I::text) <= 1048576'
                 WHEN type LIKE '\_%' THEN 'pg_column_size(%1$I) <= 1048576 AND array_position(%1$I, NULL) IS NULL'
                 WHEN name IN ('messages.data', 'archived_messages.data') THEN 'octet_length(%1$I) <= 131072'

@@ -103,8 +103,7 @@ func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordRea
 	close(r.done)
 }
 
-// foldedWord folds a stored word again: an earlier version may have stored it, whose fold kept more
-// characters.
+// foldedWord folds a stored word again: the fold of an earlier version may have kept more characters.
 func foldedWord(row pgx.CollectableRow) (string, error) {
 	word, err := pgx.RowTo[string](row)
 	return fold(word), err
