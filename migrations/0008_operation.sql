@@ -28,7 +28,7 @@ COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance: maintenance (partitio
 COMMENT ON COLUMN upkeep.place IS 'Where an interrupted archive run continues: {"table", "at", "key"}.';
 COMMENT ON COLUMN upkeep.seq IS 'The sequence number where the next scan of a stream continues; 0: at its beginning.';
 
--- The function sweep runs a bulk change in batches. Each batch is one transaction, which also stores the position that the batch reached. So
+-- The function sweep runs a bulk change in batches. Each batch is one transaction, which also stores the position that it reached. So
 -- a killed process neither repeats nor skips a task. A bulk change runs only while its operator is still allowed to make the change.
 CREATE TABLE bulk_changes (
     id          uuid PRIMARY KEY,

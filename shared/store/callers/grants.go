@@ -21,8 +21,8 @@ type Grants struct {
 	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
 }
 
-// over returns g, with the values of before instead of nil.
-func (g Grants) over(before Grants) Grants {
+// filledFrom returns g, with the values of before instead of nil.
+func (g Grants) filledFrom(before Grants) Grants {
 	for list, old := range map[*[]string][]string{
 		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
 	} {
@@ -48,14 +48,14 @@ func (g Grants) check() error {
 func (g Grants) equal(h Grants) bool {
 	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
 		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
-		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes) &&
-		orNone(g.MaxWaitingTasks) == orNone(h.MaxWaitingTasks) && orNone(g.BestPriority) == orNone(h.BestPriority)
+		orZero(g.MaxWaitingMessages) == orZero(h.MaxWaitingMessages) && orZero(g.MaxWaitingBytes) == orZero(h.MaxWaitingBytes) &&
+		orZero(g.MaxWaitingTasks) == orZero(h.MaxWaitingTasks) && orZero(g.BestPriority) == orZero(h.BestPriority)
 }
 
-// orNone returns the limit; 0 = none.
-func orNone(limit *int64) int64 {
-	if limit == nil {
+// orZero returns the value; 0 for nil.
+func orZero(value *int64) int64 {
+	if value == nil {
 		return 0
 	}
-	return *limit
+	return *value
 }

@@ -87,7 +87,7 @@ where id = $1 returning ` + callerColumns
 // operator made the caller (see StoredCaller.mustOwn).
 func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
-		grants = grants.over(c.Grants)
+		grants = grants.filledFrom(c.Grants)
 		if err := grants.check(); err != nil {
 			return c, err
 		}

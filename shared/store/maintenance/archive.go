@@ -153,14 +153,14 @@ func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after
 // position of the first step.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s ArchiveStep, after afterStep) error {
 	for {
-		old, last, read, err := st.readPage(ctx, a, s.position, s.Before)
+		old, last, n, err := st.readPage(ctx, a, s.position, s.Before)
 		if err != nil {
 			return err
 		}
-		if read > 0 {
+		if n > 0 {
 			s.position = last
 		}
-		s.Rows, s.Failed, s.more = len(old), nil, read == a.rows
+		s.Rows, s.Failed, s.more = len(old), nil, n == a.rows
 		if !dryRun && len(old) > 0 {
 			if s.Rows, s.Failed, err = st.archiveKeys(ctx, a, old, s.Before); err != nil {
 				return err
@@ -172,9 +172,9 @@ func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s 
 	}
 }
 
-// readPage reads a page of rows and returns the keys of the old ones. last is the position of the last row, and read is the
-// number of rows.
-func (st *Store) readPage(ctx context.Context, a archivable, from archivePosition, before time.Time) (old []string, last archivePosition, read int, err error) {
+// readPage reads a page of rows and returns the keys of the old rows. last is the position of the last row of the page, and n
+// is the number of rows of the page.
+func (st *Store) readPage(ctx context.Context, a archivable, from archivePosition, before time.Time) (old []string, last archivePosition, n int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
 		return nil, last, 0, err
