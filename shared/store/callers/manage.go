@@ -80,12 +80,13 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// Update changes the grants of a caller. The callers that this caller made lose what exceeds its new
-// grants: they are reduced, or revoked if no role is left or a list is used up (narrowedTo), and also
-// has them. The error is task.CodeNotFound if there is no such caller, task.CodeConflict if the caller
-// is revoked, or task.CodeForbidden if the operator may not grant so much or if another limited
-// operator made the caller (see StoredCaller.mustOwn).
-func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+// Update changes the grants of a caller. The callers that this caller made lose what exceeds the new
+// grants. If a caller would lose all roles, or all of a list that means all when it is empty, it is
+// revoked. dependents has the callers that were reduced or revoked. The error is task.CodeNotFound if
+// there is no such caller, task.CodeConflict if the caller is revoked, or task.CodeForbidden if the
+// operator may not grant so much or if another limited operator made the caller (see
+// StoredCaller.mustOwn).
+func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		grants = grants.filledFrom(c.Grants)
 		if err := grants.check(); err != nil {
@@ -107,11 +108,11 @@ func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.O
 		}
 		after, err := updateCaller(ctx, tx, id, grants)
 		if err == nil {
-			also, err = narrowMade(ctx, tx, after, by)
+			dependents, err = narrowMade(ctx, tx, after, by)
 		}
 		return after, err
 	})
-	return c, also, err
+	return c, dependents, err
 }
 
 func updateCaller(ctx context.Context, tx pgx.Tx, id int64, grants Grants) (StoredCaller, error) {
@@ -233,10 +234,10 @@ func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Ope
 	})
 }
 
-// Revoke revokes a caller permanently, and the callers that this caller made. also has those that were
-// not revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if there
-// is no such caller, or if the operator does not manage the caller.
-func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, also []StoredCaller, err error) {
+// Revoke revokes a caller permanently, and the callers that this caller made. dependents has those that
+// were not revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if
+// there is no such caller, or if the operator does not manage the caller.
+func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
 		if err != nil || before.RevokedAt != nil {
@@ -244,14 +245,14 @@ func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c Sto
 			return store.AuditEntry{}, err
 		}
 		if c, err = revokeCaller(ctx, tx, id); err == nil {
-			also, err = changeMade(ctx, tx, id, by, func(made StoredCaller) (StoredCaller, string, error) {
+			dependents, err = changeMade(ctx, tx, id, by, func(made StoredCaller) (StoredCaller, string, error) {
 				after, err := revokeCaller(ctx, tx, made.ID)
 				return after, "caller.revoke", err
 			})
 		}
 		return store.AuditEntry{Action: "caller.revoke", Subject: c.subject(), Before: before.json(), After: c.json()}, err
 	})
-	return c, also, store.Wrap("revoke caller", err)
+	return c, dependents, store.Wrap("revoke caller", err)
 }
 
 // ByID returns a caller, revoked or not; task.CodeNotFound if there is none.

@@ -78,7 +78,7 @@ func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveS
 	}
 }
 
-// afterStep is called after each step. A run ends when it returns true.
+// afterStep is called after each step. If it returns true, the run ends.
 type afterStep func(ArchiveStep) (stop bool)
 
 // runArchive drops old logs and archives the tables, beginning at a position.
@@ -190,8 +190,8 @@ func (st *Store) readPage(ctx context.Context, a archivable, from archivePositio
 	return old, last, int(tag.RowsAffected()), err
 }
 
-// archiveKeys archives the rows with these keys, all at once, or one by one if one row may have made that fail. It leaves
-// out locked rows.
+// archiveKeys archives the rows with these keys in one statement. If the statement fails, perhaps because of a single row,
+// archiveKeys archives the rows one by one. It leaves out locked rows.
 func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, failed []UnarchivedRow, err error) {
 	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
 	if !mayBeOneRow(ctx, err) {

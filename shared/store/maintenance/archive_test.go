@@ -109,7 +109,7 @@ func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the response to their COMMIT had been lost
 		require.Equal(t, task.Succeeded, out.State)
 		require.True(t, out.Archived)
-		require.False(t, out.Replayed, "it is the first call itself")
+		require.False(t, out.Replayed, "this is the first call, tried again")
 	}
 	require.Equal(t, "0 0 0 2", taskCounts(t, db), "the retry made no second task")
 }

@@ -13,7 +13,7 @@ type Retention struct {
 	LogDays  int // of logs and other rows that are deleted
 }
 
-// countTime limits the count of one part of a day; after that a smaller part is tried.
+// countTime limits the count of one part of a day. If a count takes longer, a smaller part is tried.
 const countTime = 2 * time.Second
 
 // Store closes days, archives and deletes old rows, and encrypts secrets again.

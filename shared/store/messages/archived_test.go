@@ -65,7 +65,7 @@ func TestArchivedMessage(t *testing.T) {
 		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
 			accepted(1, "k", func(r *messages.Submission) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
-		require.Zero(t, db.Count(t, `select count(*) from message_live where id = $1`, m.ID), "it is not sent again")
+		require.Zero(t, db.Count(t, `select count(*) from message_live where id = $1`, m.ID), "the message is not sent again")
 	})
 	t.Run("is still acknowledged to its sender", func(t *testing.T) {
 		var acks []string
@@ -113,7 +113,7 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	}
 	require.Equal(t, 2, archiveMessages(t, db))
 	again, err := db.Messages.Abandon(t.Context(), m.ID, storetest.Tester)
-	require.NoError(t, err, "it is abandoned already")
+	require.NoError(t, err, "the message is abandoned already")
 	require.Equal(t, "abandoned", again.State())
 	_, err = db.Messages.Redrive(t.Context(), m.ID, storetest.Tester)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))

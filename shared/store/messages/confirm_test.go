@@ -87,10 +87,10 @@ func TestMessageThatWasNeverSentIsNotConfirmed(t *testing.T) {
 	unsent := storetest.Message("unsent")
 	db.MustSave(t, unsent)
 	_, err := db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "its first send may be in progress")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the first send may be in progress")
 	_, err = db.Messages.Abandon(t.Context(), unsent.ID, storetest.Tester)
 	require.NoError(t, err)
 	_, err = db.Messages.Confirm(t.Context(), unsent.ID, byOperator)
-	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "it was never sent")
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the message was never sent")
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, unsent.ID.String())))
 }

@@ -166,7 +166,7 @@ func scanPeer(row pgx.CollectableRow) (p Peer, err error) {
 	return p, err
 }
 
-// scan reads a row with the columns for first and then those of readCursor.
+// scan reads the first columns of a row into first, and the columns of readCursor after them into c.
 func (c *ReadCursor) scan(row pgx.Row, first ...any) error {
 	var upTo *task.ID // null if the reader has no cursor yet
 	var readAt *time.Time

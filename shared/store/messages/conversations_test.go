@@ -57,7 +57,7 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 		require.Equal(t, want, paged)
 	}
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
-	require.False(t, page.More, "it ends at the limit")
+	require.False(t, page.More, "the page has all messages, exactly as many as the limit")
 	require.Equal(t, []string{"sending", "sent"}, store.Column(page.Messages[:2], func(m messages.Detail) string { return m.State() }))
 	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "the same as ByID returns")
 	require.Empty(t, db.MustConverse(t, "bob", "cid", task.ID{}, 2))

@@ -30,8 +30,8 @@ func stuckKeys(t *testing.T, db *storetest.DB, status msg.Status, olderThan time
 	return keys
 }
 
-// saveStuck saves messages that have no sends left. Those whose key begins with r were refused, the others
-// were sent and not confirmed.
+// saveStuck saves messages that have no sends left. Messages whose key begins with r were refused. The others were
+// sent, but not confirmed.
 func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 	t.Helper()
 	for _, key := range keys {

@@ -103,7 +103,7 @@ func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	db := storetest.OpenKeeping(t, url, 90, 0)
 	failed := db.SettledBooking(t, 1, task.SentFailed)
 	release := storetest.HoldLock(t, url, `select from task_done where id = $1 for update`, failed.TaskID)
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its task is locked, so neither is archived")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the task is locked, so neither the task nor the message is archived")
 	release()
 	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
 }

@@ -1,6 +1,6 @@
 // Package subscribe stores subscribe messages. A message is identified by business, type of template and receiver. It
-// has one row, and one task (package tasks) for each time it is sent. TaskHooks updates the row in the transaction that
-// changes its task. An archived message is restored to the main table when it is sent again.
+// has one row, and one task (package tasks) for each send. TaskHooks updates the row in the transaction that changes the
+// task. An archived message is restored to the main table when it is sent again.
 //
 // template_pauses counts consecutive errors by template and caller. The third error pauses the template for that caller.
 // provider_tokens has the access tokens that all instances share. An advisory lock allows one instance at a time to fetch

@@ -25,12 +25,12 @@ type Log struct {
 	Data           json.RawMessage
 	Page           string
 	Status         task.SendStatus
-	SendTime       time.Time // when it was submitted, or when its status last changed
+	SendTime       time.Time // when the message was submitted, or when Status last changed
 	RetryCount     int
 	ErrorCode      string
 	ErrorMessage   string
 	CallerID       int64
-	TaskID         task.ID // its newest send
+	TaskID         task.ID // the task of the newest send
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
 	Archived       bool // the row is in the archive table
@@ -132,7 +132,7 @@ order by g.send_time desc, g.id desc limit $3`
 
 // LogCursor is the last row of a page of FailedLogs; zero is before the first page.
 type LogCursor struct {
-	At time.Time // its SendTime
+	At time.Time // the SendTime of the row
 	ID int64
 }
 
@@ -267,7 +267,7 @@ const sendsBefore = `where s.log_id = $1 and (s.created_at, s.task_id) < ($2, $3
 
 // SendCursor is the last send of a page of History; zero is before the first page.
 type SendCursor struct {
-	At     time.Time // its CreatedAt
+	At     time.Time // the CreatedAt of the send
 	TaskID task.ID
 }
 

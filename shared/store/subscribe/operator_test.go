@@ -20,7 +20,7 @@ func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 
 	_, err := db.Tasks.RetryFailed(t.Context(), first.TaskID, by)
-	require.Equal(t, task.CodeConflict, task.CodeOf(err), "its message has a newer send")
+	require.Equal(t, task.CodeConflict, task.CodeOf(err), "the message has a newer send")
 	require.ErrorContains(t, err, "newer")
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 

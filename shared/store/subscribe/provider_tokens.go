@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// ProviderToken is an access token that all instances share. Formatting, logging or encoding it does not reveal its
-// value.
+// ProviderToken is an access token that all instances share. Formatting, logging or encoding a ProviderToken does not
+// reveal Value.
 type ProviderToken struct {
 	Value string
 	Left  time.Duration // for how long the token was still valid when it was read; 0 or less = expired

@@ -172,7 +172,7 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	require.Equal(t, task.Processing, first.State)
 	require.Positive(t, first.ClaimID)
 	require.WithinDuration(t, time.Now().Add(time.Minute), first.LeaseUntil, 10*time.Second)
-	require.True(t, record().Skipped, "it is being sent")
+	require.True(t, record().Skipped, "the message is being sent")
 	db.Exec(t, `update task_live set due_at = now()`)
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 		return db.Subscribe.Resend(t.Context(), first.ID, resending(), force, by)
 	}
 	_, err := resend(true)
-	require.Equal(t, task.CodeConflict, task.CodeOf(err), "it is being sent")
+	require.Equal(t, task.CodeConflict, task.CodeOf(err), "the message is being sent")
 	db.Exec(t, `update subscribe_message_sends set lang = 'zh_TW', miniprogram_state = 'trial'`)
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	out, err := resend(false)

@@ -86,7 +86,7 @@ func (st *Store) Templates(ctx context.Context, after TemplateCursor, limit int)
 	return page, more, store.Wrap("subscribe templates", err)
 }
 
-// resumeTemplateSQL returns the pauses that it deletes as JSON, for the audit entry.
+// resumeTemplateSQL deletes pauses, and returns them as JSON for the audit entry.
 const resumeTemplateSQL = `
 with p as (
     delete from template_pauses where template_id = $1 and ($2::bigint is null or caller_id = $2) and paused_at is not null returning *

@@ -267,7 +267,7 @@ type EndpointChange struct {
 	ID            task.ID
 	URL           string
 	Before, After msg.EndpointHealth
-	Error         string // of the last try; "" if it succeeded
+	Error         string // of the last try; "" = the try succeeded
 }
 
 // Settled is the result of SettleDeliveries.

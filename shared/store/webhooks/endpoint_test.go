@@ -191,7 +191,7 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	db.Exec(t, age)
 
 	release := storetest.HoldLock(t, url, `select from webhook_deliveries for update`)
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "its last delivery is locked")
+	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the last delivery of the event is locked")
 	release()
 	db.Exec(t, `delete from webhook_deliveries`)
 	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // as while it is recorded again

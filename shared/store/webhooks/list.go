@@ -20,7 +20,7 @@ type Delivery struct {
 	EndpointID task.ID
 	URL        string
 	State      string // pending, delivered, failed
-	Tried      int32  // how often it was tried
+	Tried      int32  // number of tries
 	NextAt     *time.Time
 	CreatedAt  time.Time
 	FinishedAt *time.Time

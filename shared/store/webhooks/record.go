@@ -19,11 +19,11 @@ type RecordedEvent struct {
 	Payload string  // the body of each POST
 }
 
-// receiversSQL returns the receivers of each event: enabled endpoints that want the kind of event. For a task, or an
-// endpoint that was disabled, they are the endpoints of its caller; for an alert, those of all admins without queues,
-// the built-in admin included. A revoked caller receives nothing. Each event whose subject exists has at least one row.
-// The caller of a deleted endpoint is that of its deliveries. The row of an alert is not read, because a cleared alert
-// may be deleted before its events are recorded.
+// receiversSQL returns the receivers of each event: enabled endpoints that want the kind of event. If the subject is a
+// task or a disabled endpoint, they are endpoints of the caller of the subject. If the subject is an alert, they are
+// endpoints of all admins without queues, the built-in admin included. A revoked caller receives nothing. Each event
+// whose subject exists has at least one row. The caller of a deleted endpoint is found in the deliveries to the endpoint.
+// The row of an alert is not read, because a cleared alert may be deleted before its events are recorded.
 const receiversSQL = `
 select t.n, owner.caller_id, case when not owner.revoked then owner.callback_url end, e.id, e.url
 from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
