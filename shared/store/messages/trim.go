@@ -16,7 +16,7 @@ import (
 // Trim is where and why to trim the streams.
 type Trim struct {
 	From    uint64   // the sequence number at which the trim of the stream of messages begins; 0 = at its beginning
-	Refused []string // the streams that are paused, or were within the last 5 minutes
+	Refused []string // the streams that accepted nothing when they were last tried (recentlyPaused)
 }
 
 const (
@@ -27,7 +27,8 @@ const (
 	TrimIntervalInAlert = time.Minute
 )
 
-// recentlyPaused selects the streams that are paused, or whose last pause ended at most 5 minutes ago.
+// recentlyPaused selects the streams that are paused, or whose pause ended at most 5 minutes ago and that have accepted
+// nothing since.
 const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
 
 const openStreamAlert = `from alerts where cleared_at is null and kind = '` + string(task.AlertStreamFull) + `'`
@@ -64,8 +65,7 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 )
 
 // BeginTrim reports whether this instance must trim the streams now (due). Among all instances, a trim is due every
-// five minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing and for 5
-// minutes after.
+// five minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing.
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimIntervalInAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
