@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedMessage returns a message that is in the stream of accepted messages and not saved yet, even if TWO_PHASE_ENABLED is
-// now false. While NATS is unavailable the error is server_busy, because the message may exist.
+// acceptedMessage returns a message from the stream of accepted messages, even if TWO_PHASE_ENABLED is now false. It is for a
+// message that is not saved yet. The error is server_busy while NATS is unavailable, because the message may exist.
 func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	if h.env.Bus() == nil {
 		return api.MessageResponse{}, messageNotFound()

@@ -26,8 +26,9 @@ func (r *receivedRequest) Validate() []task.Field {
 	return bad
 }
 
-// confirm records that a receiver has the message. It may be repeated. For a caller that is not a receiver the error is
-// not_found. Such a call locks no row and takes as long as for an unknown id, so it does not reveal that the message exists.
+// confirm records that a receiver has the message. A confirmation may be repeated. The error is not_found if the caller is not a
+// receiver of the message. Such a call locks no row and takes as long as a call with an unknown id. So the response does not
+// reveal that the message exists.
 func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
 	id, err := c.ID(resourceName)
 	if err != nil {
@@ -61,10 +62,10 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	return nil, nil
 }
 
-// notFoundOrBusy returns the error for a message that is not in the database. With TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may
-// call before its message is saved: then the error is server_busy, and its text ends with retry, which says what to do. The error
-// is not_found if visible returns false for the accepted message. It is also not_found if another message is saved under the same
-// id, because the accepted message will be rejected.
+// notFoundOrBusy returns the error for a message that is not in the database, or that the caller may not use. With
+// TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may get a message before the message is saved, and call then. The error of such a call
+// is server_busy, and the error's text ends with retry, which says what to do. The error is not_found if visible returns false for
+// the accepted message, or if a message to another address is saved under the same id: then the accepted message will be rejected.
 func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string, visible func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return messageNotFound()

@@ -87,13 +87,13 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	requireLikeUnknown("another's user", confirmMessage(points, ids["a user"], `{}`))
 	requireLikeUnknown("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
 	requireLikeUnknown("never sent", confirmMessage(points, ids["a subject of no stream, sends exhausted"], `{}`))
-	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "it will be sent again, and its receiver can then confirm it")
+	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "the message will be sent again, and then its receiver can confirm it")
 	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).Status)
 	require.Equal(t, before, admin.QueryText(confirmedRows), "nothing changed")
 
 	for range 2 {
 		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).Status)
-		require.Equal(t, "sent", admin.Get(cluster.MessagesPath+"/"+ids["a subject"]).Data("state"), "a caller counts as one receipt")
+		require.Equal(t, "sent", admin.Get(cluster.MessagesPath+"/"+ids["a subject"]).Data("state"), "a repeat by the same caller adds no receipt")
 	}
 	require.Equal(t, 204, confirmMessage(admin.NewMessageReceiver("stock", "*.orders.paid"), ids["a subject"], `{}`).Status)
 	require.Equal(t, 204, confirmMessage(points, ids["a subject, confirm false"], `{}`).Status)

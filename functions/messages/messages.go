@@ -1,12 +1,13 @@
-// Package messages is the reliable message service. A caller submits a message, which is sent until its receiver confirms it, and
-// reads its state:
+// Package messages is the reliable message service. A caller submits a message, and reads the state of the message. The message is
+// sent until its receiver confirms it:
 //
 //	POST /api/v1/messages
 //	GET  /api/v1/messages/{id}
 //	GET  /api/v1/messages/by-key/{client_msg_id}
 //	POST /api/v1/messages/{id}/received
 //
-// It lists the messages between two users with each user's read cursor, lists who wrote to a user, and moves read cursors:
+// The service lists the messages between two users with each user's read cursor, lists who wrote to a user, returns the data of
+// messages for the console (reveal), and moves read cursors:
 //
 //	GET  /api/v1/messages?between=ann,bob
 //	GET  /api/v1/messages/peers

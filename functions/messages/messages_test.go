@@ -194,7 +194,7 @@ func TestViewersReadMessagesAndEachRevealIsAudited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, cid, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "submitter"), s.NewCaller("eyes", "viewer")
-	limited := s.NewCaller("limited", "viewer") // to a queue; a message has none
+	limited := s.NewCaller("limited", "viewer") // to one queue; messages have no queue
 	s.Exec(`update callers set queues = '{promo}' where name = 'limited'`)
 	id := ann.SendText("bob", "hello")
 	for path, status := range map[string]int{"/" + id: 404, "?between=ann,bob": 403, "/peers?user=bob": 403, "/stuck?kind=sent": 403} {

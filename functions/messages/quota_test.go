@@ -23,7 +23,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, refused.Status, refused.Text)
 	require.Equal(t, "quota_exceeded", refused.Body["error"])
 	require.Equal(t, "5", refused.Header.Get("Retry-After"))
-	require.Empty(t, refused.Fields(), "it concerns every message of the caller")
+	require.Empty(t, refused.Fields(), "the quota is for all messages of the caller")
 	require.Contains(t, refused.Body["message"], "this caller has 5 messages with 15 bytes waiting")
 	again := cluster.SendTo(greedy, 4, "msg.orders.paid", "x")
 	require.Equal(t, []any{200, "true"}, []any{again.Status, again.Header.Get("Idempotency-Replayed")}, "a repeat is not refused")
@@ -56,7 +56,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	cluster.Eventually(t, func() bool { return cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status == 200 }, "there is room again")
 }
 
-// One sender floods an inbox. The messages of other senders stay in it, and they can send more.
+// One sender floods an inbox. The messages of other senders stay in the inbox, and other senders can send more.
 func TestFloodedInboxKeepsMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
@@ -70,7 +70,7 @@ func TestFloodedInboxKeepsMessagesOfOthers(t *testing.T) {
 		r := cluster.SendTo(greedy, n, "user:vic", "x")
 		if r.Status == 429 {
 			require.Equal(t, []any{"quota_exceeded", "60"}, []any{r.Body["error"], r.Header.Get("Retry-After")})
-			require.Equal(t, []string{"to"}, r.Fields(), "it concerns messages to this user alone")
+			require.Equal(t, []string{"to"}, r.Fields(), "the quota is for messages to this user alone")
 			refused++
 		}
 	}

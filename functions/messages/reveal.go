@@ -23,12 +23,13 @@ func (r *revealRequest) Validate() []task.Field {
 	return bad
 }
 
-// reveal returns the data of messages for the console, which hides data by default. Each reveal is recorded before the response.
+// reveal returns the data of messages for the console, which hides data by default. Before the response, reveal records each
+// message as revealed to the caller, at most once an hour.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (any, error) {
 	if err := c.Reserve(ctx, len(req.IDs)*message.MaxData); err != nil {
 		return nil, err
 	}
-	isMember := func(m messages.Detail) bool { // of the message's conversation
+	isMember := func(m messages.Detail) bool { // whether the caller is a member of the message's conversation
 		return m.Kind == message.User && (m.From == c.Caller.Name || m.Destination == c.Caller.Name)
 	}
 	revealed := api.MessageRevealResponse{Items: []api.RevealedMessage{}}

@@ -134,7 +134,8 @@ func (h *handlers) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuc
 	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.AbandonStuck)
 }
 
-// changeStuck counts the stuck messages that the request selects, and changes them, unless the request is a dry run.
+// changeStuck counts the stuck messages that the request selects. Then it changes at most Limit of them, unless the request is a
+// dry run.
 func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageBulkRequest,
 	change func(context.Context, messages.StuckFilter, int, store.Operator) (int, error)) (any, error) {
 	filter := messages.StuckFilter{OlderThan: time.Duration(req.OlderThanSeconds) * time.Second}

@@ -15,7 +15,7 @@ import (
 // batch saves the events in their order. An event that is not an accepted message becomes a dead
 // letter, and the others are saved.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
-	rows := make([]*messages.Submission, 0, len(events))
+	accepted := make([]*messages.Submission, 0, len(events))
 	for i := range events {
 		e := &events[i]
 		m, err := e.Message()
@@ -27,26 +27,26 @@ func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Even
 			}
 			continue
 		}
-		rows = append(rows, m)
+		accepted = append(accepted, m)
 	}
-	return s.save(ctx, c, rows)
+	return s.save(ctx, c, accepted)
 }
 
-// save commits the rows and wakes the functions that send them.
-func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submission) error {
-	if len(rows) == 0 {
+// save commits the messages and wakes the functions that send them.
+func (s *saver) save(ctx context.Context, c *fn.Call, accepted []*messages.Submission) error {
+	if len(accepted) == 0 {
 		return nil
 	}
 	metrics := s.env.Metrics().TwoPhase
-	savings, err := s.messages.SaveAccepted(ctx, rows)
+	savings, err := s.messages.SaveAccepted(ctx, accepted)
 	if err != nil {
 		metrics.SaveFail.Inc()
 		return err
 	}
-	s.schedulePurge(rows)
+	s.schedulePurge(accepted)
 	counts := map[messages.Saving]int{}
 	var relay, deliver bool
-	for i, m := range rows {
+	for i, m := range accepted {
 		counts[savings[i]]++
 		switch savings[i] {
 		case messages.SavedNow:
@@ -58,7 +58,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*messages.Submissio
 			metrics.SaveFail.Inc()
 			continue
 		}
-		// For a repeat too: the process that saved the message may have died before it woke the functions.
+		// A repeat wakes the functions too: the process that saved the message may have died before it did so.
 		deliver = deliver || m.To.Kind == message.URL
 		relay = relay || m.To.Kind != message.URL
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// drainInterval is how often Drain counts.
+// drainInterval is the time between two counts of Drain.
 const drainInterval = 200 * time.Millisecond
 
-// Drain is the command drain. It returns once every message in the stream of accepted messages is
-// saved or a dead letter. While new messages are accepted, it may never return.
+// Drain is the command drain. It returns once every message in the stream of accepted messages is saved,
+// rejected or a dead letter. It may never return while new messages are accepted.
 func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	var after uint64
 	for printed := math.MaxInt; ; {
@@ -38,9 +38,9 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	}
 }
 
-// countUnsaved counts the messages after a sequence number that are neither saved nor a dead letter. Up to
-// the sequence number savedTo there are none. It does not use accepted_checked, which every function can
-// write.
+// countUnsaved counts the messages after a sequence number that are not saved, rejected or a dead letter. Up
+// to the sequence number savedTo there are no such messages. countUnsaved does not use the table
+// accepted_checked, because every function can write it.
 func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedTo uint64, err error) {
 	state, err := env.Bus().AcceptState(ctx)
 	if err != nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-const purgeRows = 500
+const purgeRows = 500 // messages that are removed at a time
 
-// shortWindow is the deduplication window once the stream is half full. Accepting new messages is
-// more important, and the primary key of the messages detects repeats too.
+// shortWindow limits the deduplication window while the stream is at least half full. Room for new messages
+// is more important than the window, because the primary key of the messages detects repeats too.
 const shortWindow = 15 * time.Minute
 
+// dedupeWindow returns the deduplication window, which is 0 while the stream is at least 90% full.
 func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	window := s.env.Config.TwoPhase.DedupeWindow
 	switch used := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
@@ -28,14 +29,14 @@ func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	}
 }
 
-// purgeParts is how many times the stream is purged while messages of its whole size are saved.
+// purgeParts is how many times the stream is purged while as many bytes are saved as the stream can hold.
 const purgeParts = 16
 
 // schedulePurge wakes this function each time this process has saved 1/purgeParts of the stream's
 // size. The ticks alone are too far apart for a stream that fills within a minute.
-func (s *saver) schedulePurge(rows []*messages.Submission) {
+func (s *saver) schedulePurge(accepted []*messages.Submission) {
 	var bytes int64
-	for _, m := range rows {
+	for _, m := range accepted {
 		bytes += int64(len(m.Data)) + messages.StreamOverhead
 	}
 	if s.acceptedBytes.Add(bytes) >= s.env.Config.Bus.Sizes()[messages.StreamAccepted]/purgeParts {
@@ -44,8 +45,8 @@ func (s *saver) schedulePurge(rows []*messages.Submission) {
 	}
 }
 
-// purge removes from the stream the messages that were saved before the window. Then it deletes the old rows
-// of accepted_messages whose message the stream does not have.
+// purge removes from the stream the messages that were saved before the window, and then their rows of
+// accepted_messages. At the end it deletes the old rows whose message the stream does not have.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
 		saved, err := s.messages.PurgeCandidates(ctx, window, purgeRows)
@@ -68,9 +69,9 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	}
 }
 
-// removeUnusable removes entries of the stream that are older than the window and can never be saved:
-// events that are not messages, which are dead letters, and entries that are not events. upTo is the sequence
-// number up to which the consumers have acknowledged everything.
+// removeUnusable removes entries of the stream that are older than the window and can never be saved. These
+// are events that are not messages, which are dead letters, and entries that are not events. upTo is the
+// sequence number up to which the consumers have acknowledged everything.
 func (s *saver) removeUnusable(ctx context.Context, upTo uint64, window time.Duration) error {
 	oldest, err := s.env.Bus().OldestAccepted(ctx, upTo, window, purgeRows)
 	if err != nil {

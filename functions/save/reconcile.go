@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	idleTime = 30 * time.Second // time without an acknowledgement after which all older messages are checked
+	idleTime = 30 * time.Second // see reconcile
 	scanSize = 10_000           // sequence numbers of the stream that are compared with the database at a time
-	saveRows = 500
+	saveRows = 500              // messages that are saved at a time
 )
 
 // reconcile saves messages that the consumers have acknowledged and that are not in the database. If
-// nothing was acknowledged for idleTime, it also checks all messages that are older than idleTime.
+// nothing was acknowledged for idleTime, it also saves missing messages that are older than idleTime and not
+// acknowledged. Then it removes from the stream what was saved long ago or can never be saved.
 func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	state, err := s.env.Bus().AcceptState(ctx)
 	if err != nil {
@@ -39,7 +40,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		}
 	}
 	after := checked.Seq
-	if after > state.LastSeq { // only a compromised function can have written this
+	if after > state.LastSeq { // only a compromised function can have written this number
 		after = 0
 	}
 	err = eachUnsaved(ctx, s.env, after, upTo, state, func(unsaved []bus.AcceptedMessage, last uint64) error {
@@ -53,7 +54,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 }
 
 // eachUnsaved scans the sequence numbers of the stream from after (exclusive) to upTo (inclusive) in
-// parts, oldest first. For each part it calls each with the messages that are neither saved nor a dead
+// parts, oldest first. For each part it calls each with the messages that are not saved, rejected or a dead
 // letter, and with the last sequence number of the part.
 func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(unsaved []bus.AcceptedMessage, last uint64) error) error {
 	for first := max(after+1, state.FirstSeq); first <= upTo; first += scanSize {
@@ -88,7 +89,7 @@ func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.Accepted
 	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(dead, m.Event.ID()) }), err
 }
 
-// saveMissing saves messages that were acknowledged and are not saved. Only a defect can cause that.
+// saveMissing saves messages that should have been saved before. Only a defect can cause that.
 func (s *saver) saveMissing(ctx context.Context, c *fn.Call, unsaved []bus.AcceptedMessage) error {
 	if len(unsaved) > 0 {
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(unsaved))

@@ -8,10 +8,11 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-const maxSenders = 10_000 // in memory
+const maxSenders = 10_000 // in memory; when there are more, all are forgotten
 
-// reorderCounter counts messages that this process saves out of the stream's order: within a shard,
-// and within the messages of one sender, where the order is guaranteed and the count must stay 0.
+// reorderCounter counts messages that this process saves out of the stream's order, by two measures: within
+// a shard, and within the messages of one sender. The order of a sender's messages is guaranteed, so their
+// count must stay 0.
 type reorderCounter struct {
 	mu      sync.Mutex
 	shards  map[int]int64    // by shard: the highest sequence number saved

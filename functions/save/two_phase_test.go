@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// lateAcks waits for n late acknowledgements in the sender's inbox, by message id.
+// lateAcks waits for n late acknowledgements in the sender's inbox, and returns them by message id.
 func lateAcks(w *cluster.Cluster, n int) map[string]api.LateAck {
 	w.T.Helper()
 	acks := map[string]api.LateAck{}
@@ -70,10 +70,10 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.Contains(t, drain.Output(), "1 accepted messages could not be saved")
 
 	// The first check of a stream deletes the rows that are older than the stream, because they belong to an earlier
-	// stream. So the test waits for it before it makes the rows older.
+	// stream. So the test waits for this check before it makes the rows older.
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_checked`) == 1 })
 	w.Admin.Exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "the safety tick purges them")
+	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "the safety tick purges the rows")
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+bad.ServerMsgID).Status)
 	again := w.Accept("c-1", `"one"`)
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
@@ -196,7 +196,7 @@ func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 
 	w.StartTrigger(w.Client.BaseURL)
 	n := 0
-	cluster.Eventually(t, func() bool { n++; return ack(fmt.Sprint("again-", n)) == "accepted" }, "it has room again")
+	cluster.Eventually(t, func() bool { n++; return ack(fmt.Sprint("again-", n)) == "accepted" }, "the stream has room again")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where event_id = 'strange'`))
 }
 
@@ -308,7 +308,7 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	large := strings.Repeat("x", 60_000)
 	n := 0
 	for status := 202; status == 202; n++ { // nothing saves them yet, so the stream fills
-		// A message is saved under m-<n>, so the one that is accepted under it next will be rejected.
+		// A message is saved under the key m-<n>. The large message is then accepted under the same key, and will be rejected.
 		require.Equal(t, 200, cluster.SendTo(greedy, n, "user:bob", "x").Status)
 		status = greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n, large)).Status
 	}
@@ -319,7 +319,7 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 		cluster.Eventually(t, func() bool { return modest.Post(cluster.MessagesPath, fmt.Sprintf(accept, m, "x")).Status == 202 })
 		require.Equal(t, 200, cluster.SendTo(greedy, n+m, "user:bob", "x").Status)
 		if r := greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n+m, large)); r.Status == 429 {
-			break // it has more than its share
+			break // greedy has used its share of the stream
 		}
 	}
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))

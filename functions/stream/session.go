@@ -17,14 +17,14 @@ import (
 
 const sendCopies = 2 // of the data of an event in memory: the data, and the text or frame that is sent
 
-// writer writes the events of one stream, as server-sent events or WebSocket frames.
+// writer writes the events of one event stream, as server-sent events or WebSocket frames.
 type writer interface {
 	Send(id, event string, data []byte) error
 	Mark(id string) error      // sends a position from which to resume, without an event
 	Comment(text string) error // for people
 }
 
-// session is one open stream.
+// session is one open event stream.
 type session struct {
 	call     *fn.Call
 	out      writer
@@ -98,8 +98,8 @@ func (s *session) mark() error {
 	return s.out.Mark(strconv.FormatUint(s.follower.After(), 10))
 }
 
-// encodeEvent returns the name and the data of an event: the whole event, but of an acknowledgement only the
-// data, because the user sent the message.
+// encodeEvent returns the name and the data of an event. The data is the whole CloudEvent. For an
+// acknowledgement it is only the data of the CloudEvent, because the user has sent the message itself.
 func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		if !json.Valid(m.Event.Data()) {

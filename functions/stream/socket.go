@@ -27,7 +27,7 @@ func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *
 	return serve(ctx, c, socketWriter{socket}, f)
 }
 
-// submit submits the message of one frame. The sender is user unless the frame names another.
+// submit submits the message of one frame. The sender is user, unless the frame has another sender.
 func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, error) {
 	var req intake.Request
 	bad := decode.Object(c.Body, &req)

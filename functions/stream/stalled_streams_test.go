@@ -73,7 +73,7 @@ func openStalled(s *cluster.Client, path string, socket bool) net.Conn {
 // memoryUsed matches the metric of the bytes that all calls have reserved.
 var memoryUsed = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes (\S+)`)
 
-// The memory of events that clients do not read counts against the share of their caller, here 512 KiB.
+// Events that clients do not read use memory of their caller's share, here 512 KiB.
 func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	t.Parallel()
 	broker, url := cluster.NewNATS(t), sandbox.NewDatabase(t)

@@ -158,12 +158,12 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 	}
 }
 
-// A client that reconnects after an overflow of its inbox gets an event which says that messages
-// may be missing, and how to find them.
+// A client that reconnects after an overflow of its inbox gets an event. The event says that messages may be
+// missing, and how to find these messages.
 func TestStreamReportsAGap(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // the trigger, which creates the stream, needs it too
+	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // also for the trigger, which creates the stream
 	o.StartAll()
 	s := o.Admin
 	first := o.Save("user:bob")
@@ -193,7 +193,7 @@ func TestStreamReportsAGap(t *testing.T) {
 	require.Equal(t, []string{"gap", gap.ID}, []string{fresh.Kind, fresh.ID}, "a client that reads from the beginning gets the gap too")
 }
 
-// getWithoutCredentials returns the status of a GET of a URL.
+// getWithoutCredentials sends a GET without credentials, and returns the status.
 func getWithoutCredentials(t *testing.T, address string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
@@ -204,7 +204,7 @@ func getWithoutCredentials(t *testing.T, address string) int {
 	return res.StatusCode
 }
 
-// An expired token is refused. The test encrypts tokens of its own with the key of the server, to set their time.
+// An expired token is refused. To choose when a token expires, the test encrypts tokens with the key of the server.
 func TestStreamTokenExpires(t *testing.T) {
 	t.Parallel()
 	s, _ := cluster.OwnServer.ServeWithNATS(t)

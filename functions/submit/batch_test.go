@@ -26,7 +26,7 @@ func longestSubmit(n int) string {
 
 func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // another process, built without the race detector: with it, reading megabytes is slow
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // another process, built without the race detector, which makes reading megabytes slow
 	s.Exec(`insert into sms_templates (template_name, template_content) values (repeat('😀', 100), 'hi {{name}}')`)
 	items := make([]string, 1000)
 	for i := range items {
@@ -40,7 +40,7 @@ func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	require.Equal(t, 1000, s.Count(`select count(*) from tasks`))
 }
 
-// A batch of tasks and a batch of reports refuse a bad item and process the other items.
+// In a batch of tasks, and in a batch of reports, a bad item does not affect the other items.
 func TestBadBatchItemFailsAlone(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

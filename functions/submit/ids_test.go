@@ -28,7 +28,7 @@ func TestIDsAreStrings(t *testing.T) {
 	seen := s.Get("/api/v1/admin/tasks/" + sent.Data("task_id").(string))
 	require.Equal(t, claimed["claim_id"], seen.Data("task").(map[string]any)["claim_id"])
 	require.Equal(t, "0", seen.Data("task").(map[string]any)["caller_id"])
-	for _, form := range []string{"%q", "%s"} { // as it was returned, and as a number
+	for _, form := range []string{"%q", "%s"} { // the claim_id as it was returned, and as a number
 		reported := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","claim_id":`+form+`,"status":2}`, claimed["task_id"], claimed["claim_id"]))
 		require.Equal(t, 200, reported.Status, reported.Text)
 	}

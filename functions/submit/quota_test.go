@@ -52,7 +52,7 @@ func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "the limit of the settings")
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, s.Do("PUT", at, `{"max_waiting_tasks":-1,"best_priority":6}`).Fields())
 
-	// All of its tasks: the other process may have accepted some before its first count.
+	// All tasks of greedy are cancelled, because the second process may have accepted some before its first count.
 	for id := range strings.FieldsSeq(s.QueryText(`select string_agg(id::text, ' ') from task_live where caller_id = (select id from callers where name = 'greedy')`)) {
 		require.Equal(t, 200, greedy.Post("/api/v1/sms/task/"+id+"/cancel", "").Status)
 	}

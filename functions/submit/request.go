@@ -18,7 +18,7 @@ import (
 const (
 	maxBatch       = 1000
 	maxMetadata    = 4 << 10 // bytes
-	maxNumberChars = 40      // of a number in the metadata
+	maxNumberChars = 40      // characters of a number in the metadata
 	maxExponent    = 300     // of a number in the metadata, positive or negative
 )
 
@@ -35,7 +35,7 @@ func (r *batchRequest) Validate() []task.Field {
 }
 
 // Validate does not compare times with the current time, because a replay must be accepted even after its times have passed.
-// checkNow does.
+// checkNow compares them.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
@@ -81,8 +81,8 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. Despite the
-// error, a replay is accepted.
+// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A replay is
+// accepted despite such an error.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -139,14 +139,14 @@ func metadataProblem(value any) string {
 }
 
 // outOfRange reports whether a number has too many characters or too large an exponent. Programs that read the metadata might fail
-// to parse it.
+// to parse such a number.
 func outOfRange(number string) bool {
 	_, exponent, _ := strings.Cut(strings.ToLower(number), "e")
 	n, err := strconv.Atoi(cmp.Or(exponent, "0"))
 	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
 }
 
-// draft returns the text of the request. A template or params imply use_template.
+// draft returns the content of the request, or its template and params. A template or params imply use_template.
 func (r *sendRequest) draft() task.Draft {
 	d := task.Draft{Content: r.Content, TemplateID: int32(r.TemplateID), TemplateName: r.TemplateName}
 	d.UseTemplate = r.UseTemplate != nil && *r.UseTemplate || r.Params != nil || r.TemplateID != 0 || r.TemplateName != ""

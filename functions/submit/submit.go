@@ -1,5 +1,4 @@
-// Package submit is the function that third parties call to submit tasks, each of which sends one text message, and to read and
-// cancel them:
+// Package submit is the function that third parties call to submit, read and cancel tasks. Each task sends one text message:
 //
 //	POST /api/v1/sms/send
 //	POST /api/v1/sms/send/batch
@@ -7,7 +6,8 @@
 //	GET  /api/v1/sms/by-key/{key}
 //	POST /api/v1/sms/task/{task_id}/cancel
 //
-// A 2xx means that the task is committed. The same key with the same body returns the same task at any later time.
+// A 2xx for a send, or for an item of a batch, means that the task is committed. The same key with the same body returns the same
+// task at any later time.
 package submit
 
 import (
@@ -128,7 +128,7 @@ func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission
 	return s.read(c, item, nil)
 }
 
-// recordRefused writes a batch that could not be decoded to the request log, and returns the refusal.
+// recordRefused writes a batch that is refused as a whole to the request log, and returns the refusal.
 func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	sub := s.submission(c, c.Body)
 	sub.Refused = refusal
@@ -139,8 +139,8 @@ func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	return refusal
 }
 
-// wake wakes a waiting claim if the task is pending, and schedules sweep for when the task is due or expires. A replay does this
-// again, because the process of the first call may have died before it did.
+// wake wakes a waiting claim if the task is pending. It schedules sweep for the time at which a pending task expires, or a
+// scheduled task is due. A replay does the same again, because the process of the first call may have died before its wake-ups.
 func (s *submitter) wake(sub *tasks.Submission, out tasks.Submitted) {
 	switch out.State {
 	case task.Pending:
@@ -200,7 +200,7 @@ func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
 	sub.TTL = decode.SecondsOr(r.TTLSeconds, 0)
 }
 
-// checkPriority refuses a priority that is smaller, so better, than the caller may use.
+// checkPriority refuses a priority that is better than the caller may use. A smaller number is a better priority.
 func checkPriority(c *fn.Call, priority int16) *task.Error {
 	if int64(priority) >= c.Caller.BestPriority {
 		return nil
@@ -210,8 +210,8 @@ func checkPriority(c *fn.Call, priority int16) *task.Error {
 	}}
 }
 
-// onlyPhone reports whether the phone number is the only bad field. Such a request is a replay if its key exists: it may have been
-// accepted before the rule for phone numbers became stricter.
+// onlyPhone reports whether the request has a phone number, and this is the only bad field. Such a request is a replay if its key
+// exists: the first request may have been accepted before the rule for phone numbers became stricter.
 func onlyPhone(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
@@ -224,7 +224,7 @@ func (s *submitter) submission(c *fn.Call, raw []byte) *tasks.Submission {
 }
 
 // setKey sets the idempotency key of a submission and the fingerprint of its request. The fingerprint covers the decoded request
-// without the key, before templates and defaults are applied. It covers the phone number as it was written, so that a change of
+// without the key, before templates and defaults are applied. The phone number is covered as it was written, so that a change of
 // PHONE_DEFAULT_COUNTRY_CODE does not turn replays into conflicts.
 func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 	body := struct {
@@ -241,7 +241,7 @@ func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 	return nil
 }
 
-// oneKey returns the idempotency key of the body or the header. If both have one, they must be equal.
+// oneKey returns the idempotency key of the body or the header. If both have a key, the keys must be equal.
 func oneKey(inBody string, header []string) (string, *task.Field) {
 	switch {
 	case len(header) == 0:

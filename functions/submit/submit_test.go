@@ -70,7 +70,7 @@ func TestBatchReturnsResultsInOrder(t *testing.T) {
 	require.Equal(t, 400, s.Post("/api/v1/sms/send/batch", `{"items":[]}`).Status)
 }
 
-// Short metadata would become a very long text, also in every event, if numbers with exponents were expanded.
+// If numbers with exponents were expanded, short metadata would become a very long text, in every event too.
 func TestMetadataIsStoredAsSent(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
