@@ -56,8 +56,8 @@ const (
 	bytesPerTask = 4 << 10     // memory of a task until its response is written
 	responseTime = time.Second // left for the response when the call has a deadline
 
-	// pauseMargin is the time after the end of a pause when a poll claims again, so that it does not claim in a loop until the
-	// expired pause is removed.
+	// pauseMargin is the time between the end of a pause and the next claim of a poll. Without it, the poll could claim in a loop
+	// until the expired pause is removed.
 	pauseMargin = 20 * time.Millisecond
 )
 
@@ -88,8 +88,8 @@ func (r *extendRequest) Validate() []task.Field {
 	return bad
 }
 
-// claim returns tasks. With wait it returns when there is at least one task, or when the time is over. While it waits it does not
-// poll the database: a wake-up makes it claim again.
+// claim returns tasks. With wait, it returns when there is at least one task, or when the time is over. During the wait there are no
+// queries of the database: a wake-up makes the poll claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
 	want, err := c.storeRequest(call, &req)
 	if err != nil {
@@ -119,9 +119,9 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 }
 
-// claimOrWait claims once and, if there is no task, waits. If again is true, it was woken and must be called again. It registers its
-// waiter before it claims, so that it does not miss the wake-up for a task that is submitted right after the claim. It reserves
-// memory before both, because that may take a while. A call with wait=0 does not consume a wake-up.
+// claimOrWait claims once and, if there is no task, waits. If again is true, the poll was woken, and claimOrWait must be called again.
+// The waiter is registered before the claim, so that the poll does not miss the wake-up for a task that is submitted right after the
+// claim. Memory is reserved before the registration, because a reservation may take a while. A call with wait=0 consumes no wake-up.
 func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, again bool, err error) {
 	changed, err := c.prepare(ctx, call, &want)
 	if err != nil {
@@ -192,8 +192,8 @@ func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, 
 	}
 }
 
-// prepare checks that the caller may still claim, and reserves memory. A poll that has to wait for memory first passes its wake-up
-// on. changed is closed when the caller must be checked again.
+// prepare checks that the caller may still claim, and reserves memory. If a poll has to wait for memory, it first passes its wake-up
+// on to another poll. changed is closed when the caller must be checked again.
 func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (changed <-chan struct{}, err error) {
 	if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
 		return nil, err
@@ -238,9 +238,10 @@ func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]task
 	return c.env.Tasks.Claim(ctx, want)
 }
 
-// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue has no pause with an end. So the poll
-// claims again even if no other process wakes it. resumed must be called after the claim, to find the pause that made the claim
-// return nothing. If that pause has expired since, its row still exists, or sweep has removed the row and woken the poll.
+// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue has no pause with an end. With the
+// channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to find the pause
+// that made the claim return nothing. If that pause has expired since, its row still exists, or sweep has removed the row and woken
+// the poll.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -248,11 +249,11 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 	if err != nil || p.Until.IsZero() {
 		return nil, err
 	}
-	c.env.WakeSweepAt(p.Until) // the process that paused the queue may have died before it did this
+	c.env.WakeSweepAt(p.Until) // the process that paused the queue may have died before it scheduled sweep
 	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
-// recheckIfChanged is recheck for a caller that may have changed during its claim.
+// recheckIfChanged calls recheck if the caller may have changed during its claim.
 func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue string, changed <-chan struct{}) error {
 	select {
 	case <-changed:

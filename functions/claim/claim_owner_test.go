@@ -10,7 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// foreignCalls makes all calls that a sender could make on the claim of another sender if it knows the task, the app and the claim.
+// foreignCalls makes the calls that a hostile sender could make about the claim of another sender if the hostile sender knows the
+// task, the app and the claim.
 func foreignCalls(s *cluster.Client, id, app, claim string) map[string]cluster.Reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]cluster.Reply{
@@ -63,7 +64,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).Status)
 	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).Status)
-	requireRefused(hostile) // also after the report: it does not return 200 with already
+	requireRefused(hostile) // also after phone's report: hostile does not get 200 with already
 	shown := s.Get("/api/v1/admin/tasks/" + id).Data("task").(map[string]any)
 	require.NotEmpty(t, shown["claimed_by"])
 	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, otherClaim)).Status, "phone cannot report a claim of hostile")

@@ -143,7 +143,7 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	cluster.RequireClaimed(t, woken, 2*time.Second, id)
 }
 
-// A claim begins to wait before the pause, so it does not have the end of the pause. All processes that have the end are killed. The
+// A claim begins to wait before the pause, so it does not know when the pause ends. All processes that know the end are killed. The
 // schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
@@ -206,7 +206,7 @@ func TestResumedTemplateReleasesItsTasks(t *testing.T) {
 	resume := cluster.AdminPath + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
 	require.Equal(t, []string{"reason"}, s.Post(resume, `{}`).Fields())
 	require.Equal(t, []string{"caller_id"}, s.Post(resume, `{"reason":"corrected","caller_id":-1}`).Fields())
-	require.Equal(t, 404, s.Post(resume, `{"reason":"corrected","caller_id":"7"}`).Status, "it is paused for another caller")
+	require.Equal(t, 404, s.Post(resume, `{"reason":"corrected","caller_id":"7"}`).Status, "the template is paused for another caller")
 	resumed := s.Post(resume, `{"reason":"corrected","caller_id":"0"}`)
 	require.Equal(t, 200, resumed.Status, resumed.Text)
 	require.EqualValues(t, 1, resumed.Data("due_tasks"))

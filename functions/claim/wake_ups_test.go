@@ -47,7 +47,7 @@ func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	}
 }
 
-// A claim promotes the due tasks of all queues. It wakes polls for them even if it then fails.
+// A claim promotes the due tasks of all queues. It wakes polls for these tasks even if the claim itself then fails.
 func TestFailedClaimStillWakesPolls(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -58,7 +58,7 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
 	s.Exec(`grant insert on send_logs to sendonce_hot`)
 	response := awaitTask(s, waits)
-	if response.Status == 500 { // it was woken before the grant
+	if response.Status == 500 { // the poll was woken before the grant
 		response = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
 	require.Len(t, response.List(), 1)
@@ -81,7 +81,7 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 // memoryInUse matches the metric of an instance that uses at least 9 MB and less than 10 MB.
 var memoryInUse = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes 9[0-9.]{6}`)
 
-// The caller of the oldest poll also sends a request whose body does not end, which uses up its share of memory.
+// The caller of the oldest poll also sends a request whose body does not end. This request uses up the caller's share of memory.
 func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -168,8 +168,8 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	<-response
 }
 
-// A server without NATS submits the tasks, so nobody publishes a wake-up. When NATS connects, the poll claims again because it may
-// have missed wake-ups.
+// The tasks are submitted to a server without NATS, so nobody publishes a wake-up. When the server of the poll connects to NATS, the
+// poll claims again, because it may have missed wake-ups.
 func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -185,7 +185,7 @@ func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
 
-	for _, when := range []string{"it subscribes for the first time", "NATS comes back"} {
+	for _, when := range []string{"the server subscribes for the first time", "NATS comes back"} {
 		waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 		submit()
 		require.Empty(t, waits, when)

@@ -5,9 +5,9 @@
 // These metrics are about the database and the streams, which all processes share, so Prometheus scrapes only one instance. The
 // metrics of each process are at its own /metrics. SENDONCE_METRICS protects both.
 //
-// The values are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the metrics keep the
-// last values; sendonce_exporter_up and the timestamps show that they are old. overview.MaxNames queues and sender apps have a
-// label value of their own, and all others share one.
+// The values about Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the
+// metrics keep the last values; sendonce_exporter_up and the timestamps show that these values are old. overview.MaxNames queues have
+// a label value of their own, and all other queues share the value "other". The same holds for sender apps.
 package exporter
 
 import (

@@ -13,7 +13,7 @@ const (
 	streamsCached  = 5 * time.Second
 )
 
-// streams reads how much of each stream is used.
+// streams reads how much of each NATS stream is used.
 type streams struct {
 	current cache.Value[struct{}] // limits how often streams are read; the result of a read is in last
 	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet

@@ -18,11 +18,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// errBadDestination means that a compromised function wrote the row: submit checks destinations.
+// errBadDestination means that a compromised function wrote the row, because a submission with such a destination is refused.
 var errBadDestination = errors.New("submit accepts no such destination")
 
-// errEndpointChanged means that an endpoint was deleted or enabled again before the event that says that it
-// was disabled was published. The reason is no longer stored, so there is nothing to publish.
+// errEndpointChanged means that an endpoint was disabled, and was then deleted or enabled again before the
+// event about it was published. The reason is no longer stored, so there is nothing to publish.
 var errEndpointChanged = errors.New("the endpoint was deleted or enabled again")
 
 // errAlertMissing means that another program wrote the event: an alert is deleted only after its events are

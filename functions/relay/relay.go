@@ -10,8 +10,8 @@
 // The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
 // minute. After each pause it tries a few messages. The messages for the stream keep their order, their
 // rows are not updated, and other streams are not affected. If a stream refuses a single message, for
-// example because the subject has reached a limit, only that message is retried later, and later messages
-// may overtake it.
+// example because the subject has reached a limit, only that message waits for a retry. Newer messages may
+// overtake it.
 package relay
 
 import (
@@ -64,8 +64,8 @@ type relayer struct {
 }
 
 // relay publishes all messages and events that are due, in alternating batches, and schedules the
-// next call. If NATS is unavailable it stops after one batch: the rows stay due, and no send attempt
-// is counted.
+// next call. If NATS is unavailable, relay stops after one batch of each: the rows stay due, and no send
+// attempt is counted.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if err := c.Reserve(ctx, reservedBytes); err != nil {
 		return err
@@ -96,9 +96,8 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext schedules the next call for when the next message or event is due or a stream pause ends.
-// It includes rows that other relays have locked or delayed: another relay may die before it schedules its
-// next call.
+// scheduleNext schedules a call for when the next message or event is due or a stream pause ends. Rows that
+// other relays have locked or delayed count too, because another relay may die before it schedules a call.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
@@ -107,9 +106,8 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 	return err
 }
 
-// finishBatch schedules a call for when the relayed messages are due again, wakes deliver if a stream
-// is full, and logs paused and resumed streams. It sets More to false after an error and while NATS is
-// unavailable.
+// finishBatch schedules calls for when messages or events of the batch are due again, wakes deliver if a stream
+// is full, and logs paused and resumed streams. It sets More to false after an error or if NATS is unavailable.
 func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, error) {
 	for _, at := range relayed.Again {
 		r.env.WakeRelayAt(at)
@@ -140,7 +138,7 @@ func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
 	}))
 }
 
-// relayEvents adds the number of its events to count. A row of event_outbox may have several.
+// relayEvents adds the number of its events to count. A row of event_outbox may have several events.
 func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
 	return r.finishBatch(r.events.Relay(ctx, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
@@ -172,7 +170,8 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 	return results
 }
 
-// result returns the result of a message that could not be built, or that was published with err.
+// result returns the result of one message. invalid is the error of building the message, and err the error of
+// publishing it.
 func (r *relayer) result(invalid, err error) message.Result {
 	switch {
 	case errors.Is(invalid, errEndpointChanged): // nothing to publish: the row is done

@@ -33,7 +33,7 @@ func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	require.Equal(t, "received", o.Message(id).State)
 
 	user := o.Save("user:bob")
-	require.Equal(t, "sent", o.WaitMessage(user, "sent").State, "a message to a user is sent to its inbox")
+	require.Equal(t, "sent", o.WaitMessage(user, "sent").State, "a message to a user is sent to the user's inbox")
 }
 
 func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
@@ -140,8 +140,8 @@ func waitForIdleRelay(t *testing.T, relay *sandbox.Process) {
 	require.NoError(t, relay.WaitFor(ctx, `"events":0`), "the relay was not called, or found an event")
 }
 
-// A relay that has locked an event dies with its trigger. Before that, another relay has skipped the locked
-// event and its wake-up was acknowledged, so no wake-up is left.
+// A relay that has locked an event dies with its trigger. Before it dies, another relay skips the locked
+// event and acknowledges its own wake-up, so no wake-up is left.
 func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t, "SENDONCE_SAFETY_TICK=1h")
@@ -154,11 +154,11 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
 	require.NoError(t, err)
 	held()
-	require.NoError(t, relay.Signal(syscall.SIGSTOP), "it does not acknowledge")
+	require.NoError(t, relay.Signal(syscall.SIGSTOP), "the stopped relay does not acknowledge its wake-up")
 	require.NoError(t, trigger.Kill())
 
-	o.StartRelay()                          // the trigger publishes a wake-up, which replaces the one that was delivered
-	waitForIdleRelay(t, o.Process("relay")) // it finds the event locked
+	o.StartRelay()                          // the new trigger publishes a wake-up, which replaces the delivered wake-up
+	waitForIdleRelay(t, o.Process("relay")) // the new relay finds the event locked
 	consumer, err := o.JetStream().Consumer(t.Context(), bus.StreamWake, "relay")
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {
@@ -202,7 +202,7 @@ func TestConfirmationMayPrecedeStatusSent(t *testing.T) {
 	o.KillHeldRelay(o.Process("relay"))
 	release()
 	relay := o.At(o.Start("relay"))
-	cluster.Eventually(t, func() bool { // a relay skips a message that its confirmation has locked
+	cluster.Eventually(t, func() bool { // a relay skips a message that a confirmation has locked
 		require.Equal(t, 204, relay.Tick("relay").Status)
 		return o.Message(id).State != "sending"
 	})

@@ -94,7 +94,7 @@ func TestFullInboxDelaysNoOtherInbox(t *testing.T) {
 	for _, id := range waiting {
 		require.Contains(t, o.Message(id).LastError, "the queue of this receiver is full")
 	}
-	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > created_at`), "each is delayed by itself")
+	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > created_at`), "each event is delayed by itself")
 	insertAcks(o.Admin, "carl", 1)
 	require.Equal(t, 204, relay.Tick("relay").Status)
 	require.Equal(t, 3, o.MessagesIn("USERS"), "carl's acknowledgement is there")
@@ -168,7 +168,7 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	cluster.Eventually(t, func() bool {
 		users, err = js.Stream(t.Context(), "USERS")
 		return err == nil
-	}, "the trigger creates it")
+	}, "the trigger creates USERS")
 	config := users.CachedInfo().Config
 	config.Placement = &jetstream.Placement{Tags: []string{host.Name}}
 	require.NoError(t, js.DeleteStream(t.Context(), "USERS"))

@@ -26,7 +26,7 @@ func waitingMessages(t *testing.T) (n int) {
 	return n
 }
 
-// rowUpdates returns how many rows of this database have been updated.
+// rowUpdates returns the number of row updates in this database so far.
 func rowUpdates(s *cluster.Client) int {
 	s.T.Helper()
 	return s.Count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
@@ -49,8 +49,8 @@ func medianSendTime(o *cluster.Cluster, d time.Duration) time.Duration {
 	return took[len(took)/2]
 }
 
-// Messages that wait for a full stream must not delay messages to another stream,
-// nor cost the database updates.
+// Messages that wait for a full stream must not delay messages to another stream, and their rows must not be
+// updated while they wait.
 func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	t.Parallel()
 	n := waitingMessages(t)

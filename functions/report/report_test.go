@@ -69,7 +69,7 @@ func TestReportBatchReturnsResultOfEachItem(t *testing.T) {
 // Only the length of the whole batch is limited: a long error_message is truncated, not refused.
 func TestBatchOfLongReportsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // another process, built without the race detector: with it, reading megabytes is slow
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t)) // another process, built without the race detector, which makes reading megabytes slow
 	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
 	response := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
 	require.Equal(t, 200, response.Status, "%.300s", response.Text)

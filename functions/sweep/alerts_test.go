@@ -97,10 +97,10 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		incidents = append(incidents, raised.Subject)
 		open := servers[1].Get("/api/v1/admin/alerts").Data("items").([]any)
 		require.Len(t, open, n+1)
-		require.Equal(t, raised.Subject, open[0].(map[string]any)["id"], "the open one is the first")
+		require.Equal(t, raised.Subject, open[0].(map[string]any)["id"], "the open alert is the first")
 		require.NotContains(t, open[0], "cleared_at")
 
-		// The alert clears by the wake-ups of the trigger alone.
+		// Now only the wake-ups of the trigger call sweep, and the alert clears.
 		cleared, data := shop.AlertEvent(t, 2*n+2, secret)
 		require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 		require.Equal(t, raised.Subject, cleared.Subject)

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// A call that runs a failing bulk change also runs the others, and maintenance.
+// A call that runs a failing bulk change also runs the other bulk changes, and maintenance.
 func TestFailingBulkChangeDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

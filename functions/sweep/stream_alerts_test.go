@@ -33,7 +33,7 @@ func trimNow(o *cluster.Cluster) {
 func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // the trigger, which creates the stream, needs it too
+	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // also for the trigger, which creates the stream
 	o.StartAll()
 	s := o.Admin
 	ops := cluster.NewReceiver(t, nil)
@@ -45,7 +45,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	fillStream(o, "inbox.zoe", 10, large)
 	trimNow(o)
 	require.Equal(t, 204, s.Tick("deliver").Status)
-	require.Empty(t, alerts(), "it is half full")
+	require.Empty(t, alerts(), "the stream is half full")
 
 	// This time the test does not call deliver: relay wakes it when the stream refuses a message.
 	fillStream(o, "inbox.zoe", 10, large)
@@ -87,7 +87,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.Equal(t, 2, ops.Calls())
 }
 
-// While an alert is open, deliver checks every minute, also without other wake-ups.
+// While an alert is open, deliver checks the streams every minute, also without other wake-ups.
 func TestOpenStreamAlertIsCheckedEveryMinute(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)

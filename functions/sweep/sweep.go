@@ -45,9 +45,9 @@ type sweeper struct {
 	env         *fn.Env
 }
 
-// sweep processes all tasks and pauses that are due, in batches. Then it checks the alerts, ends
-// deliveries, makes bulk changes and runs maintenance. Each of these steps takes a short time, so that due
-// tasks do not wait, and continues in the next call.
+// sweep handles all tasks and pauses that are due, in batches. Then it checks the alerts, ends deliveries,
+// makes bulk changes and runs maintenance. Each of these later steps has little time, so that due tasks do
+// not wait, and continues in the next call.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time

@@ -28,7 +28,7 @@ func (t *tally) add(more *tally) {
 type batch struct {
 	*sender
 	tally
-	reportBy time.Time // until then failed reports are retried
+	reportBy time.Time // until then a report is retried after an error
 	token    token
 	sends    map[task.ID]subscribe.Send
 	paused   map[subscribe.CallerTemplate]bool
@@ -42,7 +42,7 @@ type batch struct {
 // hasMore reports whether another batch should be claimed.
 func (b *batch) hasMore() bool { return b.claimed == b.cfg.Concurrency && b.stopReason == nil }
 
-// fail adds err to the errors that send returns, unless it is nil.
+// fail adds err to the errors that send returns, unless err is nil.
 func (b *batch) fail(err error) {
 	if err == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// class is the kind of result of an attempt; it decides what happens next.
+// class is the kind of result of an attempt. The class decides what happens next.
 type class int8
 
 const (
@@ -45,7 +45,7 @@ func (c class) String() string {
 const (
 	awayDelay           = 15 * time.Second // until a service that was not reachable is tried again
 	throttledDelay      = time.Minute      // WeChat counts calls by the minute
-	pausedTemplateDelay = time.Hour        // until the next check whether a template is still paused; resuming it makes its messages due at once
+	pausedTemplateDelay = time.Hour        // until the next check whether a template is still paused; a resume makes its messages due at once
 	clockSlack          = time.Minute      // WeChat's clock may be behind ours by this much
 )
 
@@ -53,7 +53,7 @@ const (
 type verdict struct {
 	class           class
 	retryAfter      time.Duration
-	strikesTemplate bool // three in a row for one template and caller pause it for that caller
+	strikesTemplate bool // three such results in a row for one template and caller pause the template for this caller
 }
 
 // verdicts has the errcodes that WeChat documents.
@@ -136,8 +136,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return "errcode " + strconv.Itoa(r.errcode) + ": " + r.errmsg }
 
-// quotaUntil returns the end of a pause for a spent quota: clockSlack after WeChat's midnight. An earlier call would be refused
-// and pause the queue for another day.
+// quotaUntil returns the end of a pause for a spent quota: clockSlack after WeChat's midnight. A call before WeChat's midnight
+// would be refused and pause the queue for another day.
 func quotaUntil(now time.Time) time.Time { return nextMidnight(now.Add(-clockSlack)).Add(clockSlack) }
 
 // nextMidnight returns when WeChat resets its daily quotas: 0:00 in Shanghai, which is UTC+8 all year.

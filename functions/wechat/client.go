@@ -48,7 +48,8 @@ type client struct {
 	cached        cachedToken
 }
 
-// newClient returns a client of an app. The timeout limits each call. Connecting and the TLS handshake may each take half of it.
+// newClient returns a client of an app. The timeout limits each call. Connecting and the TLS handshake may each take half of the
+// timeout.
 func newClient(base *url.URL, appID, secret string, timeout time.Duration, shared tokens) *client {
 	only1 := new(http.Protocols)
 	only1.SetHTTP1(true) // exchange relies on the transport's behaviour with HTTP/1
@@ -90,8 +91,8 @@ func (c *client) replace(ctx context.Context, refused token) (token, error) {
 	return c.cached.store(c.shared.Refresh(ctx, refused, c.fetchToken))
 }
 
-// fetchToken requests the stable token in normal mode, in which all requests get the same one. It never forces a refresh, which
-// would revoke the token that others are using and is limited to 20 times a day.
+// fetchToken requests the stable token in normal mode, in which all requests get the same token. It never forces a refresh: a
+// forced refresh would revoke the token that others are using, and WeChat allows only 20 a day.
 func (c *client) fetchToken(ctx context.Context) (token, error) {
 	started := time.Now()
 	var a response

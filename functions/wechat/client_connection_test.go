@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failingConn is a connection on which write number from, and all after it, fail after cut bytes.
+// failingConn is a connection whose writes fail, beginning with write number from. A failing write still writes cut bytes.
 type failingConn struct {
 	net.Conn
 	writes, from, cut int
@@ -37,7 +37,7 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 	}{
 		"nothing written, then a second connection": {0, true, sent},
 		"nothing written, then connection refused":  {0, false, away},
-		"half of it written":                        {100, true, unknown},
+		"a part of the request written":             {100, true, unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

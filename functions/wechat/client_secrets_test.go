@@ -30,7 +30,7 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 	errmsgJSON, err := json.Marshal(errmsg)
 	require.NoError(t, err)
 	for name, response := range map[string]string{
-		"WeChat repeats them":     fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", errmsgJSON),
+		"errmsg has both":         fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", errmsgJSON),
 		"no HTTP":                 value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
 		"the connection closes":   "",
 		"truncated header":        "HTTP/1.1 200 OK\r\nX: " + value,

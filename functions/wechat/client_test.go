@@ -27,13 +27,13 @@ func newTestClient(t *testing.T, base string, timeout time.Duration, shared toke
 	return c
 }
 
-// newFakeClient returns a client of a fake WeChat that shares its token with no other.
+// newFakeClient returns a client of a fake WeChat. The client shares its token with no other client.
 func newFakeClient(t *testing.T, w *sandbox.WeChat) *client {
 	t.Helper()
 	return newTestClient(t, w.URL(), time.Minute, new(memoryTokens))
 }
 
-// newClientWithToken returns a fake WeChat, and a client of it with its token.
+// newClientWithToken returns a fake WeChat, a client of it, and the token of the client.
 func newClientWithToken(t *testing.T) (*sandbox.WeChat, *client, token) {
 	t.Helper()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
@@ -211,7 +211,7 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
 		w, _, token := newClientWithToken(t)
-		client := newFakeClient(t, w) // without a connection that it could reuse
+		client := newFakeClient(t, w) // without a connection to reuse
 		require.NoError(t, w.Stop())
 		r := client.send(t.Context(), token, testMessage())
 		require.Equal(t, wantAway, r.verdict)

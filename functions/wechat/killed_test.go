@@ -31,7 +31,7 @@ func (c *wechatServer) begin() {
 	c.T.Cleanup(call.Wait)
 }
 
-// beginWithoutToken is begin, and returns when the function waits for a token. ClearFaults ends the wait.
+// beginWithoutToken calls begin, and returns when the function waits for a token. ClearFaults ends the wait.
 func (c *wechatServer) beginWithoutToken() {
 	c.T.Helper()
 	c.fake.InjectFault(sandbox.WeChatFault{TokenCalls: true, Delay: time.Hour})
@@ -86,7 +86,7 @@ func (k *rowLock) until(statement string) {
 
 func (k *rowLock) release() { require.NoError(k.c.T, k.tx.Rollback(k.c.T.Context())) }
 
-// endWaiters ends the sessions that wait for the lock, and releases it.
+// endWaiters ends the sessions that wait for the lock, and releases the lock.
 func (k *rowLock) endWaiters() {
 	k.c.T.Helper()
 	k.c.Exec(`select pg_terminate_backend(pid) ` + waiters)
@@ -94,14 +94,14 @@ func (k *rowLock) endWaiters() {
 	k.release()
 }
 
-// killAt clears the faults, and kills the function when one of its statements waits for the locked task. The task stays locked.
+// killAt locks the task, clears the faults, and kills the function when its statement waits for the lock. The task stays locked.
 func (c *wechatServer) killAt(o subscribe.Submitted, statement string) *rowLock {
 	c.T.Helper()
-	row := c.lockTask(o)
+	lock := c.lockTask(o)
 	c.fake.ClearFaults()
-	row.until(statement)
+	lock.until(statement)
 	c.kill()
-	return row
+	return lock
 }
 
 // kill kills the function, and then clears the faults.
@@ -111,7 +111,7 @@ func (c *wechatServer) kill() {
 	c.fake.ClearFaults()
 }
 
-// beginAndCall injects a fault, calls the function, and returns when WeChat is called.
+// beginAndCall injects a fault, calls begin, and returns when the function has called WeChat.
 func (c *wechatServer) beginAndCall(f sandbox.WeChatFault) {
 	c.T.Helper()
 	c.fake.InjectFault(f)
@@ -220,10 +220,10 @@ func TestKilledFunctionFollowsPolicy(t *testing.T) {
 					require.Len(t, c.fake.Delivered(), 1)
 				case policy == task.Hold:
 					require.Contains(t, got, "held, retries 0; row 0 timeout_held;")
-					require.Equal(t, before, now, "it is not sent again")
+					require.Equal(t, before, now, "the message is not sent again")
 				default:
 					require.Contains(t, got, "failed/unknown, retries 0; row 2 timeout_failed;")
-					require.Equal(t, before, now, "it is not sent again")
+					require.Equal(t, before, now, "the message is not sent again")
 				}
 			})
 		}

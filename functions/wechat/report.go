@@ -30,8 +30,8 @@ func (r *result) report(mayHaveBeenSent bool) task.Report {
 	}
 }
 
-// report writes the result of a task. While the database is unavailable, report retries until reportBy, and for at least
-// reportTime.
+// report writes the result of a task. After an error, report retries until reportBy, and for at least reportTime. If r is nil, the
+// claim is lost, and report only counts it.
 func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	if r == nil {
 		b.count("lost")

@@ -15,8 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// send claims a batch, and sends and reports all of its tasks, even if ctx ends meanwhile. It returns errors of the database.
-// Tasks that could not be reported stay claimed until their leases expire.
+// send claims a batch, and sends and reports all of its tasks, even if ctx ends meanwhile. It returns errors of the database, and
+// panics as errors. Tasks that could not be reported stay claimed until their leases expire.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()
@@ -56,8 +56,8 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 	return claimed, err
 }
 
-// prepare reads what all attempts need, and stops the batch on an error. It gets the token first, which may take seconds: if a
-// message is delivered or its template is paused meanwhile, the message must not be sent.
+// prepare reads what all attempts need, and stops the batch on an error. It gets the token before it reads the messages, because a
+// token may take seconds. If a message is delivered during these seconds, or its template is paused, the message must not be sent.
 func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
@@ -84,8 +84,8 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	}
 }
 
-// attempt sends the message of one task, unless the batch was stopped, the message was sent or its template is paused. It returns
-// nil if the claim is lost.
+// attempt sends the message of one task and returns the result. It sends nothing if the batch was stopped, the message was sent
+// before, or its template is paused. It returns nil if the claim is lost.
 func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	m, found := b.sends[t.ID]
 	if stopped := b.stopped(); stopped != nil {

@@ -29,7 +29,7 @@ func (c *wechatServer) claimAsOther() tasks.Claimed {
 	return claimed[0]
 }
 
-// expireLeases expires all leases.
+// expireLeases ends all leases, and lets the tasks expire as sweep does.
 func (c *wechatServer) expireLeases() {
 	c.T.Helper()
 	c.Exec(`update task_live set due_at = now() where state = 2`)
@@ -76,12 +76,12 @@ func TestReportIsRetriedWithoutDatabase(t *testing.T) {
 	o := c.submit(1)
 	c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true})
 	c.untilDelivered()
-	row := c.lockTask(o)
+	lock := c.lockTask(o)
 	c.fake.ClearFaults()
-	row.until(reportStatement)
+	lock.until(reportStatement)
 	c.until("the statement times out", func() bool { return c.Count(`select count(*) `+waiters) == 0 })
-	row.until(reportStatement)
-	row.release()
+	lock.until(reportStatement)
+	lock.release()
 	c.until("reported", func() bool { return c.Count(`select count(*) from task_done`) == 1 })
 	require.Equal(t, "succeeded, retries 0; row 1; calls 1, delivered 1", c.outcome(o))
 }
@@ -107,7 +107,7 @@ func TestWithoutAppNothingIsSent(t *testing.T) {
 	for range 3 {
 		c.run()
 	}
-	cluster.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, "one line, and one for each call")
+	cluster.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, "one line about the missing app id, and one for each call")
 	require.Equal(t, 1, strings.Count(c.process.Output(), "WECHAT_APP_ID is not set"))
 	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`))
 	require.Zero(t, c.fake.TokenCalls())
@@ -165,7 +165,7 @@ func TestWakeUpsAloneSendMessages(t *testing.T) {
 	waitDelivered(3)
 }
 
-// The trigger repeats a failed call with growing delays; a wake-up would replace them.
+// The trigger repeats a failed call with growing delays. A wake-up would replace these delays.
 func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
 	broker := cluster.NewNATS(t)
@@ -181,7 +181,7 @@ func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	c.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.Tick("wechat").Status)
 	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err = c.process.Terminate(cluster.WaitLimit) // it publishes pending wake-ups first
+	_, err = c.process.Terminate(cluster.WaitLimit) // the process publishes pending wake-ups before it ends
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	for {

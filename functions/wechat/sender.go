@@ -10,7 +10,7 @@ import (
 
 const (
 	reportTime = 5 * time.Second // the part of a call's time that is left for reports
-	maxCalls   = 4               // calls that send at once in one process; the trigger makes no more
+	maxCalls   = 4               // calls that send at once in one process; the trigger does not make more at once
 )
 
 type sender struct {
@@ -24,7 +24,7 @@ type sender struct {
 	logDisabled func()        // logs once that there is no app id
 }
 
-// lease is longer than an attempt, which makes up to three calls of WeChat: two sends and a token between them.
+// lease is longer than an attempt, which makes up to three calls to WeChat: two sends, and a request for a token between them.
 func (s *sender) lease() time.Duration { return 3*s.cfg.Timeout + 45*time.Second }
 
 func (s *sender) isDraining() bool {

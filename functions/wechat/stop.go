@@ -52,8 +52,8 @@ func (b *batch) stopped() *result {
 	return b.stopReason
 }
 
-// strike counts an error caused by the template, or by the data or page of the caller. Three in a row pause the template for this
-// caller.
+// strike counts an error caused by the template, or by the data or page of the caller. Three errors in a row pause the template
+// for this caller.
 func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	paused, err := b.subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
 	b.fail(err)

@@ -48,7 +48,7 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 
 	w.ExpireTokens()
 	sendFromAll()
-	require.Equal(t, 2, w.TokenCalls(), "one instance refreshed it, once")
+	require.Equal(t, 2, w.TokenCalls(), "one instance refreshed the token, once")
 	require.Len(t, w.Delivered(), 60)
 }
 
@@ -56,7 +56,7 @@ func TestSendReplacesRefusedToken(t *testing.T) {
 	t.Parallel()
 	for code, c := range map[string]struct {
 		invalidate func(*testing.T, *sandbox.WeChat) // invalidates the issued token
-		wrongToken string                            // used instead of it
+		wrongToken string                            // used instead of the issued token
 	}{
 		"42001": {func(_ *testing.T, w *sandbox.WeChat) { w.ExpireTokens() }, ""},
 		"40001": {forceRefresh, ""},

@@ -2,8 +2,8 @@
 //
 //	POST /events/wechat
 //
-// It marks a task as sending just before it sends the request. If the process dies before the mark, the message was not sent and
-// is sent later. If it dies after the mark, the message may have been sent, and the task's on_unknown decides.
+// The function marks a task as sending just before it sends the request. If the process dies before the mark, the message was not
+// sent and is sent later. If the process dies after the mark, the message may have been sent, and the task's on_unknown decides.
 //
 // The response of WeChat decides the report (classify.go). If the response is about WeChat or this app and not about the message,
 // the rest of the batch is released, which uses no attempt. A spent quota pauses the queue until midnight in Shanghai, and wrong
@@ -39,7 +39,7 @@ func New(env *fn.Env, cfg Config) fn.EventHandler {
 }
 
 // send sends pending tasks, batch by batch, until no more can be claimed or a batch was stopped. If the time of the call ends
-// first, or the process is draining, send wakes another call. More than maxCalls calls wait.
+// first, or the process is draining, send wakes another call. At most maxCalls calls send at once; further calls wait.
 func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if s.cfg.AppID == "" {
 		s.logDisabled()

@@ -80,8 +80,8 @@ func (c *wechatServer) advance(d time.Duration) {
 	c.Exec(`update task_live set due_at = due_at - make_interval(secs => $1) where state = 0`, d.Seconds())
 }
 
-// outcome returns the state of a message in one line: its task, its row, and the numbers of calls to WeChat and of delivered
-// messages.
+// outcome returns the state of a message in one line: its task, the status and error code of its row in subscribe_message_logs, and
+// the numbers of calls to WeChat and of delivered messages.
 func (c *wechatServer) outcome(o subscribe.Submitted) string {
 	c.T.Helper()
 	now, err := c.db.Tasks.ByID(c.T.Context(), o.TaskID)
@@ -112,12 +112,13 @@ func (c *wechatServer) dueIn(o subscribe.Submitted) time.Duration {
 	return time.Duration(c.Count(`select round(extract(epoch from due_at - now()))::int from task_live where id = $1`, o.TaskID)) * time.Second
 }
 
-// scripted returns an errcode for n calls to send a message; 0 = all.
+// scripted returns a fault: the next n calls to send a message get the errcode; n = 0 means all calls.
 func scripted(errcode, n int) sandbox.WeChatFault {
 	return sandbox.WeChatFault{Errcode: errcode, Times: n}
 }
 
-// One errcode of each class; client_test.go has the class of every errcode.
+// One errcode of each class. The tests of spent quotas and wrong app settings below have the classes quotaSpent and misconfigured.
+// client_test.go and token_test.go test the classes of further errcodes.
 func TestErrcodesDecideTheOutcome(t *testing.T) {
 	t.Parallel()
 	hold := []func(*subscribe.Submission){func(s *subscribe.Submission) { s.OnUnknown = task.Hold }}
@@ -129,7 +130,7 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 		change []func(*subscribe.Submission)
 		once   string        // the outcome of one call of the function
 		waits  time.Duration // until the retry
-		then   string        // the outcome after it, without the fault
+		then   string        // the outcome of a second call after this wait, without the fault
 	}{
 		{name: "sent", once: "succeeded, retries 0; row 1; calls 1, delivered 1"},
 		{name: "transient", fault: scripted(-1, 1), once: "scheduled, retries 1; row 2 -1; calls 1, delivered 0", waits: 5 * time.Second,
