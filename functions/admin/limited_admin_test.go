@@ -16,7 +16,7 @@ import (
 
 const bulkAdminFields = `"roles":["admin"],"queues":["bulk"]`
 
-// A queue admin is an admin with queues. Operations without x-within-queues in the API specification return 403 to it.
+// A queue admin is an admin with queues. Operations without x-within-queues in the API specification return 403 to a queue admin.
 func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -91,7 +91,7 @@ func TestQueueAdminSeesOnlyItsQueues(t *testing.T) {
 	list := s.NewCallerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).Get(cluster.AdminPath + "subscribe-templates")
 	require.Equal(t, 200, list.Status)
 	require.NotEmpty(t, list.Data("templates"))
-	require.NotContains(t, list.Text, "bulk-admin", "pauses of other callers are hidden")
+	require.NotContains(t, list.Text, "bulk-admin", "the names of other callers are hidden")
 
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
 	alerts := bulkAdmin.Get(cluster.AdminPath + "alerts")
@@ -99,6 +99,8 @@ func TestQueueAdminSeesOnlyItsQueues(t *testing.T) {
 	require.NotContains(t, alerts.Text, `"default"`)
 	require.NotContains(t, alerts.Text, `stream_full`, "an alert about a stream is not about the queue of the same name")
 	require.Contains(t, s.Get(cluster.AdminPath+"alerts").Text, `stream_full`)
+	require.Contains(t, s.Get(cluster.AdminPath+"overview").Text, `stream_full`)
+	require.NotContains(t, bulkAdmin.Get(cluster.AdminPath+"overview").Text, `stream_full`)
 }
 
 // In its other roles, a queue admin acts only for itself, as any caller does.
@@ -126,7 +128,7 @@ func TestQueueAdminInOtherRoles(t *testing.T) {
 	require.Equal(t, 404, queueAdmin.Get(at).Status)
 	require.Equal(t, 403, queueAdmin.Post(at+"/resend", "").Status)
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, queueAdmin.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "it cannot replace the message of another caller")
+	require.Equal(t, 403, queueAdmin.Post(cluster.SubscribePath+"send", cluster.Booking(1, "")).Status, "a queue admin cannot replace the message of another caller")
 	require.Equal(t, true, shop.Subscribe(cluster.Booking(1, "")).Data("again"))
 }
 
@@ -160,7 +162,7 @@ func TestQueueAdminCannotGrantMoreThanItHas(t *testing.T) {
 	for grants, fields := range excessive {
 		r := queueAdmin.Do("PUT", at, "{"+grants+"}")
 		if !strings.Contains(grants, `"queues"`) {
-			continue // an update without queues keeps them
+			continue // an update without queues keeps the queues
 		}
 		require.Equal(t, 403, r.Status, "%s: %s", grants, r.Text)
 		require.Equal(t, fields, r.Fields(), grants)
@@ -196,7 +198,7 @@ func TestQueueAdminCannotGrantMoreThanItHas(t *testing.T) {
 
 	self := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'team'`))
 	for _, grants := range []string{`{"queues":[]}`, `{"queues":["bulk"]}`, `{"roles":["admin","sender","trigger"]}`} {
-		require.Equal(t, 403, queueAdmin.Do("PUT", self, grants).Status, "it cannot change its own limits: %s", grants)
+		require.Equal(t, 403, queueAdmin.Do("PUT", self, grants).Status, "a queue admin cannot change its own limits: %s", grants)
 	}
 	require.Equal(t, 200, queueAdmin.Post(at+"/revoke", "").Status)
 }
@@ -242,14 +244,14 @@ func TestQueueAdminCannotTakeUserNames(t *testing.T) {
 	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues may create bob")
 }
 
-// A change of callers checks the stored limits of the admin, not the cached ones.
+// A change of callers checks the stored limits of the admin, not the cached limits.
 func TestQueueAdminLimitsAreReadFromDatabase(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	admin := s.NewCallerWith("admin-before", `"roles":["admin"]`)
 	require.Equal(t, 200, admin.Get(cluster.AdminPath+"callers").Status)
 	for _, change := range []string{`queues = '{bulk}'`, `queues = '{}', roles = '{sender}'`, `roles = '{admin}', revoked_at = now()`} {
-		s.Exec(`update callers set ` + change) // as another process would; this one has cached the old limits
+		s.Exec(`update callers set ` + change) // as another process would; this process has cached the old limits
 		r := admin.Post(cluster.AdminPath+"callers", `{"name":"wide","roles":["admin"]}`)
 		require.Equal(t, 403, r.Status, "%s: %s", change, r.Text)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/overview"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // overview returns the last snapshot if the database is unavailable. The field at is the time of the snapshot.
@@ -27,7 +28,7 @@ func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, err
 		}
 	}
 	for _, a := range s.Alerts {
-		if !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, a.Queue) {
+		if !c.LimitedToQueues() || a.Kind != task.AlertStreamFull && c.MayUseQueue(a.Queue) { // a stream may have the name of a queue
 			response.Alerts = append(response.Alerts, alertResponse(alerts.Alert{ID: a.ID, Since: a.Since, Alert: a.Alert}))
 		}
 	}
