@@ -123,7 +123,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 // readsAll reports whether the caller may read the tasks of all callers, not only its own.
 func readsAll(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
 
-// readableTask returns the task of the path. The error is not_found also for a task that the caller may not read.
+// readableTask returns the task of the path. The error is not_found, too, if the caller may not read the task.
 func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
@@ -136,7 +136,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 	return t, err
 }
 
-// reveal writes an audit entry and then returns the full phone number and content.
+// reveal writes an audit entry, unless the last hour has the same entry, and then returns the full phone number and content.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	t, err := h.readableTask(ctx, c)
 	if err != nil {
@@ -187,8 +187,8 @@ func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) 
 	})
 }
 
-// repair changes the task of the path and, if the task is pending then, wakes a waiting claim. It checks whether the caller may use
-// the queue before the change; nothing can happen in between, because a task never changes its queue.
+// repair changes the task of the path. If the task is pending then, repair wakes a waiting claim, and schedules sweep for when the task
+// expires. Whether the caller may use the queue is checked before the change. This is enough, because a task never changes its queue.
 func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {
@@ -206,6 +206,7 @@ func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) 
 	if err != nil {
 		return nil, err
 	}
+	h.env.WakeSweepAt(t.DueAt)
 	if t.State == task.Pending {
 		h.env.WakeClaims(t.Queue, 1)
 	}
