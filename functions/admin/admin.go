@@ -4,10 +4,11 @@
 // change. A change without effect adds no row. A change of a caller is effective on all instances within a second if they are
 // connected to NATS, else within 60 s, the lifetime of their caches.
 //
-// An admin with queues may call only the routes with WithinQueues. It administers the tasks, pauses and alerts of its queues, and
-// the callers whose names begin with its own (ops.phone for ops) and whose permissions are within its own. It may read the
-// templates, which all submitters share. For other tasks and callers the error is not_found. The callers that it creates share
-// its quotas. They are revoked or narrowed when it is.
+// An admin with queues may call only the routes with WithinQueues. Such an admin administers the tasks and pauses of these queues,
+// reads their alerts, and administers the callers whose names begin with the admin's name and a dot (ops.phone for ops) and whose
+// permissions are within the admin's own. The admin may read the templates, which all submitters share. For other tasks and callers
+// the error is not_found. The callers that the admin creates share the admin's quotas. If the admin is revoked or narrowed, these
+// callers are revoked or narrowed too.
 package admin
 
 import (
@@ -83,7 +84,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id of the path to a handler. kind is the kind of row, for the error.
+// withID passes the id of the path to a handler. kind names what has the id, for the error.
 func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
 		id, err := fn.RowID[I](c, kind)

@@ -21,8 +21,8 @@ func (r *alertsRequest) Validate() []task.Field {
 	return bad
 }
 
-// The two parts of the list. A cursor begins with its part: the alert after which a page begins may be cleared before the page is
-// requested, and is then in the other part.
+// The two parts of the list. A cursor begins with its part, because its alert may be cleared before the next page is requested, and
+// is then in the other part.
 const (
 	openAlerts    = "open"
 	clearedAlerts = "cleared"

@@ -59,7 +59,7 @@ func (r *bulkRequest) Validate() []task.Field {
 	return bad
 }
 
-// bulkFilter converts a valid filter. It adds the queues of the admin. Without To, or if To is in the future, it sets To to now.
+// bulkFilter converts a valid filter and adds the queues of the admin. If To is missing or in the future, bulkFilter sets To to now.
 func (h *handlers) bulkFilter(c *fn.Call, f api.BulkFilter) (tasks.BulkFilter, error) {
 	if f.Queue != "" && !c.MayUseQueue(f.Queue) {
 		return tasks.BulkFilter{}, errForbiddenQueue(f.Queue)
@@ -112,7 +112,7 @@ func (r *bulkListRequest) Validate() []task.Field {
 	return bad
 }
 
-// ownBulks returns the id of a caller with queues, who may read only its own bulk changes, else nil.
+// ownBulks returns the caller's id if the caller has queues, and so may read only its own bulk changes. Otherwise it returns nil.
 func ownBulks(c *fn.Call) *int64 {
 	if c.LimitedToQueues() {
 		return &c.Caller.ID

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxCallerNames = 200
-	builtInAdmin   = 0 // the id of the built-in admin, which has no row
+	builtInAdmin   = 0 // the id of the built-in admin, which has no row in the table of callers
 )
 
 type callerNamesRequest api.CallerNamesRequest
@@ -43,7 +43,8 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	return ids, true
 }
 
-// callerNames returns the callers that the admin manages, and the built-in admin unless the admin is limited to queues.
+// callerNames returns the requested callers. If the calling admin or viewer is limited to queues, it returns only the callers that
+// the caller manages, and not the built-in admin.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // valid
 	rows, err := h.env.Callers.Named(ctx, ids, req.Name)

@@ -88,7 +88,7 @@ func checkGrants(bad *decode.Rules, g callers.Grants) {
 	bad.When(outside(g.BestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
 }
 
-// checkList checks each value of a list, its length, and that no value is repeated. noun names the values, for the error.
+// checkList checks the length of a list, each value, and that no value is repeated. noun names the values, for the error.
 func checkList(bad *decode.Rules, field, noun string, values []string, check func(at, value string)) {
 	bad.When(len(values) > maxValues, field, fmt.Sprintf("must be at most %d %s", maxValues, noun))
 	for i, value := range values[:min(len(values), maxValues)] {
@@ -108,7 +108,7 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 	return withToken(row, token), err
 }
 
-// newToken returns a new token and the hash that is stored.
+// newToken returns a new token, and its hash, which is stored instead of the token.
 func newToken() (token string, hash []byte) {
 	secret := make([]byte, tokenBytes)
 	rand.Read(secret) // never fails
@@ -130,7 +130,8 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	return page, err
 }
 
-// limits returns the calling admin, whose grants limit the callers that it manages, or nil if it has no queues.
+// limits returns the calling admin or viewer if it has queues: then its grants limit the callers that it manages. Otherwise limits
+// returns nil.
 func limits(c *fn.Call) *callers.StoredCaller {
 	if !c.LimitedToQueues() {
 		return nil
@@ -163,7 +164,7 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 	return h.publishChanges(ctx, row, created), err
 }
 
-// publishChanges publishes the changes of a caller and of the callers that it created, and returns the response.
+// publishChanges tells all processes that a caller and the callers that it created were changed, and returns the response.
 func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, created []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
 	for _, other := range created {

@@ -65,8 +65,8 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struc
 	return defaultResponse(row), err
 }
 
-// defaultChange does not validate the content, whose rules depend on use_template, which may be only in the stored row.
-// editDefault does.
+// defaultChange does not validate the content. The rules for the content depend on use_template, which the request may leave out.
+// editDefault validates the content with the stored use_template.
 type defaultChange api.DefaultSMSChange
 
 func (r *defaultChange) Validate() []task.Field {

@@ -35,7 +35,7 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["bulk"]`)
 	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
 	phone := deputy.NewCallerWith("ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
-	adopted := s.NewCallerWith("ops.adopted", `"roles":["sender"],"queues":["bulk"]`) // ops gets its token by rotating it
+	adopted := s.NewCallerWith("ops.adopted", `"roles":["sender"],"queues":["bulk"]`) // ops gets the token of this caller by rotating it
 	rotated := ops.Post(callerPath(s, "ops.adopted")+"/rotate", "")
 	require.Equal(t, 200, rotated.Status, rotated.Text)
 	adopted.Password = rotated.Data("token").(string)
@@ -53,12 +53,13 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 		require.Equal(t, 401, caller.Get(poll).Status, caller.User)
 		require.Equal(t, "caller.revoke", auditOf(s, caller.User)[0], caller.User)
 	}
-	require.Equal(t, 200, independent.Get(poll).Status, "an admin without queues created it, and the operator never had its token")
+	require.Equal(t, 200, independent.Get(poll).Status, "an admin without queues created this caller, and the operator never had its token")
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
-// Access that a limited operator has granted must end when the operator is revoked. So an operator cannot change callers of other
-// limited operators. A caller without an operator belongs to the first limited operator that rotates or changes it.
+// A limited operator is an admin with queues. Access that a limited operator has granted must end when the operator is revoked. So an
+// operator cannot change callers of other limited operators. If a caller belongs to no operator, the first limited operator that
+// changes the caller or rotates its token becomes its operator.
 func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -81,11 +82,11 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 			require.Equal(t, 403, r.Status, r.Text)
 			require.Contains(t, r.Text, "belongs to another admin")
 		}
-		require.Equal(t, []int{200, 403}, []int{poll(c.caller, "bulk"), poll(c.caller, "slow")}, "its token stays valid")
+		require.Equal(t, []int{200, 403}, []int{poll(c.caller, "bulk"), poll(c.caller, "slow")}, "the caller's token stays valid")
 		require.Equal(t, 200, c.operator.Get(at).Status)
 	}
 
-	// It may change the callers that its callers created, and those that belong to no operator.
+	// An operator may change the callers that its own callers created, and callers that belong to no operator.
 	require.Equal(t, 200, ops.Do("PUT", callerPath(s, "ops.adopted"), `{"queues":["bulk","slow"]}`).Status)
 	require.Equal(t, 200, ops.Post(callerPath(s, "ops.sub")+"/rotate", "").Status)
 	rotated := ops.Post(callerPath(s, phone.User)+"/rotate", "")

@@ -23,7 +23,7 @@ func (r *searchRequest) Validate() []task.Field {
 	return bad
 }
 
-// search finds what the caller may read by an id, a number or a name; see byID, byNumber and byName.
+// search takes an id, a number or a name, and finds what has it and the caller may read. See byID, byNumber and byName.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
@@ -46,7 +46,7 @@ func (s *search) add(kind, id, state string) {
 	s.found.Found = append(s.found.Found, api.SearchHit{Kind: kind, ID: id, State: state})
 }
 
-// own returns the id of a caller who may read only its own objects, else nil.
+// own returns the caller's id if the caller may read only its own objects, else nil.
 func (s *search) own() *int64 {
 	if readsAll(s.c) {
 		return nil
@@ -54,7 +54,7 @@ func (s *search) own() *int64 {
 	return &s.c.Caller.ID
 }
 
-// readsOnlyTasks reports whether the caller is an admin or viewer of some queues, who may read only the tasks of these queues.
+// readsOnlyTasks reports whether the caller is an admin or viewer with queues. Such a caller may read only the tasks of these queues.
 func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && readsAll(s.c) }
 
 // ignoreUnknown returns nil for the error not_found, and other errors unchanged.
@@ -65,7 +65,7 @@ func ignoreUnknown(err error) error {
 	return err
 }
 
-// byID finds a task, a message and a delivery.
+// byID finds the task, the message and the delivery with this id.
 func (s *search) byID(ctx context.Context) error {
 	id, err := task.ParseID(strings.ToLower(s.text))
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *search) byID(ctx context.Context) error {
 	return ignoreUnknown(err)
 }
 
-// addTasks adds the tasks that the caller may read.
+// addTasks adds those of the tasks that the caller may read.
 func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	for _, id := range ids {
 		t, err := s.env.Tasks.ByID(ctx, id)
@@ -102,7 +102,8 @@ func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	return nil
 }
 
-// byNumber recognizes a phone number, and finds the subscribe message with this id and the tasks whose newest claim has this id.
+// byNumber recognizes a phone number. It also finds the subscribe message with this number as its id, and the tasks whose newest claim
+// has this number as its id.
 func (s *search) byNumber(ctx context.Context) error {
 	if number, problem := s.env.Config.PhoneCountry.Phone(s.text); problem == "" {
 		s.found.PhoneNumber = number
@@ -121,16 +122,17 @@ func (s *search) byNumber(ctx context.Context) error {
 		}
 	}
 	if s.own() != nil {
-		return nil // a search for a claim reads many finished tasks
+		return nil // a search for a claim is expensive: it reads many finished tasks
 	}
 	return s.findTasks(ctx, tasks.Search{ClaimID: n})
 }
 
-// byName finds the task with this idempotency key, or else those of this request id, and the caller with this name.
+// byName finds the tasks with this idempotency key or, if there are none, the tasks of this request id. It also finds the caller with
+// this name.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
 		criteria := tasks.Search{Key: s.text, Caller: s.own()}
-		if len(s.text) <= 50 && s.own() == nil { // a search for a request id reads many logs
+		if len(s.text) <= 50 && s.own() == nil { // a search for a request id is expensive: it reads many logs
 			criteria.Request = s.text
 		}
 		if err := s.findTasks(ctx, criteria); err != nil {

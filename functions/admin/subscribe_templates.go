@@ -62,8 +62,8 @@ func validTemplateID(id string) bool {
 	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateIDChars
 }
 
-// subscribeTemplates lists the templates with errors: the paused ones first, then those with too few errors for a pause. They
-// belong to the queue wechat.
+// subscribeTemplates lists the templates with errors: first the paused templates, then the templates with too few errors for a pause.
+// All of them belong to the queue wechat.
 func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subscribeTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)

@@ -66,7 +66,7 @@ func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, id int32, req t
 	return templateResponse(t), err
 }
 
-// setIfGiven sets target to the field of a request, unless that is nil.
+// setIfGiven sets target to the field of a request, unless the field is nil.
 func setIfGiven[V any](target, field *V) {
 	if field != nil {
 		*target = *field
