@@ -22,7 +22,7 @@ func TestAlerts(t *testing.T) {
 		(gen_random_uuid(), 'backlog', 'otp', 12345, 1000, now(), 10), (gen_random_uuid(), 'failure_rate', 'promo', 0.256, 0.2, null, null), (gen_random_uuid(), 'stream_full', 'USERS', 0.9, 0.8, null, null)`)
 	got := b.get("/console/alerts")
 	got.has(t, "12,345", "25.6 %", "90.0 %", `href="/console/tasks?queue=promo"`, "state cleared")
-	require.Less(t, strings.Index(got.text, "promo"), strings.Index(got.text, "otp"), "open ones first")
+	require.Less(t, strings.Index(got.text, "promo"), strings.Index(got.text, "otp"), "open alerts are first")
 
 	got = logIn(t, s.NewCaller("ops", "admin", "otp")).get("/console/alerts")
 	got.has(t, "12,345")

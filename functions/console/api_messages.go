@@ -251,7 +251,7 @@ var apiMessages = map[string]string{
 	"no such task":                     "没有这个任务",
 }
 
-// messagePattern is a message with values.
+// messagePattern matches a message with values.
 type messagePattern struct {
 	match   *regexp.Regexp
 	chinese string
@@ -279,7 +279,7 @@ var messagePatterns = sync.OnceValue(func() []messagePattern {
 // translatedValues has the values in messages that are translated too.
 var translatedValues = slices.Concat(taskStates, messageStates, formats)
 
-// ofAPI translates a message of the API. It returns other texts unchanged, such as messages that the console has translated.
+// ofAPI translates a message of the API. It returns any other text unchanged, such as a text that the console has translated before.
 func ofAPI(language, message string) string {
 	if language != "zh" {
 		return message

@@ -11,15 +11,16 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// maxAuditValue is the number of characters of a value that the audit log shows.
+// maxAuditValue is how many characters of a value the audit log shows.
 const maxAuditValue = 500
 
-// difference is a field that a change changed. A value is also "" if the row did not exist.
+// difference is a field with its values before and after a change. Before is "" if the object was created by the change, and After is
+// "" if the object was deleted.
 type difference struct {
 	Field, Before, After string
 }
 
-// differences compares a row before and after a change. It masks phone numbers and hides contents, as lists do.
+// differences compares an object before and after a change. It masks phone numbers and hides contents, as lists do.
 func differences(language string, before, after json.RawMessage) []difference {
 	oldFields, newFields := fieldsOf(before), fieldsOf(after)
 	all := maps.Clone(oldFields)
@@ -43,7 +44,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 	return changed
 }
 
-// hiddenValue is hidden, but "" for an empty value.
+// hiddenValue returns the text of hidden, but "" for an empty value.
 func hiddenValue(language, value string) string {
 	if value == "" {
 		return ""

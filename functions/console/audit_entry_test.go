@@ -20,7 +20,7 @@ func TestSubjectPage(t *testing.T) {
 func TestDifferences(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, differences("en", nil, nil))
-	require.Empty(t, differences("en", []byte(`"text"`), []byte(`[1]`)), "not rows")
+	require.Empty(t, differences("en", []byte(`"text"`), []byte(`[1]`)), "not objects")
 	require.Equal(t, []difference{{"a", "1", "2"}, {"c", "", "true"}, {"d", "x, y", ""}},
 		differences("en", []byte(`{"a":1,"b":null,"d":["x","y"],"e":{"f":1}}`), []byte(`{"a":2,"b":"","c":true,"d":[],"e":{"f":1}}`)))
 	require.Equal(t, []difference{{"content", "hidden, 2 characters", "hidden, 2 characters"}}, differences("en", []byte(`{"content":"ab"}`), []byte(`{"content":"cd"}`)))

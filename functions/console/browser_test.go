@@ -45,8 +45,9 @@ var chromium struct {
 	end   func()
 }
 
-// chromiumProgram returns the path of the browser, or "" if there is none. The headless shell draws no window and needs a third
-// of the processor time. The command for it in PATH is a script: killing the script would leave the program running.
+// chromiumProgram returns the path of the browser, or "" if there is none. The headless shell draws no window and needs a third of
+// the processor time of chromium. Its command in PATH is a script, so the path of the program is used: killing the script would
+// leave the program running.
 func chromiumProgram() string {
 	for _, name := range []string{"/usr/lib/chromium/chromium-headless-shell", "chromium"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -66,7 +67,7 @@ func startChromium(program string) {
 		chromedp.Flag("process-per-site", true), chromedp.Flag("renderer-process-limit", "1"), chromedp.DisableGPU,
 		chromedp.Flag("disable-features", "SpareRendererForSitePerProcess,BackForwardCache,MediaRouter,OptimizationHints,Translate,site-per-process"))
 	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
-	chromium.ctx, _ = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // its errors are about unknown events
+	chromium.ctx, _ = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // the errors are about unknown events
 	chromium.end = func() {
 		_ = chromedp.Cancel(chromium.ctx) // waits until the browser has ended, so that the profile can be removed
 		end()
@@ -83,7 +84,7 @@ func endChromium() {
 	}
 }
 
-// window is a window of the browser with its own cookies. Tests reuse windows, because each new one starts a process.
+// window is a window of the browser with its own cookies. Tests reuse windows, because each new window starts a process.
 type window struct {
 	ctx     context.Context
 	close   func()
@@ -99,7 +100,7 @@ var windows = func() chan *window {
 	return free
 }()
 
-// openTab is openTabAlways for a slow test.
+// openTab calls openTabAlways, and skips the test unless slow tests run.
 func openTab(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
 	sandbox.Slow(t)
@@ -149,7 +150,7 @@ func newWindow(t *testing.T) *window {
 	return &window{ctx, cancel, profile}
 }
 
-// reset clears the window for the next test. After a failed test it closes the window, which may still load a page, and returns
+// reset clears the window for the next test. After a failed test, the window may still load a page: then reset closes it and returns
 // nil.
 func (w *window) reset(t *testing.T) *window {
 	if w == nil {
@@ -223,7 +224,7 @@ func (b *tab) text() (text string) {
 	return text
 }
 
-// click clicks an element and waits until another one is visible.
+// click clicks an element and waits until another element is visible.
 func (b *tab) click(selector, visible string) {
 	b.t.Helper()
 	b.run(chromedp.Click(selector, byQuery), chromedp.WaitVisible(visible, byQuery))
@@ -243,7 +244,7 @@ func (b *tab) desktop() {
 	b.run(emulation.ClearDeviceMetricsOverride())
 }
 
-// shot saves a screenshot of the whole page in the directory SCREENSHOTS, if that is set.
+// shot saves a screenshot of the whole page in the directory SCREENSHOTS, if this variable is set.
 func (b *tab) shot(name string) {
 	b.t.Helper()
 	directory := os.Getenv("SCREENSHOTS")
@@ -276,7 +277,7 @@ func (b *tab) fits() {
 	require.LessOrEqual(b.t, width, b.width, "the page fits the window")
 }
 
-// fitsEverywhere opens a page, and fails if it is wider than the window of a desktop or of a phone.
+// fitsEverywhere opens a page, and fails if the page is wider than the window of a desktop or of a phone.
 func (b *tab) fitsEverywhere(path, name string) {
 	b.t.Helper()
 	b.open(path)

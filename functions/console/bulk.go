@@ -17,7 +17,7 @@ var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
 
-// BulkAddress returns the address of the form that changes all tasks of the list on this page; "" if they cannot be changed.
+// BulkAddress returns the address of the form that changes all tasks of the list on this page; "" if the tasks cannot be changed.
 func (p *page) BulkAddress() string {
 	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
 		return ""
@@ -27,7 +27,7 @@ func (p *page) BulkAddress() string {
 
 type bulkForm struct {
 	api.BulkPreviewResponse
-	Query string // the action and the filter; its parameter to is the time until which tasks were counted
+	Query string // the action and the filter; the filter's parameter to is the time until which tasks were counted
 	List  string // address of the list of the tasks
 }
 
@@ -36,7 +36,7 @@ type bulkPage struct {
 	Chosen  *bulkForm // nil = no action is chosen yet
 }
 
-// newBulk shows how many tasks match the filter in the address, and the form that changes them all.
+// newBulk shows how many tasks match the filter in the address, and the form that changes all these tasks.
 func (p *page) newBulk() error {
 	shown := bulkPage{Choices: bulkActions[p.Param("state")]}
 	action := p.Param("action")
@@ -54,7 +54,7 @@ func (p *page) newBulk() error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// filter replaces times such as "2h" by instants. The form has the instants, so that it changes the tasks that were counted.
+	// filter replaces times such as "2h" by instants. The form has the instants, so that the change selects the counted tasks.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err

@@ -41,7 +41,7 @@ func (p *page) nameCallers(ids ...api.ID) error {
 	return nil
 }
 
-// LinkCaller returns the name and the page of a caller. If the visitor may not read the name, it is the id.
+// LinkCaller returns the name and the page of a caller. If the visitor may not read the name, the id is in place of the name.
 func (p *page) LinkCaller(id api.ID) callerLink {
 	name := p.callerNames[id]
 	switch {
@@ -66,7 +66,7 @@ func (p *page) callerPath(id api.ID) string {
 // FiltersByCaller reports whether lists have rows of several callers.
 func (p *page) FiltersByCaller() bool { return p.May(fn.Viewer) }
 
-// CallerFilter returns the value of the field caller of a filter: the name, also if the address has only caller_id.
+// CallerFilter returns the value of the field caller of a filter: the name of the caller, even if the address has only caller_id.
 func (p *page) CallerFilter() string {
 	var id api.ID
 	if text := p.Param("caller_id"); p.Param("caller") == "" && id.UnmarshalJSON([]byte(text)) == nil && text != "" {
@@ -75,8 +75,8 @@ func (p *page) CallerFilter() string {
 	return p.Param("caller")
 }
 
-// filter returns parameters of the address for the API. It replaces a time such as 2h by the instant that long ago, and the
-// name of a caller by its id.
+// filter returns parameters of the address for the API. It replaces a time such as 2h by the instant that long ago, and the name of
+// a caller by the caller's id. It also reads the name of this caller, for LinkCaller.
 func (p *page) filter(names ...string) (url.Values, error) {
 	query := p.query(names...)
 	pastTimes(query, "from", "to")
@@ -106,7 +106,7 @@ func filtered[T any](p *page, path string, names ...string) (response T, err err
 	return response, err
 }
 
-// callerNamed returns the id of the caller with this name. It also accepts an id instead of a name that the visitor may not read.
+// callerNamed returns the id of the caller with this name. If the visitor can read no caller of this name, the name may be an id.
 func (p *page) callerNamed(name string) (id api.ID, err error) {
 	if task.ValidUser(name) {
 		named, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"name": {name}})

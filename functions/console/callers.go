@@ -122,7 +122,7 @@ func (p *page) addCaller() error {
 	return p.showToken(added)
 }
 
-// showToken shows a new token in the response to the form, so that no URL has it. It cannot be shown again.
+// showToken shows a new token in the response to the form, so that no URL contains the token. The token cannot be shown again.
 func (p *page) showToken(caller api.CallerResponse) error {
 	return p.show("caller_token", p.T("New token"), caller)
 }
@@ -148,7 +148,7 @@ func (p *page) rotateCaller() error {
 	return p.showToken(rotated)
 }
 
-// revokeCaller revokes a caller if the visitor has typed its name.
+// revokeCaller revokes a caller if the visitor has typed the name of the caller.
 func (p *page) revokeCaller() error {
 	id := p.id()
 	caller, err := get[api.CallerResponse](p, callersPath+"/"+id, nil)

@@ -91,7 +91,7 @@ func TestCallers(t *testing.T) {
 		got.has(t, "ops.phone")
 		require.NotContains(t, got.text, "shop")
 		require.Equal(t, 404, v.get(page).status)
-		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "without queues it may use all")
+		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "a caller without queues may use all queues")
 	})
 }
 

@@ -431,7 +431,7 @@ func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
 	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is shown as a time")
 }
 
-// The timeline shows who made a decision. A submitter sees only that it was an operator.
+// The timeline shows who made a decision. A submitter sees only that an operator made the decision.
 func TestTimelineShowsWhoDecided(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

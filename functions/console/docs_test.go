@@ -61,7 +61,7 @@ func contractIsServed(t *testing.T, s *cluster.Client) {
 	require.Contains(t, contract.Paths, "/api/v1/sms/send")
 }
 
-// Each file has the same content compressed and uncompressed. A browser that has it gets 304.
+// Each file has the same content compressed and uncompressed. A browser that has the file already gets 304.
 func docsAreCompressed(t *testing.T, s *cluster.Client) {
 	for _, path := range []string{"/openapi.yaml", "/openapi.json", "/docs", "/docs/init.js", "/docs/style.css", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/reference"} {
 		plain, text := fetch(t, s.URL+path, "Accept-Encoding", "gzip;q=0")
@@ -103,7 +103,7 @@ func referenceHasEveryOperation(t *testing.T, s *cluster.Client) {
 	} {
 		require.True(t, strings.Contains(page, text), text)
 	}
-	require.False(t, strings.Contains(page, "<script"), "it needs no JavaScript")
+	require.False(t, strings.Contains(page, "<script"), "the reference needs no JavaScript")
 	require.False(t, strings.Contains(page, "**"), "Markdown is rendered")
 }
 

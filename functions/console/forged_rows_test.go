@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A compromised function can write such rows. Pages leave out only what they cannot read.
+// A compromised function can write rows with invalid values. Pages show such rows, and leave out only the values that they cannot read.
 func TestPagesShowForgedRows(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -28,7 +28,7 @@ func (p *page) storeRefusal(err error) bool {
 	return true
 }
 
-// showRefused shows the page at an address, with the refused form. It returns err if the page cannot be shown.
+// showRefused shows the page at an address, with the refused form. It returns err if storeRefusal returns false.
 func (p *page) showRefused(err error, to string, show handler) error {
 	if !p.storeRefusal(err) {
 		return err
@@ -36,7 +36,7 @@ func (p *page) showRefused(err error, to string, show handler) error {
 	return p.showEntered(to, show)
 }
 
-// finish ends a change: it redirects to a page with a notice, or shows that page with the refused form.
+// finish ends a change. It redirects to a page with a notice or, if err is a refusal, shows this page with the refused form.
 func (p *page) finish(err error, to string, show handler, notice string) error {
 	if err != nil {
 		return p.showRefused(err, to, show)
@@ -53,8 +53,8 @@ func (p *page) showEntered(to string, show handler) error {
 	return show(p)
 }
 
-// setAddress replaces the address of the request, which is the action of a form, by the address of a page. Templates build
-// links from it.
+// setAddress replaces the address of the request, which is the action of a form, by the address of a page. Templates build links
+// from the new address.
 func (p *page) setAddress(to string) error {
 	address, err := url.Parse(to)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestRefusedFormsAreShownAgain(t *testing.T) {
 		got := b.submit(path+"/cancel", "reason", long)
 		require.Equal(t, 400, got.status)
 		got.has(t, `value="`+strings.Repeat("&lt;", 501)+`"`, `<span class="wrong">`, "Cancel the task")
-		require.Equal(t, 409, b.submit(path+"/retry").status, "it has not failed")
+		require.Equal(t, 409, b.submit(path+"/retry").status, "the task has not failed")
 	})
 	t.Run("with a field as large as a form may be", func(t *testing.T) {
 		b.submit("/console/blocked-words", "word", strings.Repeat("a", 60_000)).has(t, `<span class="wrong">is required: 1 to 100 characters`)

@@ -31,7 +31,7 @@ func addresses(path string, ids, buttons []string) (all []string) {
 	return all
 }
 
-// For any form and address, the response is a page that names the problem, and not an error of the server.
+// For any form and any address, the response is a page, and not an error of the server. If there is a problem, the page names it.
 func TestPagesRefuseGarbage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

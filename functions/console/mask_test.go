@@ -23,7 +23,7 @@ func TestPhoneNumbersInTextsAreMasked(t *testing.T) {
 		return got.Data("task_id").(string)
 	}
 	submit()
-	s.ClaimOne("app-13912345678") // which is listed while it has a task
+	s.ClaimOne("app-13912345678") // an app is listed while it has a task
 	held := submit()
 	_, claim := s.ClaimOne("app-13912345678")
 	require.Equal(t, 200, s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app-13912345678","claim_id":%q,"outcome":"unknown","error_message":%q}`, held, claim, text)).Status)

@@ -19,7 +19,7 @@ type messagesPage struct {
 	Kind string // state of the stuck messages: sending or sent
 }
 
-// messages lists the stuck messages, if the visitor may read those of all callers. A submitter finds its messages by their keys.
+// messages lists the stuck messages of all callers, if the visitor may read them. A submitter finds its own messages by their keys.
 func (p *page) messages() error {
 	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
@@ -87,7 +87,7 @@ func (m messagePage) MayDecide() bool {
 	return !m.Archived && m.State != "received" && m.State != "accepted"
 }
 
-// Redrives returns how often operators have sent the message again.
+// Redrives returns how often operators have redriven the message.
 func (m messagePage) Redrives() int { return m.Epoch - 1 }
 
 func (p *page) message() error { return p.showMessage(nil) }
@@ -132,7 +132,7 @@ func (p *page) changeMessage() error {
 	return p.finish(err, back, (*page).message, "message_"+do)
 }
 
-// revealMessages returns the data of messages by their ids. The API writes an audit entry for each message.
+// revealMessages returns the data of messages by their ids. The API writes an audit entry for each message, at most one an hour.
 func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	response, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
 	revealed := map[string]api.JSON{}
@@ -182,7 +182,7 @@ func (p *page) readConversation(param func(name string) string) (shown conversat
 	return shown, err
 }
 
-// revealConversation shows the same messages as the page with the button, with their data.
+// revealConversation shows the page of the conversation again, now with the data of its messages.
 func (p *page) revealConversation() error {
 	shown, err := p.readConversation(p.PostFormValue)
 	if err != nil {

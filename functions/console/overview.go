@@ -16,7 +16,7 @@ type overviewPage struct {
 	Rows  []queueRow
 }
 
-// queueRow is a queue with its plot. The last row may be the sum of all queues that have no row; it has no name.
+// queueRow is a queue with its plot. The last row may be the sum of all queues that have no row of their own. This row has no name.
 type queueRow struct {
 	api.QueueOverview
 	Plot plot

@@ -31,7 +31,7 @@ type handler func(p *page) error
 // T translates a text and formats it with the values, as fmt.Sprintf does.
 func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
 
-// private returns the route of a page for visitors who are logged in. Others are redirected to the login.
+// private returns the route of a page for visitors who are logged in. Other visitors are redirected to the login.
 func private(h handler) fn.Route {
 	return public(func(p *page) error {
 		if p.LoggedIn() {
@@ -121,7 +121,7 @@ func (p *page) doneMany(to, notice string, n int) error {
 	return p.redirect(withNotice(to, notice, strconv.Itoa(n)))
 }
 
-// withNotice returns the address of a page with the parameters of a notice, which replace those of an earlier one. count may be "".
+// withNotice returns the address of a page with the parameters of a notice in place of an earlier notice. count may be "".
 func withNotice(to, notice, count string) string {
 	path, text, _ := strings.Cut(to, "?")
 	query, _ := url.ParseQuery(text) // without malformed parameters
@@ -162,7 +162,7 @@ func (p *page) show(name, title string, content any) error {
 	return p.render(http.StatusOK, name, title, content)
 }
 
-// render renders a template in the visitor's language, and writes the page only if that succeeds.
+// render renders a template in the visitor's language. It writes the page only after the whole template is rendered.
 func (p *page) render(status int, name, title string, content any) error {
 	t, err := pageTemplate(p.Language, name)
 	if err != nil {
@@ -201,7 +201,7 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether the visitor may not open a page. Such pages call routes of the API that belong to no queue, for which
+// Closed reports whether the visitor may not open a page because it calls routes of the API that belong to no queue. For such routes
 // an admin with queues needs another role.
 func (p *page) Closed(path string) bool {
 	switch path {
@@ -245,7 +245,7 @@ func (p *page) MayChange() bool { return p.May(fn.Admin) }
 // MayChangeAll is MayChange for objects of no queue, which admins with queues may not change.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
 
-// MaySubmit reports whether the visitor may submit tasks. An admin with queues needs the role submitter for it.
+// MaySubmit reports whether the visitor may submit tasks. An admin with queues needs the role submitter too.
 func (p *page) MaySubmit() bool {
 	return p.May(fn.Submitter) && (len(p.Caller.Queues) == 0 || slices.Contains(p.Caller.Roles, string(fn.Submitter)))
 }
@@ -290,7 +290,7 @@ func showGet[T any](p *page, path string, query url.Values, template, title stri
 }
 
 // With returns the address of this page with changed parameters, given as name, value, name, value. An empty value removes its
-// parameter. With also removes the notice, and the position in a list (after) unless pairs has it.
+// parameter. With also removes the notice, and the position in a list (after) unless pairs has a new position.
 func (p *page) With(pairs ...string) string {
 	query := p.URL.Query()
 	query.Del("done")

@@ -17,8 +17,8 @@ var templateFiles embed.FS
 // parsedTemplates has the templates that pageTemplate has parsed, by "language/name".
 var parsedTemplates sync.Map
 
-// pageTemplate returns the template of a page. It parses each template on first use: parsing all of them at the start would take
-// 25 ms.
+// pageTemplate returns the template of a page. It parses a template at its first use, because parsing all templates at the start
+// would take 25 ms.
 func pageTemplate(language, name string) (*template.Template, error) {
 	key := language + "/" + name
 	if t, ok := parsedTemplates.Load(key); ok {

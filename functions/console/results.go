@@ -6,7 +6,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// englishResults has the English texts of the results that Sendonce itself writes, which are Chinese as in the original SMS API.
+// englishResults has English texts for the results that Sendonce itself writes. These results are in Chinese, as in the original SMS
+// API.
 var englishResults = map[string]string{
 	task.ResultTimeoutRetry:     "no report in time, retried",
 	task.ResultTimeoutExhausted: "no report in time, and no retry left",

@@ -82,8 +82,8 @@ func (f sendPage) previewText(p *page) (*textPreview, error) {
 	return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: utf8.RuneCountInString(content), Segments: segments, Encoding: string(encoding)}}, nil
 }
 
-// checkMessage checks the fields that can be checked without the API. It accepts an empty phone number, which may not be entered
-// yet.
+// checkMessage checks the fields that can be checked without the API. It accepts an empty phone number, because the visitor may enter
+// the number later.
 func (p *page) checkMessage() error {
 	if phone := p.PostFormValue("phone_number"); phone != "" {
 		if _, problem := task.Country("").Phone(phone); problem != "" {
@@ -123,8 +123,8 @@ func (p *page) send() error {
 	return p.done("/console/tasks/"+url.PathEscape(sent.TaskID), "sent")
 }
 
-// typedMessage reads the message from the form. A visitor who may list templates chooses one, and the form has its id, since
-// several templates may have the same name. Other visitors type a name.
+// typedMessage reads the message from the form. A visitor who may list templates chooses a template, and the form has the template's
+// id, because several templates may have the same name. Other visitors type a name.
 func (p *page) typedMessage() (api.SendRequest, error) {
 	request := api.SendRequest{
 		PhoneNumber: p.PostFormValue("phone_number"), Content: p.PostFormValue("content"), Queue: p.PostFormValue("queue"),

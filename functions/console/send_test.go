@@ -104,7 +104,7 @@ func TestSend(t *testing.T) {
 		require.NotContains(t, refused.text, sendable)
 		got := preview(b, "send_at", "2h")
 		got.has(t, "hello {name}</p>", "12 characters")
-		require.NotContains(t, got.text, sendable, "only admins can preview it with the API")
+		require.NotContains(t, got.text, sendable, "the API checks the text only for admins")
 		b.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Only admins can preview a template")
 	})
 	t.Run("is for submitters", func(t *testing.T) {

@@ -11,7 +11,7 @@ const (
 	signingSecretPage = "/console/webhooks/signing-secret"
 )
 
-// signingSecret is the page of the secret that signs calls of the visitor's callback URLs. A button shows the secret.
+// signingSecret shows the page of the secret that signs calls of the visitor's callback URLs. A button on the page shows the secret.
 func (p *page) signingSecret() error { return p.showSigningSecret(api.SigningSecretResponse{}) }
 
 func (p *page) showSigningSecret(shown api.SigningSecretResponse) error {

@@ -39,8 +39,8 @@ func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) {
 	}
 }
 
-// holdForms submits n forms whose bodies do not end before the test. It returns when the service reads each form or has responded
-// to it.
+// holdForms submits n forms whose bodies do not end before the test. It returns when, for each form, the service reads the body or has
+// responded.
 func (b *browser) holdForms(n int, path string) {
 	b.t.Helper()
 	signals := make(chan struct{}, 2*n)
@@ -57,7 +57,7 @@ func (b *browser) holdForms(n int, path string) {
 	}
 }
 
-// A caller may be revoked or changed while the service reads its form.
+// A caller may be revoked or changed while the service reads the caller's form.
 func TestCallerIsCheckedAgainAfterSlowForm(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -32,11 +32,11 @@ func (p *page) tasks() error {
 	return p.show("tasks", p.T("Tasks"), tasksPage{response, taskStates, taskReasons})
 }
 
-// maxExport is the number of rows of an export, which must end within the time limit of a page.
+// maxExport limits the rows of an export, because an export must end within the time limit of a page.
 const maxExport = 20_000
 
-// writeTasks writes the tasks that match as CSV, without contents and with masked phone numbers. After maxExport rows, a last line
-// has the parameter after with which the next export continues.
+// writeTasks writes the tasks that match as CSV, without contents and with masked phone numbers. If there are more tasks after maxExport
+// rows, a last line has the parameter after with which the next export continues.
 func (p *page) writeTasks(query url.Values) error {
 	query.Set("limit", "200")
 	response, err := get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query)

@@ -13,13 +13,13 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// htmlLanguages has the languages of the pages, with their names in HTML. The code and the templates have the English texts; the
-// map chinese has their translations.
+// htmlLanguages has the languages of the pages, with their names in HTML. The code and the templates have English texts. The map
+// chinese has the translations.
 var htmlLanguages = map[string]string{"en": "en", "zh": "zh-CN"}
 
 const languageCookie = "sendonce-language"
 
-// languageOf returns the language that the visitor chose, else the first supported one of Accept-Language.
+// languageOf returns the language that the visitor chose, else the first supported language of Accept-Language, else English.
 func languageOf(r *http.Request) string {
 	if c, err := r.Cookie(languageCookie); err == nil && htmlLanguages[c.Value] != "" {
 		return c.Value
@@ -160,7 +160,7 @@ func pretty(text string) string {
 	return indented.String()
 }
 
-// lastTry returns a list of the newest try; an empty list if there is none.
+// lastTry returns a list that has only the newest try, or an empty list if there are no tries.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
 // english has the texts of values of the API that are not plain English. Pages show other texts unchanged.

@@ -10,12 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 )
 
-// badField returns the error of a form with one bad field, which was not sent to the API.
+// badField returns the error of a form that has a bad field and was not sent to the API.
 func (p *page) badField(name, message string) error {
 	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has a field that cannot be read."), Fields: []api.Field{{Field: name, Message: message}}}
 }
 
-// typedTime reads a time from a field of a form: an instant with its zone, or how far ahead it is. An empty field is nil.
+// typedTime reads a time from a field of a form: an instant with its zone, or a span such as 2h from now. An empty field is nil.
 func (p *page) typedTime(name string) (*time.Time, error) {
 	text := strings.TrimSpace(p.PostFormValue(name))
 	if text == "" {
@@ -28,7 +28,7 @@ func (p *page) typedTime(name string) (*time.Time, error) {
 	return &at, nil
 }
 
-// typedPast reads a required time from a field of a form: an instant with its zone, or how long ago it was.
+// typedPast reads a required time from a field of a form: an instant with its zone, or a span such as 2h before now.
 func (p *page) typedPast(name string) (time.Time, error) {
 	at, ok := parseTime(strings.TrimSpace(p.PostFormValue(name)), time.Now(), ago)
 	if !ok {

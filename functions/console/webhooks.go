@@ -42,10 +42,10 @@ func (p *page) endpoints() error {
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }
 
-// isRobot reports whether an endpoint is a chat robot. The secret of a robot comes from its vendor, so the console does not show it.
+// isRobot reports whether an endpoint is a chat robot. The secret of a robot is made in its chat group, so the console does not show it.
 func isRobot(format string) bool { return format != "cloudevents" }
 
-// addEndpoint adds an endpoint. The response shows its secret, which is never shown again.
+// addEndpoint adds an endpoint. Unless the endpoint is a robot, the response shows its secret, which is never shown again.
 func (p *page) addEndpoint() error {
 	added, err := post[api.EndpointResponse](p, endpointsPath, api.EndpointRequest{
 		URL: p.PostFormValue("url"), Description: p.PostFormValue("description"), Events: p.PostForm["events"], Format: p.PostFormValue("format"),

@@ -4,8 +4,8 @@
 //   - /docs: Swagger UI, with "Try it out" against this server;
 //   - /docs/reference: a reference that needs no JavaScript.
 //
-// The module swgui has the files of Swagger UI, compressed (0.6 MB). Its page has inline scripts and is not used. Each file is
-// prepared at the first request for it and stays compressed in memory.
+// The module swgui has the files of Swagger UI, compressed (0.6 MB). The page of the module has inline scripts and is not used. Each
+// file is prepared at its first request and stays compressed in memory.
 package apidocs
 
 import (
@@ -119,7 +119,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("ETag", fmt.Sprintf(`"%s"`, f.tag))
 	text, err := gzip.NewReader(bytes.NewReader(f.compressed))
-	if err != nil { // cannot happen: compress wrote it
+	if err != nil { // cannot happen: compress wrote the file
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -134,8 +134,8 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 // decompressing is held while a part of a file is decompressed.
 var decompressing sync.Mutex
 
-// oneAtATime lets this process decompress one part of a file at a time, so that many requests for files do not delay calls of the
-// API. The lock is not held while a client receives the part.
+// oneAtATime lets this process decompress only one part of one file at a time, so that many requests for files do not delay calls of
+// the API. The lock is not held while a client receives a part.
 type oneAtATime struct{ io.Reader }
 
 func (r oneAtATime) Read(p []byte) (int, error) {

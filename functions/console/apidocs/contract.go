@@ -96,7 +96,7 @@ func (n node) texts(keys ...string) (all []string) {
 	return all
 }
 
-// resolved returns the target of a $ref, or the node itself if it is none.
+// resolved returns the target of the node's $ref, or the node itself if it has no $ref.
 func (n node) resolved() node {
 	ref := n.text("$ref")
 	if ref == "" {

@@ -43,7 +43,7 @@ func splitList(block string) (before string, items []string) {
 	return strings.TrimSpace(before), items
 }
 
-// inline escapes a text and renders the code and bold text in it; bold text may have code in it.
+// inline escapes a text, and renders code and bold text. Bold text may contain code.
 func inline(text string) string {
 	var b strings.Builder
 	code, bold := false, false

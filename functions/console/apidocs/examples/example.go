@@ -68,7 +68,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("registered", endpoint.ID) // its Secret is shown once: keep it, it verifies the webhooks
+	fmt.Println("registered", endpoint.ID) // keep endpoint.Secret: it is shown once, and verifies the webhooks
 
 	// --- verify
 	receive := func(w http.ResponseWriter, r *http.Request) {
