@@ -47,7 +47,7 @@ func New(*fn.Env, struct{}) fn.Routes {
 		"POST /console/bulk/{id}/stop":  private((*page).stopBulk),
 		"GET /console/tasks":            private((*page).tasks),
 		"GET /console/tasks/{id}":       private((*page).task),
-		"GET /console/tasks/{id}/{do}":  private((*page).backToTask), // a reload after a POST, or a change of the language
+		"GET /console/tasks/{id}/{do}":  private((*page).backToTask), // a reload after a POST
 		"POST /console/tasks/{id}/{do}": private((*page).changeTask),
 		"GET /console/queues":           private((*page).queues),
 		"POST /console/queues/pause":    private((*page).pauseQueue),

@@ -69,5 +69,5 @@ func TestPhoneNumbersInTextsAreMasked(t *testing.T) {
 	for page, want := range map[string]string{"/console/tasks/" + id: "13912345678 asks", "/console/messages/" + sent: text, "/console/subscribe/" + subscribed: text} {
 		b.submit(page+"/reveal").has(t, want)
 	}
-	b.submit("/console/tasks/"+id+"/reveal").has(t, text, "E 13912345678", "from 13912345678", "customer&#34;", "app-13912345678")
+	b.submit("/console/tasks/"+id+"/reveal").has(t, `data-address="/console/tasks/`+id+`"`, text, "E 13912345678", "from 13912345678", "customer&#34;", "app-13912345678")
 }

@@ -38,8 +38,8 @@ func (p *page) task() error { return p.showTask(false) }
 
 // changeTask handles the buttons of a task: retry, cancel, resolve or reveal.
 func (p *page) changeTask() error {
-	id := p.PathValue("id")
-	path, do := "/api/v1/admin/tasks/"+url.PathEscape(id)+"/", p.PathValue("do")
+	path, do := "/api/v1/admin/tasks/"+p.id()+"/", p.PathValue("do")
+	address := "/console/tasks/" + p.id()
 	var err error
 	switch do {
 	case "retry", "cancel":
@@ -50,20 +50,20 @@ func (p *page) changeTask() error {
 		if err := p.API(http.MethodPost, path+do, nil, nil); err != nil {
 			return err
 		}
+		if err := p.setAddress(address); err != nil {
+			return err
+		}
 		return p.showTask(true)
 	default:
 		return p.notFound()
 	}
-	if p.storeRefusal(err) {
-		return p.showTask(false)
-	}
 	if err != nil {
-		return err
+		return p.showRefused(err, address, (*page).task)
 	}
 	if back := p.PostFormValue("back"); back != "" {
 		return p.done(localPath(back), do)
 	}
-	return p.done("/console/tasks/"+url.PathEscape(id), do)
+	return p.done(address, do)
 }
 
 // showTask shows the task of the path. Phone numbers and the content are hidden unless revealed is true.
