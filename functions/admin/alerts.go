@@ -21,8 +21,8 @@ func (r *alertsRequest) Validate() []task.Field {
 	return bad
 }
 
-// The two parts of the list. A cursor begins with its part, because its alert may be cleared before the next page is requested, and
-// is then in the other part.
+// The two parts of the list. A cursor has the part and the alert, because the alert may be cleared before the next page is requested:
+// then the alert is in the other part.
 const (
 	openAlerts    = "open"
 	clearedAlerts = "cleared"

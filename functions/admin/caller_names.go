@@ -28,7 +28,7 @@ func (r *callerNamesRequest) Validate() []task.Field {
 	return bad
 }
 
-// ids returns the list of ids. ok is false if it is malformed or too long.
+// ids returns the list of ids. ok is false if the list is malformed or too long.
 func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	if r.IDs == "" {
 		return nil, true

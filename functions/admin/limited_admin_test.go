@@ -188,7 +188,7 @@ func TestQueueAdminCannotGrantMoreThanItHas(t *testing.T) {
 		}
 		as := *s
 		as.User, as.Password = name, created.Data("token").(string)
-		require.NotEqual(t, 401, as.Get(callers).Status, "its token is still valid")
+		require.NotEqual(t, 401, as.Get(callers).Status, "the caller's token is still valid")
 	}
 	shown := queueAdmin.Get(callers).Text
 	for _, name := range others {

@@ -23,7 +23,7 @@ func (r *searchRequest) Validate() []task.Field {
 	return bad
 }
 
-// search takes an id, a number or a name, and finds what has it and the caller may read. See byID, byNumber and byName.
+// search takes an id, a number or a name, and finds the matching objects that the caller may read. See byID, byNumber and byName.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
@@ -88,7 +88,7 @@ func (s *search) byID(ctx context.Context) error {
 	return ignoreUnknown(err)
 }
 
-// addTasks adds those of the tasks that the caller may read.
+// addTasks adds the tasks with these ids, except tasks that the caller may not read.
 func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	for _, id := range ids {
 		t, err := s.env.Tasks.ByID(ctx, id)

@@ -35,7 +35,7 @@ func subscribeTo(t *testing.T, url, subject string) *nats.Subscription {
 	return wakeUps
 }
 
-// awaitTask returns the response to a waiting claim once it is woken.
+// awaitTask returns the response to a waiting claim once the claim is woken.
 func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	s.T.Helper()
 	select {

@@ -36,7 +36,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 			d.Before, d.After = task.MaskPhone(d.Before), task.MaskPhone(d.After)
 		case "content":
 			d.Before, d.After = hiddenValue(language, d.Before), hiddenValue(language, d.After)
-		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // other fields have other numbers, such as quotas
+		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // not quotas and other fields, whose numbers are not phone numbers
 			maskTexts(&d.Before, &d.After)
 		}
 		changed = append(changed, d)

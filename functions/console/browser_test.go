@@ -38,7 +38,7 @@ type tab struct {
 	problems []string // errors of scripts and of the content security policy
 }
 
-// chromium is the browser of all tests, because its start takes seconds of processor time.
+// chromium is one browser for all tests, because the start of a browser takes seconds of processor time.
 var chromium struct {
 	start sync.Once
 	ctx   context.Context

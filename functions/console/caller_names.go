@@ -15,7 +15,7 @@ const callersPath = "/api/v1/admin/callers"
 // maxNames is the number of callers whose names one call of the API returns.
 const maxNames = 200
 
-// callerLink is the name of a caller, and the path of its page if the visitor may see one.
+// callerLink is the name of a caller, and the path of the caller's page if the visitor may see this page.
 type callerLink struct{ Name, Path string }
 
 // nameCallers reads the names of callers, for LinkCaller.

@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// fetch requests a file of the docs without a session, and does not decompress it.
+// fetch requests a file of the docs without a session, and does not decompress the response.
 func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -34,7 +34,7 @@ func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) 
 	return res, body
 }
 
-// The subtests share a server, because it prepares each file at the first request.
+// The subtests share a server, because each server prepares each file at its first request.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

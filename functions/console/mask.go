@@ -40,8 +40,8 @@ func maskTimeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) {
 	}
 }
 
-// maskedEvent returns the body of a webhook, indented and with masked phone numbers in its data. Other fields have other
-// numbers, such as sequence.
+// maskedEvent returns the body of a webhook, indented and with masked phone numbers in its data. Fields outside the data are not
+// masked, because their numbers, such as sequence, are not phone numbers.
 func maskedEvent(payload json.RawMessage) string {
 	body := pretty(string(payload))
 	var event struct{ Data json.RawMessage }

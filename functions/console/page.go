@@ -201,8 +201,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether the visitor may not open a page because it calls routes of the API that belong to no queue. For such routes
-// an admin with queues needs another role.
+// Closed reports whether the visitor may not open a page because the page calls routes of the API that belong to no queue. For such
+// routes an admin with queues needs another role.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":

@@ -37,7 +37,8 @@ func (q shownQueue) Processing() int64 { return q.ProcessingTasks - q.HeldTasks 
 // pauseForm is the data of the template pause.
 type pauseForm struct{ Reason, Until, ReasonProblem, UntilProblem string }
 
-// PauseForm returns the form with the entered values if it was refused, else with those of the current pause (nil = none).
+// PauseForm returns the form with the entered values if the form was refused, else with the values of the current pause (nil = not
+// paused).
 func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
 	var shown api.QueuePause
 	if pause != nil {

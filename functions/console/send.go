@@ -18,7 +18,7 @@ import (
 
 type sendPage struct {
 	Action    string // of the form
-	Key       string // idempotency key of this form, so that submitting it twice creates one task
+	Key       string // idempotency key of this form, so that submitting the form twice creates one task
 	Templates []api.TemplateResponse
 	Preview   *textPreview
 }
@@ -102,7 +102,7 @@ func (p *page) checkMessage() error {
 
 func (p *page) previewSend() error { return p.showEntered("/console/send", (*page).sendForm) }
 
-// send submits the form with its idempotency key, so that a second click shows the task of the first.
+// send submits the form with its idempotency key, so that a second click shows the task of the first click.
 func (p *page) send() error {
 	request, err := p.typedMessage()
 	var sent api.SendResponse

@@ -49,7 +49,7 @@ func TestSubscribePages(t *testing.T) {
 		got := b.submit(path+"/resend", "force", "yes", "reason", strings.Repeat("x", 501))
 		require.Equal(t, 400, got.status)
 		got.has(t, `<span class="wrong">`, `value="yes" required checked`, `data-address="`+path+`"`)
-		require.Equal(t, 409, b.submit(path+"/resend", "reason", "asked").status, "it was sent")
+		require.Equal(t, 409, b.submit(path+"/resend", "reason", "asked").status, "the message was sent")
 		b.submit(path+"/resend", "force", "yes", "reason", "asked").has(t, "The subscribe message is sent again.")
 		require.Len(t, s.Get(cluster.SubscribePath+one).Data("sends"), 2)
 	})

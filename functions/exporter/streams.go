@@ -37,7 +37,7 @@ func newStreams(read func(context.Context) (map[string]float64, error)) *streams
 	return s
 }
 
-// read returns the usage of the last read that succeeded, and whether it is current.
+// read returns the usage of the last read that succeeded, and whether this usage is current.
 func (s *streams) read() (u usage, current bool) {
 	_, err := s.current.Get()
 	if last := s.last.Load(); last != nil {

@@ -22,7 +22,7 @@
 //
 // A 200 means that the message is committed to the database and will be sent until its receiver has confirmed it or it was sent
 // max_sends times. A 202 (ack accepted) means that the message is stored in a stream and will be committed later. Until then a
-// failure can lose the message; the field durability of the response says which failures it survives. A receiver gets the
+// failure can lose the message; the field durability of the response says which failures the message survives. A receiver gets the
 // message's id as the id of the CloudEvent, not as part of the data.
 package messages
 

@@ -52,7 +52,7 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 func TestInvalidMessageIsRefusedWithItsInvalidFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	long := strings.Repeat("x", message.MaxData) // with its quotes it is too long
+	long := strings.Repeat("x", message.MaxData) // with the quotes, the data is too long
 	for _, c := range []struct {
 		body   string
 		status int
@@ -83,7 +83,7 @@ func TestInvalidMessageIsRefusedWithItsInvalidFields(t *testing.T) {
 		require.ElementsMatch(t, c.fields, got.Fields(), "%s\n%s", name, got.Text)
 	}
 	require.Zero(t, s.Count(`select count(*) from messages`))
-	longest := long[2:] // with its quotes it has MaxData bytes; the space before it does not count
+	longest := long[2:] // with the quotes, the data has MaxData bytes; the space before the data does not count
 	s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data": "`+longest+`"}`).RequireOK()
 }
 
@@ -133,7 +133,7 @@ func TestConfirmationCountsOnceAndAfterAbandon(t *testing.T) {
 		require.Equal(t, "sent", s.Get(at).Data("state"), "one of two")
 	}
 	s.Post(at+"/abandon", `{"reason":"enough"}`).RequireOK()
-	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status, "it still counts")
+	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status, "the confirmation still counts")
 	got := s.Get(at)
 	require.Equal(t, "received", got.Data("state"))
 	require.EqualValues(t, 2, got.Data("status"))

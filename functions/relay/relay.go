@@ -8,7 +8,7 @@
 // is unavailable.
 //
 // The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
-// minute. After each pause it tries a few messages. The messages for the stream keep their order, their
+// minute. After each pause the relay tries a few messages. The messages for the stream keep their order, their
 // rows are not updated, and other streams are not affected. If a stream refuses a single message, for
 // example because the subject has reached a limit, only that message waits for a retry. Newer messages may
 // overtake it.

@@ -13,7 +13,7 @@ import (
 )
 
 // batch saves the events in their order. An event that is not an accepted message becomes a dead
-// letter, and the others are saved.
+// letter, and the other events are saved.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	accepted := make([]*messages.Submission, 0, len(events))
 	for i := range events {
@@ -58,7 +58,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, accepted []*messages.Submi
 			metrics.SaveFail.Inc()
 			continue
 		}
-		// A repeat wakes the functions too: the process that saved the message may have died before it did so.
+		// A repeat wakes the functions too: the process that saved the message may have died before it woke the functions.
 		deliver = deliver || m.To.Kind == message.URL
 		relay = relay || m.To.Kind != message.URL
 	}

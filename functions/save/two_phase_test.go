@@ -275,7 +275,7 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	require.Equal(t, "saved", saved.Ack)
 	tx, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `select from message_live for update`) // no relay sends it
+	_, err = tx.Exec(t.Context(), `select from message_live for update`) // now no relay sends the saved message
 	require.NoError(t, err)
 	require.Equal(t, saved.ServerMsgID, w.Accept("x", `"B"`).ServerMsgID)
 	w.StartTrigger(w.Client.BaseURL)
@@ -307,7 +307,7 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	const accept = `{"client_msg_id":"m-%d","to":"user:bob","data":%q,"ack":"accepted"}`
 	large := strings.Repeat("x", 60_000)
 	n := 0
-	for status := 202; status == 202; n++ { // nothing saves them yet, so the stream fills
+	for status := 202; status == 202; n++ { // nothing saves the messages yet, so they fill the stream
 		// A message is saved under the key m-<n>. The large message is then accepted under the same key, and will be rejected.
 		require.Equal(t, 200, cluster.SendTo(greedy, n, "user:bob", "x").Status)
 		status = greedy.Post(cluster.MessagesPath, fmt.Sprintf(accept, n, large)).Status

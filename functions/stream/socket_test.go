@@ -272,7 +272,7 @@ func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
-	s := o.At(o.Start(cluster.All)) // without a trigger: its sweep would archive at the same time as that of the test
+	s := o.At(o.Start(cluster.All)) // without a trigger, whose sweep would archive at the same time as the sweep of the test
 	c := cluster.OpenSocket(s, "ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
 	c.Send(message)

@@ -47,7 +47,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Empty(t, alerts(), "the stream is half full")
 
-	// This time the test does not call deliver: relay wakes it when the stream refuses a message.
+	// This time the test does not call deliver: relay wakes deliver when the stream refuses a message.
 	fillStream(o, "inbox.zoe", 10, large)
 	fillStream(o, "inbox.zoe", 1, 150_000)
 	trimNow(o)

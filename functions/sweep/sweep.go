@@ -99,8 +99,8 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 	}
 }
 
-// changeInBulk makes the bulk changes of operators. A bulk change that fails does not stop the others;
-// changeInBulk returns the first error.
+// changeInBulk makes the bulk changes of operators. A bulk change that fails does not stop the other
+// bulk changes; changeInBulk returns the first error.
 func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 	changed := 0
 	for until := time.Now().Add(stepTime); ; {

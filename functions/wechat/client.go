@@ -67,7 +67,7 @@ func newClient(base *url.URL, appID, secret string, timeout time.Duration, share
 // maxTokenLife limits expires_in; WeChat's tokens are valid for two hours.
 const maxTokenLife = 24 * time.Hour
 
-// token returns a token for a send. tokenErrorResult converts its error to the result of an attempt.
+// token returns a token for a send. tokenErrorResult converts the error of token to the result of an attempt.
 func (c *client) token(ctx context.Context) (token, error) {
 	c.cached.mu.Lock()
 	defer c.cached.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *client) replace(ctx context.Context, refused token) (token, error) {
 	c.cached.mu.Lock()
 	defer c.cached.mu.Unlock()
 	if c.cached.value.Value != refused.Value && time.Now().Before(c.cached.until) {
-		return c.cached.value, nil // another goroutine has replaced it
+		return c.cached.value, nil // another goroutine has replaced the token
 	}
 	return c.cached.store(c.shared.Refresh(ctx, refused, c.fetchToken))
 }
@@ -167,9 +167,9 @@ func (c *client) exchange(ctx context.Context, a *response, path, query string, 
 	limited, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("timed out after %s", c.timeout))
 	defer cancel()
 
-	// RoundTrip returns an error only after its writing has ended: if a byte was written, WroteRequest has been called. RoundTrip
-	// uses a second connection only if nothing was written to the first. The request must not have the header Idempotency-Key:
-	// with it, RoundTrip would repeat the request.
+	// RoundTrip returns an error only after the writing has ended: if a byte was written, WroteRequest has been called. RoundTrip
+	// uses a second connection only if nothing was written to the first. The request must not have the header Idempotency-Key,
+	// because RoundTrip repeats requests with this header.
 	var wrote atomic.Bool
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(limited, &httptrace.ClientTrace{
 		GetConn:      func(string) { wrote.Store(false) },

@@ -68,7 +68,7 @@ func (c *wechatServer) submit(n uint64, change ...func(*subscribe.Submission)) s
 	return out
 }
 
-// run calls the function and waits until it has sent all pending messages.
+// run calls the function and waits for the response: then the function has sent all pending messages.
 func (c *wechatServer) run() {
 	c.T.Helper()
 	done := c.Tick("wechat")
@@ -101,7 +101,7 @@ func (c *wechatServer) logged(level slog.Level) int {
 	return strings.Count(c.process.Output(), `"level":"`+level.String()+`"`)
 }
 
-// requireOneError waits until the process has logged an error, and requires that it is the only one.
+// requireOneError waits until the process has logged an error, and requires that the process has logged only one.
 func (c *wechatServer) requireOneError() {
 	c.T.Helper()
 	cluster.Eventually(c.T, func() bool { return c.logged(slog.LevelError) > 0 })

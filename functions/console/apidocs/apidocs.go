@@ -1,4 +1,5 @@
-// Package apidocs serves the documentation of the API without login. All of it comes from openapi.yaml:
+// Package apidocs serves the documentation of the API without login. All of it comes from openapi.yaml, except the example programs
+// of the reference:
 //
 //   - /openapi.yaml and /openapi.json: the contract;
 //   - /docs: Swagger UI, with "Try it out" against this server;
