@@ -111,17 +111,17 @@ func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 		if failed == nil {
 			failed = err
 		}
-		if changed += ran.Changed; !ran.More {
-			if changed > 0 {
-				c.Log("bulk_changed", changed)
-			}
-			return failed
+		changed += ran.Changed
+		if ran.More && time.Now().Before(until) {
+			continue
 		}
-		if time.Now().After(until) {
-			c.Log("bulk_changed", changed)
+		if ran.More {
 			s.env.WakeAgainAt(bus.WakeSweep, time.Now())
-			return failed
 		}
+		if changed > 0 {
+			c.Log("bulk_changed", changed)
+		}
+		return failed
 	}
 }
 
