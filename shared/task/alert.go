@@ -13,7 +13,7 @@ import (
 type AlertKind string
 
 const (
-	AlertFailureRate AlertKind = "failure_rate" // too many recently finished tasks failed
+	AlertFailureRate AlertKind = "failure_rate" // of the tasks that finished recently, too many failed
 	AlertBacklog     AlertKind = "backlog"      // too many tasks wait for a sender
 	AlertStreamFull  AlertKind = "stream_full"  // a stream is nearly full
 )
@@ -27,7 +27,7 @@ const (
 // Alert is a queue or stream whose value is, or was, above its threshold.
 type Alert struct {
 	Kind      AlertKind
-	Queue     string  // for AlertStreamFull the stream
+	Queue     string  // the name of the queue, or of the stream for AlertStreamFull
 	Value     float64 // a ratio from 0 to 1, or a number of tasks
 	Threshold float64
 }
@@ -105,11 +105,11 @@ func (r AlertRules) limit(kind AlertKind, queue string) float64 {
 	return ofQueue(r.FailureRate, queue)
 }
 
-// An alert clears at 80% of its threshold, so that a value near the threshold raises one alert.
+// An alert clears at 80% of its threshold, so that a value near the threshold raises only one alert.
 const clearRatio = 0.8
 
-// CheckQueues returns the alerts to raise, and the open alerts to clear with their present values. Fewer than
-// MinFinished results may clear an alert, so it ends when its window is empty.
+// CheckQueues returns the alerts to raise, and the open alerts to clear with their present values. Fewer results than
+// MinFinished can clear an alert: an alert for the failure rate ends when its window is empty.
 func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
 	type key struct {
 		kind  AlertKind
@@ -136,11 +136,11 @@ func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (rais
 	return raised, cleared
 }
 
-// A stream's alert clears 0.1 below its threshold, or by clearRatio if that is higher.
+// A stream's alert clears 0.1 below its threshold, or at clearRatio of the threshold if that is higher.
 const streamClearMargin = 0.1
 
-// CheckStreams is CheckQueues for streams. used is the used part of each stream's bytes. A stream that is not in
-// used keeps its alert, since its state is unknown.
+// CheckStreams is CheckQueues for streams. used is the used part of each stream's bytes. The state of a stream that is
+// not in used is unknown: its alert stays open unless StreamFull is 0.
 func (r AlertRules) CheckStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
 	isOpen := map[string]bool{}
 	for _, a := range open {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Backoff has the delays of retries by queue: the nth delay for the nth retry, and the last one for all further retries.
-// "*" is for every queue without delays of its own. Without delays, retries are immediate, as in the original SMS API.
-// There is no jitter, because senders claim at different times anyway.
+// Backoff has the delays of retries by queue: the nth delay is for the nth retry, and the last delay for all further
+// retries. "*" is for every queue without delays of its own. Without delays, retries are immediate, as in the original
+// SMS API. There is no jitter, because senders claim at different times anyway.
 type Backoff map[string][]time.Duration
 
 const maxWait = 7 * 24 * time.Hour

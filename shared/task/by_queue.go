@@ -35,7 +35,7 @@ func parseByQueue[V any](text, bareQueue, rule string, parse func(value string) 
 	return byQueue, nil
 }
 
-// ofQueue returns the value of a queue.
+// ofQueue returns the value of a queue, or that of otherQueues if the queue has none.
 func ofQueue[V any](byQueue map[string]V, queue string) V {
 	if value, own := byQueue[queue]; own {
 		return value

@@ -42,7 +42,7 @@ type DefaultContent struct {
 	Sent        bool
 }
 
-// WithDefault replaces an empty draft by the phone number's default content, nil if there is none.
+// WithDefault replaces an empty draft by the default content of the phone number; stored is nil if there is none.
 func (d Draft) WithDefault(stored *DefaultContent) (Draft, error) {
 	switch {
 	case stored == nil:
@@ -53,8 +53,8 @@ func (d Draft) WithDefault(stored *DefaultContent) (Draft, error) {
 	return Draft{Content: stored.Content, UseTemplate: stored.UseTemplate}, nil
 }
 
-// Compose returns the final text. tmpl is the template that a draft with UseTemplate selects, nil if there is none. The
-// error names missing parameters.
+// Compose returns the final text. tmpl is the template that a draft with UseTemplate selects; nil if there is none. If
+// parameters are missing, the error names them.
 func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 	if !d.UseTemplate {
 		return Composed{Text: d.Content}, checkText(d.Content)

@@ -11,7 +11,7 @@
 //	    v                 v  |  +----------- resend -----+     |     | on_unknown hold
 //	  failed <---------------+ manual retry              |     |     v
 //	    ^  ^                                             +-----|-- held
-//	    |  +------ rejected, exhausted, timeout, unknown ------+     |
+//	    |  +-- rejected, exhausted, timeout, unknown, expired -+     |
 //	    +------------------ resolved as failed ----------------------+
 //
 //	succeeded <--- a success of the newest claim, from processing, and late from
@@ -22,8 +22,8 @@
 //
 // # Invariants
 //
-//   - Only a report of the newest claim is applied: of its caller, its app_id, and its claim_id if the report has
-//     one.
+//   - Only a report of the newest claim is applied. The report must come from the caller that claimed the task, and
+//     have the app_id of the claim. If the report has a claim_id, it must be that of the claim.
 //   - A success is never undone. A failure is undone only by a late success or by an operator.
 //   - The sender app decides whether a failure should be retried; the domain decides whether a retry is still
 //     allowed.

@@ -2,8 +2,9 @@ package task
 
 import "time"
 
-// SettleDue decides what happens to a task whose DueAt has passed. The lease of a claimed task has expired, see
-// expireLease. A task past its ExpiresAt fails. A scheduled task becomes pending. backoff has the delay of a retry.
+// SettleDue decides what happens to a task whose DueAt has passed. If the task is claimed, its lease has expired (see
+// expireLease). An unclaimed task fails if its ExpiresAt has passed. Else it becomes pending. backoff has the delay of a
+// retry.
 func (t Task) SettleDue(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
@@ -38,7 +39,7 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// withResult sets a result text of the original SMS API, and the verdict as its error code.
+// withResult sets a result text of the original SMS API, and the verdict as the error code.
 func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
 	t.Attempt = Attempt{Result: result, ErrorCode: string(v)}
 	return t, v

@@ -27,7 +27,7 @@ const (
 	CodeForbidden     = "forbidden"
 	CodeNotFound      = "not_found"
 	CodeNoDefault     = "no_default_content"   // the number has no default content
-	CodeDefaultSent   = "default_already_sent" // the default content of the number
+	CodeDefaultSent   = "default_already_sent" // the default content of the number was sent
 	CodeDefaultExists = "default_exists"       // the number has a default content
 	CodeKeyReused     = "idempotency_key_reused"
 	CodeKeyInFlight   = "idempotency_in_flight"
@@ -52,7 +52,7 @@ func (e *Error) Error() string {
 // Refuse returns an Error without fields.
 func Refuse(code, message string) *Error { return &Error{Code: code, Message: message} }
 
-// Invalid returns the refusal of bad input, or nil without bad fields.
+// Invalid returns the refusal of bad input, or nil if fields is empty.
 func Invalid(fields []Field) *Error {
 	if len(fields) == 0 {
 		return nil

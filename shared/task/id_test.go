@@ -22,7 +22,7 @@ func TestNewID(t *testing.T) {
 		}
 	})
 
-	t.Run("is strictly increasing for every caller and unique among them", func(t *testing.T) {
+	t.Run("is strictly increasing for each caller and unique among all callers", func(t *testing.T) {
 		t.Parallel()
 		const callers, each = 8, 5000
 		ids := make([][]ID, callers)

@@ -30,8 +30,8 @@ func KeyHash(caller int64, resource, key string) Hash {
 // strings do not matter. The caller must clear fields that do not count, such as the idempotency key. The error is that
 // of encoding v as JSON.
 //
-// Fingerprints are stored permanently. encoding/json does not write the canonical form, because its escapes have changed
-// between releases of Go.
+// Fingerprints are stored permanently. The escapes of encoding/json have changed between releases of Go, so this package
+// writes the canonical form itself.
 func Fingerprint(v any) (Hash, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil {
@@ -152,7 +152,7 @@ func unquoted(quoted []byte) []byte {
 	}
 	var text string
 	if err := json.Unmarshal(quoted, &text); err != nil {
-		panic(err) // json.Marshal wrote it
+		panic(err) // cannot happen: json.Marshal wrote quoted
 	}
 	return []byte(text)
 }

@@ -24,7 +24,7 @@ const (
 	ResolveResend    Resolution = "resend"
 )
 
-// Resolve settles a held task. reason becomes its result.
+// Resolve settles a held task. reason becomes the task's result.
 func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error) {
 	if t.State != Held {
 		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a held task can be resolved")

@@ -12,8 +12,9 @@ const (
 	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
-// MaskNumbers masks the middle of each run of 7 or more digits in a text for logs and pages, since it may be a phone
-// number. Digits of any script count, with or without separators between them. Times, UUIDs and IP addresses stay.
+// MaskNumbers prepares a text for logs and pages. It masks each run of 7 or more digits, since the run may be a phone
+// number. Digits of any script count, with or without separators between them. Times, IP addresses and UUIDs with
+// letters stay.
 func MaskNumbers(text string) string {
 	if countDigits(text) < minMasked {
 		return text
@@ -103,7 +104,8 @@ func run(text string) (end, digits int) {
 	return end, digits
 }
 
-// maskRun masks a run as MaskPhone does, and keeps its separators.
+// maskRun masks the middle of a run as MaskPhone does, and keeps its separators. A run of more than maxDigits digits
+// becomes "***".
 func maskRun(run string, digits int) string {
 	switch {
 	case digits < minMasked:

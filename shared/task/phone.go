@@ -18,8 +18,8 @@ const (
 	minNational  = 7  // shorter numbers are short codes
 )
 
-// Country is the calling code of the default country, such as 86, whose numbers may be written without it; "" if
-// there is none.
+// Country is the calling code of the default country, such as 86; "" if there is none. Numbers of the default country
+// may be written without the code.
 type Country string
 
 // Valid reports whether c is "" or 1 to 3 digits of which the first is not 0.
@@ -28,7 +28,7 @@ func (c Country) Valid() bool {
 }
 
 // Phone converts a phone number to the form in which it is stored: digits, with or without + before them. If text is
-// not a phone number, problem says why and what is accepted. Whether it is one does not depend on c.
+// not a phone number, problem says why and what is accepted. Whether text is a phone number does not depend on c.
 //
 // Punctuation is removed. If c is not "", a number with + or 00 and a national number of c are converted to E.164. All
 // other numbers are short codes and access codes, and are not changed.
@@ -50,8 +50,8 @@ func (c Country) Phone(text string) (number, problem string) {
 	return digits, ""
 }
 
-// Spellings returns number, which Phone has returned, and the other forms in which it may have been stored before c was
-// set: those that Phone converts to number.
+// Spellings returns number and the other forms in which the same number may have been stored before c was set. Phone
+// must have returned number, and converts each of the other forms to number.
 func (c Country) Spellings(number string) []string {
 	spellings := []string{number}
 	e164, international := strings.CutPrefix(number, "+")
@@ -154,8 +154,8 @@ func withoutTrunkPrefix(text string) string {
 	return text
 }
 
-// MaskPhone masks the middle of a stored phone number, for logs: "13800138000" becomes "138****8000". At most half
-// of the digits of a shorter number are shown, and nothing of a text that is not a phone number.
+// MaskPhone masks the middle of a stored phone number, for logs: "13800138000" becomes "138****8000". If the number has
+// fewer than 11 digits, at most half of them are shown. A text that is not a phone number becomes "***".
 func MaskPhone(number string) string {
 	if number == "" {
 		return ""

@@ -40,8 +40,8 @@ type Verdict string
 
 const (
 	Applied           Verdict = "applied"
-	Already           Verdict = "already"       // the same report was applied before
-	Stale             Verdict = "stale_claim"   // of an older claim, or contradicting a final state; nothing changed
+	Already           Verdict = "already"       // a report with the same outcome has ended the claim before
+	Stale             Verdict = "stale_claim"   // of another claim, or of a claim that has ended otherwise; nothing changed
 	Promoted          Verdict = "promoted"      // a scheduled task became pending
 	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is pending again
 	TimeoutHeld       Verdict = "timeout_held"
@@ -54,9 +54,9 @@ const (
 
 // Report applies a report. The returned task equals t unless the verdict is Applied. backoff has the delay of a retry.
 //
-// A report is Stale unless it is of the caller of the newest claim. The first report of a claim is Applied. After the
-// claim has ended, the same report again is Already, a late success is Applied if the outcome was open, and every other
-// report is Stale.
+// A report that is not of the newest claim is Stale (see claimedBy). While the claim is open, a report is Applied. After
+// the claim has ended, a report with the outcome that ended the claim is Already, a late success is Applied if the
+// outcome of the task is open (see outcomeOpen), and every other report is Stale.
 func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case !t.claimedBy(r):

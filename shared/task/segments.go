@@ -29,8 +29,8 @@ func Segments(text string) (count int, encoding Encoding) {
 	return count, UCS2
 }
 
-// countParts counts the messages. single is the size of a message that is alone, part that of each of several messages.
-// ok is false if width returns 0 or less for a character, which is not in the encoding.
+// countParts counts the messages of a text. single is the size of one message that has all of the text. part is the size
+// of each of several messages. ok is false if the encoding lacks a character: width returns 0 or less for the character.
 func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
 	total, used := 0, part // so that the first character begins a message
 	for _, r := range text {

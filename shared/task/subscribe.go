@@ -42,7 +42,8 @@ func (t Task) waitsAfterFailure() bool {
 }
 
 // Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new request
-// is skipped. An unclaimed task of RecordedQueue is replaced too, because only the request that submitted it claims it.
+// is skipped. An unclaimed task of RecordedQueue is replaced too: only the request that submitted such a task claims
+// the task.
 func (t Task) Replaceable() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }

@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// CheckSubscribeData returns, sorted, each keyword in the data of a subscribe message that WeChat would refuse (errcode
-// 47003), and why. The data must have the form {"thing1": {"value": "Tea"}, ...}, where a value is a string or a number.
+// CheckSubscribeData checks the data of a subscribe message. It returns the keywords that WeChat would refuse (errcode
+// 47003), sorted, each with the reason. The data must have the form {"thing1": {"value": "Tea"}, ...}, where a value is a string or a number.
 // The type of a keyword is its name without the number at the end. Values are checked by WeChat's documented rules for
 // their types. Unknown types are accepted. WeChat may still refuse the data, since only WeChat has the keywords of a
 // template.
@@ -116,7 +116,7 @@ func isSymbol(r rune) bool     { return isPrintable(r) && !unicode.IsLetter(r) &
 func isNotChinese(r rune) bool { return isPrintable(r) && !isHan(r) }
 func isPhoneSign(r rune) bool  { return isDigit(r) || isSymbol(r) }
 
-// isDecimal accepts a number with at most so many digits before the point and after it.
+// isDecimal accepts a number with at most the given number of digits before the decimal point, and as many after it.
 func isDecimal(s string, digits int) bool {
 	whole, fraction, point := strings.Cut(s, ".")
 	return whole != "" && within(whole, digits) && all(whole, isDigit) &&

@@ -2,8 +2,8 @@ package task
 
 import "time"
 
-// State is the state of a task. The numbers are those of task_live.state up to Held, and of
-// task_done.status + 2 after it.
+// State is the state of a task. Up to Held, the numbers are those of task_live.state. Succeeded and Failed are
+// task_done.status + 2.
 type State int16
 
 // Only Pending tasks are claimed.
@@ -51,7 +51,7 @@ const (
 	Rejected                // the sender reported that a retry would not help
 	RetriesExhausted        // the sender reported that a retry may help, but none was left
 	TimedOut                // the last allowed lease expired
-	UnknownOutcome          // unknown whether it was sent, and it is not sent again
+	UnknownOutcome          // unknown whether the message was sent; it is not sent again
 	Expired                 // not sent in time
 	Cancelled               // withdrawn before a sender claimed it
 )
@@ -121,12 +121,12 @@ type Task struct {
 
 	// The receivers of its events.
 	CallerID int64
-	Callback bool // it has its own callback URL
+	Callback bool // the task has a callback URL of its own
 
 	State      State
 	Reason     Reason
 	RetryCount int16
-	DueAt      time.Time // send time, end of the lease, or expiry; zero if none
+	DueAt      time.Time // send time, time of the next try, end of the lease, or expiry; zero if none
 	FinishedAt time.Time // when a final state was reached
 	Attempt
 
@@ -147,15 +147,15 @@ type Attempt struct {
 	SentAt    time.Time
 }
 
-// ServiceCaller is the caller of claims by a function of the service itself. No caller has this id.
+// ServiceCaller stands for the caller if a function of the service itself claims a task. No other caller has this id.
 const ServiceCaller int64 = -1
 
 func (t Task) expired(now time.Time) bool {
 	return !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(now)
 }
 
-// wait makes the task pending, at once or after a delay. It is due at the end of the delay or at its
-// expiry, whichever is first.
+// wait makes the task pending, and due at its expiry. With a delay, it makes the task scheduled, and due at the end of
+// the delay or at its expiry, whichever is first.
 func (t Task) wait(now time.Time, after time.Duration) Task {
 	t.State, t.Reason, t.DueAt, t.FinishedAt = Pending, NoReason, t.ExpiresAt, time.Time{}
 	if due := now.Add(after); after > 0 {
@@ -167,7 +167,7 @@ func (t Task) wait(now time.Time, after time.Duration) Task {
 	return t
 }
 
-// retry makes the task pending for its next try.
+// retry counts a retry and makes the task wait for it.
 func (t Task) retry(backoff Backoff, now time.Time) Task {
 	t.RetryCount++
 	return t.wait(now, backoff.wait(t.Queue, t.RetryCount))

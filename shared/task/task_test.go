@@ -77,15 +77,15 @@ func TestDecisionsResetThePreviousAttempt(t *testing.T) {
 		decide func(Task) Task
 		keeps  string
 	}{
-		"success":          {report(Report{Outcome: SentOK}), "RetryCount"},
-		"failure":          {report(Report{Outcome: SentFailed}), "RetryCount"},
-		"retry":            {report(Report{Outcome: SentFailed, ShouldRetry: true}), ""},
-		"released":         {report(Report{Outcome: Released}), "RetryCount"},
-		"timeout":          {due, ""},
-		"cancel":           {manual(Pending, func(t Task) (Task, error) { return t.Cancel(now) }), "RetryCount Ended"},
-		"resolved as sent": {manual(Held, resolve(ResolveSucceeded)), "RetryCount"},
-		"resolved as lost": {manual(Held, resolve(ResolveFailed)), "RetryCount ErrorCode SentAt"},
-		"manual retry":     {manual(Failed, func(t Task) (Task, error) { return t.Retry(now) }), "Ended Result ErrorCode SentAt"},
+		"success":            {report(Report{Outcome: SentOK}), "RetryCount"},
+		"failure":            {report(Report{Outcome: SentFailed}), "RetryCount"},
+		"retry":              {report(Report{Outcome: SentFailed, ShouldRetry: true}), ""},
+		"released":           {report(Report{Outcome: Released}), "RetryCount"},
+		"timeout":            {due, ""},
+		"cancel":             {manual(Pending, func(t Task) (Task, error) { return t.Cancel(now) }), "RetryCount Ended"},
+		"resolved as sent":   {manual(Held, resolve(ResolveSucceeded)), "RetryCount"},
+		"resolved as failed": {manual(Held, resolve(ResolveFailed)), "RetryCount ErrorCode SentAt"},
+		"manual retry":       {manual(Failed, func(t Task) (Task, error) { return t.Retry(now) }), "Ended Result ErrorCode SentAt"},
 	} {
 		before := filled(t)
 		after := c.decide(before)

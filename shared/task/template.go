@@ -17,7 +17,7 @@ type Template struct {
 	names []string
 }
 
-// templatePart is literal text followed by a placeholder; the last part has none.
+// templatePart is literal text and the placeholder after it. In the last part name may be "": no placeholder follows.
 type templatePart struct {
 	literal string
 	name    string
@@ -71,8 +71,8 @@ func (t Template) Render(params map[string]string) (text string, missing, unused
 	return Cut(t.fill(params), maxRendered), missing, unused
 }
 
-// fill returns the text. It stops a little after maxRendered characters, because a long value in many placeholders would
-// need too much memory.
+// fill returns the text, or a beginning of the text that has at least maxRendered characters: a long value in many
+// placeholders would need too much memory.
 func (t Template) fill(params map[string]string) string {
 	var b strings.Builder
 	for _, p := range t.parts {

@@ -66,8 +66,7 @@ func TestReportOfOpenClaim(t *testing.T) {
 	}
 }
 
-// Checks the invariants for every state, reason, ending and outcome, and reports of this claim and of
-// others.
+// This test has every state, reason, ending and outcome, with reports of the newest claim and of other claims.
 func TestReportsKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for state := Scheduled; state <= Failed; state++ {
@@ -93,7 +92,7 @@ func TestReportsKeepInvariants(t *testing.T) {
 							require.Fail(t, "a report of another claim was applied", "%+v %+v", before, r)
 						case state.Final():
 							require.Equal(t, Failed, state, "a success is never undone")
-							require.Equal(t, Succeeded, after.State, "a failure is only ever undone by a success")
+							require.Equal(t, Succeeded, after.State, "a report undoes a failure only by a success")
 						}
 						if isNewest && state == Processing {
 							require.Equal(t, Applied, verdict)
