@@ -143,8 +143,8 @@ type TasksRequest struct {
 	Source      string     `json:"source,omitempty"`
 	Queue       string     `json:"queue,omitempty"`
 	CallerID    *ID        `json:"caller_id,omitempty"`
-	From        *time.Time `json:"from,omitempty"` // submitted at or after it
-	To          *time.Time `json:"to,omitempty"`   // submitted before it
+	From        *time.Time `json:"from,omitempty"` // submitted at this time or later
+	To          *time.Time `json:"to,omitempty"`   // submitted before this time
 	Limit       *int       `json:"limit,omitempty"`
 	After       string     `json:"after,omitempty"`
 }
@@ -153,9 +153,9 @@ type TasksRequest struct {
 type AdminTask struct {
 	TaskResponse
 	CallerID   ID         `json:"caller_id"`
-	AppID      string     `json:"app_id,omitempty"`     // of the newest claim, also after it ended
-	ClaimID    ID         `json:"claim_id,omitempty"`   // of the newest claim, also after it ended
-	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made the claim; absent if a function of the service made the claim
+	AppID      string     `json:"app_id,omitempty"`     // of the newest claim, also after the claim ended
+	ClaimID    ID         `json:"claim_id,omitempty"`   // of the newest claim, also after the claim ended
+	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made the newest claim; absent if there is no claim, or a function of the service made it
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
@@ -303,7 +303,7 @@ type CallerResponse struct {
 	RotatedAt *time.Time `json:"rotated_at,omitempty"`
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
 
-	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that created the caller, or was the first to rotate its token or to give it more rights
+	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that created the caller, or was the first to rotate the caller's token or to give the caller more rights
 	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that this caller created and that were restricted or revoked with it
 }
 
@@ -334,9 +334,9 @@ type DeadLetterResponse struct {
 	Function  string    `json:"function"`
 	EventID   string    `json:"event_id"`
 	EventType string    `json:"event_type"`
-	Event     string    `json:"event"`    // its data as received, truncated to 65,536 characters
-	Reason    string    `json:"reason"`   // why it could not be processed
-	Attempts  int       `json:"attempts"` // how often the function was called with it
+	Event     string    `json:"event"`    // the data of the event as received, truncated to 65,536 characters
+	Reason    string    `json:"reason"`   // why the event could not be processed
+	Attempts  int       `json:"attempts"` // how often the function was called with the event
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -357,11 +357,11 @@ type AlertResponse struct {
 	ID           string     `json:"id"`
 	Kind         string     `json:"kind"`      // failure_rate, backlog or stream_full
 	Queue        string     `json:"queue"`     // for stream_full the stream
-	Value        float64    `json:"value"`     // that raised it: a ratio from 0 to 1, or for backlog the number of pending tasks
+	Value        float64    `json:"value"`     // the value that raised the alert: a ratio from 0 to 1, or for backlog the number of pending tasks
 	Threshold    float64    `json:"threshold"` // at that time
 	Since        time.Time  `json:"since"`
-	ClearedAt    *time.Time `json:"cleared_at,omitempty"`    // absent while it is open
-	ClearedValue *float64   `json:"cleared_value,omitempty"` // that cleared it
+	ClearedAt    *time.Time `json:"cleared_at,omitempty"`    // absent while the alert is open
+	ClearedValue *float64   `json:"cleared_value,omitempty"` // the value that cleared the alert
 }
 
 // BulkFilter selects the tasks of a bulk change, with the fields of TasksRequest.
@@ -372,18 +372,18 @@ type BulkFilter struct {
 	Source      string     `json:"source,omitempty"`
 	Queue       string     `json:"queue,omitempty"`
 	CallerID    *ID        `json:"caller_id,omitempty"`
-	From        *time.Time `json:"from,omitempty"` // submitted at or after it
-	To          *time.Time `json:"to,omitempty"`   // submitted before it; absent = now
+	From        *time.Time `json:"from,omitempty"` // submitted at this time or later
+	To          *time.Time `json:"to,omitempty"`   // submitted before this time; absent = now
 }
 
 // BulkPreviewRequest counts the tasks that a bulk change would select: POST /api/v1/admin/bulk/preview.
 type BulkPreviewRequest struct {
-	Action string     `json:"action"` // cancel, retry, or succeeded, failed or resend, which resolve held tasks
+	Action string     `json:"action"` // cancel or retry; for held tasks succeeded, failed or resend
 	Filter BulkFilter `json:"filter"`
 }
 
-// BulkPreviewResponse has the count, and the filter for BulkRequest: its To is set, so that tasks that are submitted
-// later are not changed.
+// BulkPreviewResponse has the count, and the filter for BulkRequest. To is set in this filter, so that the bulk change
+// leaves out tasks that are submitted later.
 type BulkPreviewResponse struct {
 	Action  string     `json:"action"`
 	Filter  BulkFilter `json:"filter"`
@@ -394,8 +394,8 @@ type BulkPreviewResponse struct {
 type BulkRequest struct {
 	Action   string     `json:"action"`
 	Filter   BulkFilter `json:"filter"`
-	Expected int        `json:"expected"` // Matched of the preview: if more tasks match now, nothing is changed (409)
-	Reason   string     `json:"reason"`   // 1..500 characters; for held tasks it becomes the result
+	Expected int        `json:"expected"` // Matched of the preview; if more tasks match now, the response is 409 and nothing is changed
+	Reason   string     `json:"reason"`   // 1..500 characters; becomes the result of held tasks
 }
 
 // BulkListRequest lists bulk changes, newest first: GET /api/v1/admin/bulk.
@@ -404,7 +404,7 @@ type BulkListRequest struct {
 	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
-// BulkResponse is a bulk change. It is made in batches, in the background.
+// BulkResponse is a bulk change. The service changes the tasks in batches, in the background.
 type BulkResponse struct {
 	ID         string     `json:"id"`
 	State      string     `json:"state"` // running, finished or stopped
@@ -413,13 +413,13 @@ type BulkResponse struct {
 	Reason     string     `json:"reason"`
 	CallerID   ID         `json:"caller_id"`
 	CallerName string     `json:"caller_name"`
-	Matched    int        `json:"matched"` // at its start
+	Matched    int        `json:"matched"` // the matching tasks at the start of the bulk change
 	Looked     int        `json:"looked"`  // tasks that were examined so far
 	Changed    int        `json:"changed"`
 	Refused    int        `json:"refused"` // tasks that could not be changed, such as those claimed meanwhile
 	LastError  string     `json:"last_error,omitempty"`
-	StoppedBy  string     `json:"stopped_by,omitempty"`  // the operator who stopped it
-	StopReason string     `json:"stop_reason,omitempty"` // why the service stopped it, for example because its operator was revoked
+	StoppedBy  string     `json:"stopped_by,omitempty"`  // the operator who stopped the bulk change
+	StopReason string     `json:"stop_reason,omitempty"` // why the service stopped the bulk change, such as that the operator was revoked
 	CreatedAt  time.Time  `json:"created_at"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 }

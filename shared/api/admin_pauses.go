@@ -19,15 +19,15 @@ type QueuesResponse struct {
 type QueueState struct {
 	Queue string `json:"queue"`
 	LiveCounts
-	Pause *QueuePause `json:"pause,omitempty"` // nil = it is not paused
+	Pause *QueuePause `json:"pause,omitempty"` // nil = not paused
 }
 
-// QueuePause is the pause of a queue. Its tasks cannot be claimed.
+// QueuePause is the pause of a queue. Tasks of a paused queue cannot be claimed.
 type QueuePause struct {
 	Queue     string     `json:"queue"`
 	Until     *time.Time `json:"until,omitempty"` // end of the pause; nil = until the queue is resumed
 	Reason    string     `json:"reason"`
-	PausedBy  string     `json:"paused_by"` // the caller or the function that paused it
+	PausedBy  string     `json:"paused_by"` // the caller or the function that paused the queue
 	ByHand    bool       `json:"by_hand"`   // paused by a caller, not by a function
 	CreatedAt time.Time  `json:"created_at"`
 }
@@ -46,7 +46,7 @@ type ResumeRequest struct {
 // ResumeQueueResponse is a queue after its pause.
 type ResumeQueueResponse struct {
 	Queue        string `json:"queue"`
-	PendingTasks int    `json:"pending_tasks"` // that waited for the resume; counted up to 1000
+	PendingTasks int    `json:"pending_tasks"` // the tasks that waited for the resume; counted up to 1000
 }
 
 // SubscribeTemplatesRequest lists the templates of subscribe messages whose last sends failed, the paused ones first:
@@ -62,11 +62,11 @@ type SubscribeTemplatesResponse struct {
 	NextAfter string              `json:"next_after,omitempty"` // pass it as after to get the next page; absent on the last page
 }
 
-// SubscribeTemplate counts the consecutive errors of a WeChat template for one caller. After the third, the template is
-// paused for this caller until an operator resumes it.
+// SubscribeTemplate counts the consecutive errors of a WeChat template for one caller. After the third error, the
+// template is paused for this caller until an operator resumes the template.
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
-	CallerID   ID         `json:"caller_id"`             // that submitted the messages
+	CallerID   ID         `json:"caller_id"`             // the caller that submitted the messages
 	CallerName string     `json:"caller_name,omitempty"` // absent for an admin with queues
 	Strikes    int        `json:"strikes"`               // consecutive errors
 	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = not paused
@@ -77,12 +77,12 @@ type SubscribeTemplate struct {
 // ResumeTemplateRequest ends the pause of a template: POST
 // /api/v1/admin/subscribe-templates/{template_id}/resume.
 type ResumeTemplateRequest struct {
-	CallerID *ID    `json:"caller_id,omitempty"` // nil = every caller for which it is paused
+	CallerID *ID    `json:"caller_id,omitempty"` // nil = every caller for which the template is paused
 	Reason   string `json:"reason"`              // 1..500 characters
 }
 
 // ResumeTemplateResponse is a template after its pause.
 type ResumeTemplateResponse struct {
 	TemplateID string `json:"template_id"`
-	DueTasks   int64  `json:"due_tasks"` // that the pause had postponed and that are due now
+	DueTasks   int64  `json:"due_tasks"` // the tasks that the pause had postponed; they are due now
 }

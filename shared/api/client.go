@@ -87,13 +87,13 @@ type Result[T any] struct {
 
 // Send submits one message. With an idempotency key, the call is repeated if the connection is lost, if the service is
 // overloaded, or while another call with the key is in progress, and each repeat returns the same task. Without a key
-// it is tried once, because a repeat could send the message twice.
+// the call is tried once, because a repeat could send the message twice.
 func (c *Client) Send(ctx context.Context, r SendRequest) (SendResponse, error) {
 	return post[SendResponse](ctx, c, "/api/v1/sms/send", r, repeatIf(r.IdempotencyKey != ""))
 }
 
-// SendBatch submits up to 1,000 messages and returns one result per message, in the same order. It is repeated like
-// Send if every message has a key.
+// SendBatch submits up to 1,000 messages and returns one result per message, in the same order. The call is
+// repeated like Send if every message has a key.
 func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Result[SendResponse], error) {
 	keyed := true
 	for _, m := range messages {
@@ -112,8 +112,8 @@ func (c *Client) Task(ctx context.Context, taskID string) (TaskResponse, error) 
 	return get[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID))
 }
 
-// TaskByKey reads the task that this caller submitted with a key. After a lost response it shows whether the submission
-// was accepted: if not, the error's code is not_found.
+// TaskByKey reads the task that this caller submitted with a key. If the response to the submission was lost, TaskByKey
+// shows whether the submission was accepted: if not, the error's code is not_found.
 func (c *Client) TaskByKey(ctx context.Context, key string) (TaskResponse, error) {
 	return get[TaskResponse](ctx, c, "/api/v1/sms/by-key/"+url.PathEscape(key))
 }
@@ -123,8 +123,8 @@ func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error
 	return post[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID)+"/cancel", nil, repeatable)
 }
 
-// Claim claims tasks. It is repeated only if no connection could be made, or after a 503 with Retry-After. Tasks whose
-// claim response was lost can be claimed again when their leases end.
+// Claim claims tasks. The call is repeated only if no connection could be made, or after a 503 with Retry-After. If the
+// response was lost, the tasks can be claimed again when their leases end.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
 	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, notExecuted)
 }
@@ -135,14 +135,14 @@ func (c *Client) Extend(ctx context.Context, taskID string, r ExtendRequest) (Ex
 	return post[ExtendResponse](ctx, c, "/api/v1/sms/tasks/"+url.PathEscape(taskID)+"/extend", r, repeatable)
 }
 
-// Report reports the outcome of one attempt. It is repeated only with a ClaimID, which makes a second report harmless.
-// Without one, a repeat could apply to a newer claim of the same app.
+// Report reports the outcome of one attempt. The call is repeated only with a ClaimID, which makes a second report
+// harmless. Without a ClaimID, a repeat could apply to a newer claim of the same app.
 func (c *Client) Report(ctx context.Context, r ReportRequest) (ReportResponse, error) {
 	return post[ReportResponse](ctx, c, "/api/v1/sms/report", r, repeatIf(r.ClaimID != 0))
 }
 
-// ReportBatch reports up to 1,000 outcomes of one app and returns one result per report, in the same order. It is
-// repeated if every report has its ClaimID.
+// ReportBatch reports up to 1,000 outcomes of one app and returns one result per report, in the same order. The
+// call is repeated if every report has a ClaimID.
 func (c *Client) ReportBatch(ctx context.Context, appID string, reports []ReportRequest) ([]Result[ReportResponse], error) {
 	fenced := true
 	for _, r := range reports {
@@ -268,7 +268,7 @@ func pauseAfter(try int, err error) time.Duration {
 	return d + rand.N(d/4)
 }
 
-// pause waits for d. It returns false if ctx ends first, and at once if the deadline of ctx is earlier.
+// pause waits for d. It returns false if ctx ends first. If the deadline of ctx is earlier than that, it does not wait.
 func pause(ctx context.Context, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
@@ -325,8 +325,8 @@ func refusal(res *http.Response, raw []byte) *Error {
 	return e
 }
 
-// retryAfter reads the header Retry-After, in seconds or as a date. It returns at most
-// longestRetryAfter; 0 if there is none or its time has passed.
+// retryAfter reads the header Retry-After, in seconds or as a date. It returns at most longestRetryAfter, and 0 if the
+// header is missing or invalid or if the date has passed.
 func retryAfter(value string) time.Duration {
 	seconds, err := strconv.ParseUint(value, 10, 32)
 	if err == nil || errors.Is(err, strconv.ErrRange) { // seconds is then the largest number

@@ -5,7 +5,7 @@ import (
 	"net/url"
 )
 
-// SubmitMessage submits one reliable message. It is repeated like Send with a key, because a message with the same
+// SubmitMessage submits one reliable message. The call is repeated like Send with a key, because a message with the same
 // ClientMsgID is saved once.
 func (c *Client) SubmitMessage(ctx context.Context, r MessageRequest) (MessageAck, error) {
 	return post[MessageAck](ctx, c, "/api/v1/messages", r, repeatable)
@@ -16,8 +16,8 @@ func (c *Client) Message(ctx context.Context, serverMsgID string) (MessageRespon
 	return get[MessageResponse](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID))
 }
 
-// MessageByKey reads the message that this caller submitted with clientMsgID for the sender from, or for itself if from
-// is "". The error's code is not_found if the message was not saved.
+// MessageByKey reads the message that this caller submitted with clientMsgID. from is the From of the message; "" is the
+// caller's name. The error's code is not_found if the message was not saved.
 func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (MessageResponse, error) {
 	path := "/api/v1/messages/by-key/" + url.PathEscape(clientMsgID)
 	if from != "" {
@@ -27,7 +27,7 @@ func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (Me
 }
 
 // ConfirmMessage confirms that this caller has received and processed a message, which must be to the user of the
-// caller's name or to a subject in its Receives. Confirming twice is harmless.
+// caller's name or to a subject in the caller's Receives. Confirming twice is harmless.
 func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
 	return c.ConfirmDelivery(ctx, serverMsgID, "")
 }
@@ -39,14 +39,14 @@ func (c *Client) ConfirmDelivery(ctx context.Context, serverMsgID, token string)
 	return err
 }
 
-// Conversation reads one page of the messages between two users, newest first, and how far each of them has read. The
-// caller must be one of them, or an admin.
+// Conversation reads one page of the messages between two users, newest first, and how far each user has read. The
+// caller must be one of the two users, or an admin.
 func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (ConversationResponse, error) {
 	return getFor[ConversationResponse](ctx, c, "/api/v1/messages", r)
 }
 
 // Peers reads one page of the users who wrote to a user, sorted by their newest message, the newest first. After a
-// StreamGap it shows which conversations to read.
+// StreamGap, Peers shows which conversations to read.
 func (c *Client) Peers(ctx context.Context, r PeersRequest) (Page[Peer], error) {
 	return list[Peer](ctx, c, "/api/v1/messages/peers", r)
 }

@@ -16,9 +16,9 @@ import (
 
 const maxSocketFrame = 1 << 20 // bytes of one frame from the service
 
-// Socket is a WebSocket of a user: it sends messages and receives the user's events. The service closes it after a
-// while, and a network failure breaks it. Then open another one with After, and send the messages without a response
-// again: with the same ClientMsgID they have no second effect.
+// Socket is a WebSocket of a user: it sends messages and receives the user's events. The service closes each socket
+// after a while, and a network failure breaks it. Then open another socket with After, and send again each message that
+// has no response: with the same ClientMsgID the message has no second effect.
 type Socket struct {
 	conn *websocket.Conn
 	last *int64 // id of the last event; see After
@@ -61,7 +61,7 @@ func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 }
 
 // Next waits for the next frame. An error, or the end of ctx, closes the socket. Only one goroutine at a time may call
-// Next; others may call Send meanwhile.
+// Next; other goroutines may call Send meanwhile.
 func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
 	_, text, err := s.conn.Read(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
 	return f, nil
 }
 
-// After returns the last ID that Next has returned, for StreamRequest.After of the next socket. Before the first frame it
-// returns the After that the socket was opened with.
+// After returns the last ID that Next has returned, for StreamRequest.After of the next socket. Before the first frame
+// with an ID, it returns the After with which the socket was opened.
 func (s *Socket) After() *int64 { return s.last }
 
 // Close closes the socket with the status "normal closure".

@@ -25,7 +25,7 @@ const (
 // StreamRequest selects where a stream begins: GET /api/v1/stream/{user}.
 type StreamRequest struct {
 	Token string `json:"token,omitempty"` // instead of credentials; see StreamToken
-	After *int64 `json:"after,omitempty"` // behind this event; 0 = with the oldest stored event; nil = with the next new event
+	After *int64 `json:"after,omitempty"` // begin behind this event; 0 = with the oldest stored event; nil = with the next new event
 }
 
 // StreamToken replaces the credentials for the stream of one user: GET /api/v1/stream/{user}?token=…. It is for the
@@ -37,17 +37,18 @@ type StreamToken struct {
 
 // StreamEvent is one event of a user's stream.
 type StreamEvent struct {
-	ID   int64 // position in the stream, to continue behind this event
+	ID   int64 // position in the stream; StreamRequest.After continues behind it
 	Kind string
 	Data JSON
 }
 
-// streamTimeout is the longest time without data, three heartbeats, before the client reconnects.
+// streamTimeout is the time without data after which the client reconnects: three heartbeats of the service.
 const streamTimeout = 45 * time.Second
 
 // Stream yields the events of a user as they arrive, until ctx or the loop ends. The caller must be the user, or an
-// admin. After each disconnect it reconnects and continues behind the last event: an event may be yielded twice, and
-// no stored event is missed. It yields at most one error, at the end: a refusal as *Error, or the error of ctx.
+// admin. After each disconnect, Stream reconnects and continues behind the last event: an event may be yielded twice,
+// and no stored event is missed. Stream yields at most one error, as the last element: a refusal as *Error, the error of
+// ctx, or the reason why no further try is made.
 func (c *Client) Stream(ctx context.Context, user string, r StreamRequest) iter.Seq2[StreamEvent, error] {
 	return func(yield func(StreamEvent, error) bool) {
 		s := &streamReader{client: c, path: "/api/v1/stream/" + url.PathEscape(user), retry: firstPause}
@@ -84,8 +85,8 @@ type streamReader struct {
 	retry  time.Duration // pause after the service has closed a connection
 }
 
-// readConnection opens a connection and reads it until it ends. It returns no error if the service has closed it. opened
-// reports whether the service accepted the request.
+// readConnection opens a connection and reads until the connection ends. It returns no error if the service has closed
+// the connection. opened reports whether the service accepted the request.
 func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent) bool) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,7 +117,8 @@ func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent
 	return true, s.read(bufio.NewReader(res.Body), func() { timeout.Reset(streamTimeout) }, each)
 }
 
-// read parses the lines of a connection until it ends. It calls received after each line, and each with each event.
+// read parses the lines of a connection until the connection ends. It calls received after each line, and each with
+// each event.
 func (s *streamReader) read(body *bufio.Reader, received func(), each func(StreamEvent) bool) error {
 	id, kind, data := s.last, "", []string(nil) // of the event that is being read
 	for {
@@ -159,10 +161,10 @@ func (s *streamReader) read(body *bufio.Reader, received func(), each func(Strea
 	}
 }
 
-// StreamGapData is the data of a gap: the messages to the user between two sequence numbers were
-// removed from the stream before they were read. Peers and Conversation read them.
+// StreamGapData is the data of a gap: the messages to the user between two sequence numbers were removed from the stream
+// before the client read them. Peers and Conversation return these messages.
 type StreamGapData struct {
-	After   int64  `json:"after"`   // everything up to this sequence number was read
+	After   int64  `json:"after"`   // the client has read everything up to this sequence number
 	Next    int64  `json:"next"`    // the stream continues with this sequence number
 	Message string `json:"message"` // for people
 }

@@ -15,9 +15,9 @@ import (
 
 // streams is a service that responds to each call with the next body, and records the calls.
 type streams struct {
-	bodies  []any           // a string, after which the connection breaks unless it ends with a blank line; a reply; an error; nil = a stream without data
+	bodies  []any           // a string, which must end with a blank line or the connection breaks after it; a reply; an error; nil = a stream without data
 	after   []string        // the Last-Event-ID of each call
-	at      []time.Duration // the time of each call since started
+	at      []time.Duration // the time from started to each call
 	started time.Time
 }
 

@@ -6,15 +6,15 @@ import (
 
 const subscribePath = "/api/v1/subscribe/"
 
-// Subscribe submits one WeChat subscribe message. It is repeated like Send with a key, because a message is sent once,
-// however often it is submitted. With OnUnknown "fail" it is tried once: such a message counts as failed if it may have
-// been delivered, and a repeat would then send it again.
+// Subscribe submits one WeChat subscribe message. The call is repeated like Send with a key, because a message is sent
+// once, however often it is submitted. With OnUnknown "fail" the call is tried once: if the outcome of such a message is
+// unknown, the message counts as failed, and a repeat would send it again.
 func (c *Client) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeResponse, error) {
 	return post[SubscribeResponse](ctx, c, subscribePath+"send", r, repeatIf(r.OnUnknown != "fail"))
 }
 
 // RecordSubscribe claims a message that the caller will send itself. If the response is Skipped, the caller must not
-// send it. It is repeated like Claim: after a lost response, a repeat would find the message claimed.
+// send the message. The call is repeated like Claim: after a lost response, a repeat would find the message claimed.
 func (c *Client) RecordSubscribe(ctx context.Context, r SubscribeRecordRequest) (SubscribeRecordResponse, error) {
 	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, notExecuted)
 }
@@ -54,8 +54,8 @@ func (c *Client) SubscribeHistory(ctx context.Context, id ID, r SubscribeDetailR
 	return getFor[SubscribeDetailResponse](ctx, c, subscribePath+id.String(), r)
 }
 
-// ResendSubscribe sends a message again; the caller must be an admin. It is tried once, because a repeat could send the
-// message once more.
+// ResendSubscribe sends a message again; the caller must be an admin. The call is tried once, because a repeat could
+// send the message once more.
 func (c *Client) ResendSubscribe(ctx context.Context, id ID, r SubscribeResendRequest) (SubscribeResponse, error) {
 	return post[SubscribeResponse](ctx, c, subscribePath+id.String()+"/resend", r, repeatIf(false))
 }

@@ -15,8 +15,8 @@ const (
 	deliveriesPath    = "/api/v1/webhooks/deliveries"
 )
 
-// AddEndpoint registers a URL for the events of this caller's tasks. No other call returns its secret; that of a robot
-// is never returned. It is tried once, because a repeat could register the URL twice.
+// AddEndpoint registers a URL for the events of this caller's tasks. No other call returns the secret of the endpoint.
+// The secret of a robot is never returned. The call is tried once, because a repeat could register the URL twice.
 func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
 }
@@ -48,14 +48,14 @@ func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointRespon
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/disable"), nil, repeatable)
 }
 
-// RotateEndpoint replaces the secret of an endpoint; no other call returns the new one. The previous secret signs, too,
-// for 24 hours. It is tried once, because a repeat would end the previous secret at once. For a robot, the error's
-// code is conflict.
+// RotateEndpoint replaces the secret of an endpoint. No other call returns the new secret. For 24 hours, the previous
+// secret signs, too. The call is tried once, because a repeat would end the previous secret at once. For a robot, the
+// error's code is conflict.
 func (c *Client) RotateEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/rotate-secret"), nil, repeatIf(false))
 }
 
-// SigningSecret reads the secret that signs the calls to this caller's callback_urls and its messages to URLs.
+// SigningSecret reads the secret that signs the calls to this caller's callback_urls and this caller's messages to URLs.
 func (c *Client) SigningSecret(ctx context.Context) (SigningSecretResponse, error) {
 	return get[SigningSecretResponse](ctx, c, signingSecretPath)
 }
@@ -75,18 +75,19 @@ func (c *Client) Delivery(ctx context.Context, id string) (DeliveryResponse, err
 	return get[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id))
 }
 
-// ResendDelivery starts a delivery again, whatever its state is. It is tried once, because a repeat could deliver the
-// event once more.
+// ResendDelivery starts a delivery again, whatever its state is. The call is tried once, because a repeat could deliver
+// the event once more.
 func (c *Client) ResendDelivery(ctx context.Context, id string) (DeliveryResponse, error) {
 	return post[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id)+"/resend", nil, repeatIf(false))
 }
 
-// ResendFailedDeliveries starts failed deliveries again, at most 500. Call it again while More is true.
+// ResendFailedDeliveries starts failed deliveries again, at most 500. Repeat the call while More is true.
 func (c *Client) ResendFailedDeliveries(ctx context.Context, r DeliveriesResendRequest) (DeliveriesResendResponse, error) {
 	return post[DeliveriesResendResponse](ctx, c, deliveriesPath+"/resend", r, repeatable)
 }
 
-// TestEndpoint sends an event sendonce.test.v1 to an endpoint. It is tried once, because a repeat could send a second one.
+// TestEndpoint sends an event sendonce.test.v1 to an endpoint. The call is tried once, because a repeat could send a
+// second event.
 func (c *Client) TestEndpoint(ctx context.Context, id string) (DeliveryResponse, error) {
 	return post[DeliveryResponse](ctx, c, endpointPath(id, "/test"), nil, repeatIf(false))
 }
@@ -108,7 +109,7 @@ func getFor[T any](ctx context.Context, c *Client, path string, filter any) (dat
 }
 
 // queryOf returns the JSON fields of filter, a struct of scalars, as a query string with its question mark, or "" if
-// there are none.
+// no field is set.
 func queryOf(filter any) (string, error) {
 	raw, err := json.Marshal(filter)
 	if err != nil {

@@ -3,9 +3,9 @@ package api
 import "time"
 
 // ConversationRequest lists the messages between two users, newest first: GET /api/v1/messages. The caller must be one
-// of them, or an admin.
+// of the two users, or an admin.
 type ConversationRequest struct {
-	Between string `json:"between"`         // their names, joined by a comma
+	Between string `json:"between"`         // the names of the users, joined by a comma
 	Limit   *int   `json:"limit,omitempty"` // 1..200; default 50
 	After   string `json:"after,omitempty"` // next_after of the previous page
 }
@@ -26,22 +26,22 @@ type ReadCursor struct {
 
 // PeersRequest lists the users who wrote to a user: GET /api/v1/messages/peers.
 type PeersRequest struct {
-	User  string `json:"user,omitempty"`  // default, and the only accepted value unless the caller is an admin: the caller's name
+	User  string `json:"user,omitempty"`  // default: the caller's name; only an admin may give another name
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
 	After string `json:"after,omitempty"` // next_after of the previous page
 }
 
-// Peer is a user who wrote to another, the reader.
+// Peer is a user who wrote to another user, the reader.
 type Peer struct {
 	Peer            string    `json:"peer"`
 	LastServerMsgID string    `json:"last_server_msg_id"` // of the peer's newest message to the reader
-	LastMessageAt   time.Time `json:"last_message_at"`    // when that was saved
+	LastMessageAt   time.Time `json:"last_message_at"`    // when that message was saved
 	ReadCursor                // how far the reader has read
 }
 
 // ReadRequest marks how far a user has read: POST /api/v1/messages/read.
 type ReadRequest struct {
-	Between string `json:"between"`          // the two names, joined by a comma
-	Reader  string `json:"reader,omitempty"` // default, and the only accepted value unless the caller is an admin: the caller's name
+	Between string `json:"between"`          // the names of the two users, joined by a comma
+	Reader  string `json:"reader,omitempty"` // default: the caller's name; only an admin may give another name
 	UpTo    string `json:"up_to"`            // server_msg_id of a message between the two
 }

@@ -10,9 +10,9 @@ type JSON = json.RawMessage
 
 // The acknowledgements of a message.
 const (
-	AckSaved    = "saved"    // it is committed
-	AckAccepted = "accepted" // a stream has it; it will be saved
-	AckRejected = "rejected" // it was accepted and cannot be saved
+	AckSaved    = "saved"    // the message is committed
+	AckAccepted = "accepted" // a stream has the message, which will be saved
+	AckRejected = "rejected" // the message was accepted and cannot be saved
 )
 
 // MessageRequest submits one reliable message: POST /api/v1/messages. Its destination is To, or the subject that
@@ -41,10 +41,10 @@ type MessageAck struct {
 	Status      int    `json:"status"`
 	State       string `json:"state"`
 
-	Durability string     `json:"durability,omitempty"`  // with accepted: what it survives: process, host, replicated or replicated-host
+	Durability string     `json:"durability,omitempty"`  // with accepted: what the message survives: process, host, replicated or replicated-host
 	AcceptedAt *time.Time `json:"accepted_at,omitempty"` // with accepted
 	AcceptSeq  int64      `json:"accept_seq,omitempty"`  // with accepted: the order among the messages of one sender
-	Archived   bool       `json:"archived,omitempty"`    // a repeat: the message is final and archived
+	Archived   bool       `json:"archived,omitempty"`    // this is a repeat, and the message is final and archived
 	Ordering   string     `json:"ordering,omitempty"`    // best-effort if accepted was requested and saved is returned
 }
 
@@ -83,11 +83,11 @@ type MessageResponse struct {
 	SentAt           *time.Time `json:"sent_at,omitempty"`
 	CreatedAt        time.Time  `json:"created_at"`
 	UpdatedAt        time.Time  `json:"updated_at"`
-	FinishedBy       string     `json:"finished_by,omitempty"`  // the consumer that confirmed last, or who abandoned it
+	FinishedBy       string     `json:"finished_by,omitempty"`  // the consumer that confirmed last, or the operator who abandoned the message
 	AcceptSeq        int64      `json:"accept_seq,omitempty"`   // with a message that was accepted before it was saved
 	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // only with accept_seq
-	Producer         string     `json:"producer,omitempty"`     // only with accept_seq: the process that accepted it
-	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver at a URL, first had it; may be known before it is saved
+	Producer         string     `json:"producer,omitempty"`     // only with accept_seq: the process that accepted the message
+	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver at a URL, first had the message; may be known before the message is saved
 	Archived         bool       `json:"archived,omitempty"`     // final and old: it can be confirmed, but not redriven
 }
 
@@ -106,13 +106,13 @@ type MessageByKeyRequest struct {
 
 // ReceivedRequest confirms a message: POST /api/v1/messages/{id}/received.
 type ReceivedRequest struct {
-	Consumer string `json:"consumer,omitempty"` // default, and the only accepted value unless the caller is an admin: the caller's name
+	Consumer string `json:"consumer,omitempty"` // default: the caller's name; only an admin may give another name
 	Token    string `json:"token,omitempty"`    // for a message to a URL: the attribute confirmtoken of its delivery
 }
 
 // StuckRequest lists messages that wait for an operator: GET /api/v1/messages/stuck.
 type StuckRequest struct {
-	Kind             string `json:"kind"`                         // sending: no broker took them; sent: no receiver confirmed them
+	Kind             string `json:"kind"`                         // sending: no broker took the messages; sent: no receiver confirmed the messages
 	OlderThanSeconds int64  `json:"older_than_seconds,omitempty"` // stuck for at least this long
 	Limit            *int   `json:"limit,omitempty"`              // 1..200; default 50
 	After            string `json:"after,omitempty"`              // next_after of the previous page
@@ -128,8 +128,7 @@ type AbandonRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
 
-// MessageRevealRequest reads the data of messages, and records who did: POST
-// /api/v1/messages/reveal.
+// MessageRevealRequest reads the data of messages: POST /api/v1/messages/reveal. The service records who read them.
 type MessageRevealRequest struct {
 	IDs    []string `json:"ids"`              // 1..50; those that the caller may not read are left out
 	Reason string   `json:"reason,omitempty"` // at most 500 characters

@@ -5,13 +5,13 @@ import "time"
 // OverviewResponse is the state of the whole service at one instant, with counters: GET /api/v1/admin/overview. Each
 // instance caches it for five seconds. A caller with queues gets only these queues and their alerts.
 type OverviewResponse struct {
-	At        time.Time `json:"at"`         // when it was read; an old time means that the database is unavailable
+	At        time.Time `json:"at"`         // when the state was read; an old time means that the database is unavailable
 	CountedTo time.Time `json:"counted_to"` // counters and throughput include what happened before this time
 
 	Queues      []QueueOverview  `json:"queues"`                 // sorted by name; at most 200
-	OtherQueues *QueueOverview   `json:"other_queues,omitempty"` // the sum of all others, without a name; absent if there are none
-	Senders     []SenderOverview `json:"senders,omitempty"`      // apps, those that claimed last first
-	Alerts      []AlertResponse  `json:"alerts"`                 // open ones, newest first; at most 100
+	OtherQueues *QueueOverview   `json:"other_queues,omitempty"` // the sum of all other queues, without a name; absent if there are none
+	Senders     []SenderOverview `json:"senders,omitempty"`      // apps, the newest claim first
+	Alerts      []AlertResponse  `json:"alerts"`                 // the open alerts, newest first; at most 100
 
 	Service *ServiceOverview `json:"service,omitempty"` // absent for a caller with queues
 }
@@ -43,7 +43,7 @@ type QueueOverview struct {
 	LeaseTimeouts int64            `json:"lease_timeouts"`
 	Succeeded     int64            `json:"succeeded"`
 	Failed        map[string]int64 `json:"failed"`     // by reason
-	Throughput    []Throughput     `json:"throughput"` // of the last six hours, oldest first; one for each five minutes that have any
+	Throughput    []Throughput     `json:"throughput"` // of the last six hours, oldest first; an interval of five minutes without any is left out
 }
 
 // Throughput is what happened in a queue within five minutes.
@@ -57,7 +57,7 @@ type Throughput struct {
 // SenderOverview is one sender app.
 type SenderOverview struct {
 	AppID      string     `json:"app_id"`
-	Processing Count      `json:"processing"` // tasks that it has claimed and not reported
+	Processing Count      `json:"processing"` // tasks that the app has claimed and not reported
 	Succeeded  int64      `json:"succeeded"`  // reports of success; this and the following fields are counters
 	Failed     int64      `json:"failed"`     // reports of failure, including those of tasks that were retried later
 	Timeouts   int64      `json:"timeouts"`
@@ -80,7 +80,7 @@ type ServiceOverview struct {
 	DeliveriesRetrying Count `json:"deliveries_retrying"`
 	Delivered          int64 `json:"delivered"`         // counter
 	DeliveriesFailed   int64 `json:"deliveries_failed"` // counter
-	EndpointsFailing   int   `json:"endpoints_failing"` // endpoints without a delivery since their last failure
+	EndpointsFailing   int   `json:"endpoints_failing"` // enabled endpoints that failed after their last success
 	EndpointsDisabled  int   `json:"endpoints_disabled"`
 }
 
@@ -92,7 +92,7 @@ type SearchRequest struct {
 // SearchResponse has the rows that were found.
 type SearchResponse struct {
 	Found       []SearchHit `json:"found"`                  // tasks, messages and others that the caller may read
-	PhoneNumber string      `json:"phone_number,omitempty"` // the text if it is a phone number: list its tasks with TasksRequest
+	PhoneNumber string      `json:"phone_number,omitempty"` // the text, if it is a phone number: TasksRequest lists the tasks of the number
 	Complete    bool        `json:"complete"`               // false = request ids and old claims were not searched everywhere, because that takes too long
 }
 

@@ -36,7 +36,7 @@ type SendResponse struct {
 	Segments     int      `json:"segments"`
 	Encoding     string   `json:"encoding"` // GSM-7 or UCS-2
 	UnusedParams []string `json:"unused_params,omitempty"`
-	Archived     bool     `json:"archived,omitempty"` // a repeat: the task is final and archived
+	Archived     bool     `json:"archived,omitempty"` // this is a repeat, and the task is final and archived
 }
 
 // SendBatchRequest submits up to 1,000 SMS: POST /api/v1/sms/send/batch. Each item is a SendRequest, and is accepted or
@@ -45,7 +45,7 @@ type SendBatchRequest struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// BatchItem is the response to one item, shaped as if it had been sent alone.
+// BatchItem is the response to one item. It has the form of the response to a call with this item alone.
 type BatchItem struct {
 	Code     int     `json:"code"`
 	Message  string  `json:"message"`
@@ -103,7 +103,7 @@ type ClaimedTask struct {
 	TaskID      string    `json:"task_id"`
 	PhoneNumber string    `json:"phone_number"`
 	Content     string    `json:"content"`
-	ClaimID     ID        `json:"claim_id"` // send it with the report; compare for equality only
+	ClaimID     ID        `json:"claim_id"` // belongs in the report; compare for equality only
 	LeaseUntil  time.Time `json:"lease_until"`
 	RetryCount  int       `json:"retry_count"`
 }
@@ -127,7 +127,7 @@ type ExtendResponse struct {
 // ReportRequest reports one attempt: POST /api/v1/sms/report.
 type ReportRequest struct {
 	TaskID            string     `json:"task_id"`
-	AppID             string     `json:"app_id,omitempty"` // absent in a batch = that of the batch
+	AppID             string     `json:"app_id,omitempty"` // default in a batch: the app_id of the batch
 	ClaimID           ID         `json:"claim_id,omitempty"`
 	Status            *int       `json:"status,omitempty"`                   // 2 = SUCCESS, 3 = FAILED
 	ErrorMessage      string     `json:"error_message,omitempty" text:"any"` // truncated to 500 characters, never refused
@@ -145,7 +145,7 @@ type ReportResponse struct {
 	State      string `json:"state"`
 	Reason     string `json:"reason,omitempty"`
 	RetryCount int    `json:"retry_count"`
-	Already    bool   `json:"already,omitempty"` // the same report was applied before
+	Already    bool   `json:"already,omitempty"` // a report with the same outcome was applied before
 }
 
 // ReportBatchRequest reports up to 1,000 attempts of one app: POST /api/v1/sms/report/batch.

@@ -9,12 +9,13 @@ const (
 	SocketError  = "error"  // Data is a SocketFailure: a frame of the client was refused
 )
 
-// SocketFrame is one text frame from the service, over the WebSocket that
-// GET /api/v1/stream/{user} is upgraded to. A frame with an ID is an event of the user's stream. A frame without an ID
-// is the response to the oldest frame of the client that has none yet. A frame of the client is a MessageRequest.
+// SocketFrame is one text frame from the service, over the WebSocket that GET /api/v1/stream/{user} is upgraded to. A
+// frame with an ID is an event of the user's stream or a mark. A notice has no ID. Any other frame without an ID is the
+// response to a frame of the client: responses come in the order of these frames. A frame of the client is a
+// MessageRequest.
 type SocketFrame struct {
 	Event string `json:"event"`
-	ID    *ID    `json:"id,omitempty"` // position in the stream, to continue behind this event
+	ID    *ID    `json:"id,omitempty"` // position in the stream; StreamRequest.After continues behind it
 	Data  JSON   `json:"data,omitempty"`
 }
 
@@ -28,9 +29,9 @@ type SocketAck struct {
 	Status      int        `json:"status"`
 	State       string     `json:"state"`
 	Replayed    bool       `json:"replayed,omitempty"`    // an earlier request submitted the message
-	Archived    bool       `json:"archived,omitempty"`    // a repeat: the message ended more than RETENTION_DAYS ago
+	Archived    bool       `json:"archived,omitempty"`    // this is a repeat, and the message ended more than RETENTION_DAYS ago
 	SavedAt     *time.Time `json:"saved_at,omitempty"`    // with saved
-	Durability  string     `json:"durability,omitempty"`  // with accepted: what it survives: process, host, replicated or replicated-host
+	Durability  string     `json:"durability,omitempty"`  // with accepted: what the message survives: process, host, replicated or replicated-host
 	AcceptedAt  *time.Time `json:"accepted_at,omitempty"` // with accepted
 	AcceptSeq   int64      `json:"accept_seq,omitempty"`  // with accepted: the order among the messages of one sender
 	Ordering    string     `json:"ordering,omitempty"`    // best-effort if accepted was requested and saved is returned

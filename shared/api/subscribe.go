@@ -28,19 +28,19 @@ type SubscribeRequest struct {
 // SubscribeResponse is the result of a submission.
 type SubscribeResponse struct {
 	ID          ID     `json:"id"`
-	TaskID      string `json:"task_id"`                // of its newest send
+	TaskID      string `json:"task_id"`                // of the newest send
 	SendStatus  int    `json:"send_status"`            // 0 sending, 1 sent, 2 failed
 	State       string `json:"state"`                  // of the task
-	Skipped     bool   `json:"skipped,omitempty"`      // it was submitted before, and is sent or being sent
+	Skipped     bool   `json:"skipped,omitempty"`      // the message was submitted before, and is sent or being sent
 	DataDiffers bool   `json:"data_differs,omitempty"` // with Skipped: this submission would have sent something else
-	Again       bool   `json:"again,omitempty"`        // it failed before and is sent again
-	Archived    bool   `json:"archived,omitempty"`     // with Skipped: it was sent long ago and is archived
+	Again       bool   `json:"again,omitempty"`        // the message failed before and is sent again
+	Archived    bool   `json:"archived,omitempty"`     // with Skipped: the message was sent long ago and is archived
 }
 
 // SubscribeRecordRequest claims a message that the caller will send itself: POST /api/v1/subscribe/record.
 type SubscribeRecordRequest struct {
 	SubscribeRequest
-	AppID        string `json:"app_id"`                  // 1..50 characters, the app that sends it
+	AppID        string `json:"app_id"`                  // 1..50 characters, the app that sends the message
 	LeaseSeconds *int   `json:"lease_seconds,omitempty"` // 10..3600; default PROCESSING_TIMEOUT_MINUTES
 }
 
@@ -57,7 +57,7 @@ type SubscribeRecordResponse struct {
 type SubscribeStatusRequest struct {
 	AppID        string `json:"app_id"`
 	ClaimID      ID     `json:"claim_id"`                           // of SubscribeRecordResponse
-	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent: extends the lease
+	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent; 0 extends the lease
 	Outcome      string `json:"outcome,omitempty"`                  // unknown, instead of a status
 	ErrorCode    string `json:"error_code,omitempty"`               // at most 50 characters; default SEND_FAILED
 	ErrorMessage string `json:"error_message,omitempty" text:"any"` // truncated to 500 characters, never refused; default 消息发送失败
@@ -73,7 +73,7 @@ type SubscribeStatusResponse struct {
 	State      string     `json:"state"`
 	Reason     string     `json:"reason,omitempty"`
 	RetryCount int        `json:"retry_count"`
-	Already    bool       `json:"already,omitempty"`     // the same report was applied before
+	Already    bool       `json:"already,omitempty"`     // a report with the same outcome was applied before
 	LeaseUntil *time.Time `json:"lease_until,omitempty"` // after send_status 0
 }
 
@@ -85,10 +85,10 @@ type SubscribeSentRequest struct {
 	ReceiverUserID Number `json:"receiver_user_id"`
 }
 
-// SubscribeSentResponse reports whether it was sent, by any caller.
+// SubscribeSentResponse reports whether any caller has sent the message.
 type SubscribeSentResponse struct {
 	Sent       bool `json:"sent"`
-	ID         ID   `json:"id,omitempty"` // absent, like SendStatus, if it was never submitted
+	ID         ID   `json:"id,omitempty"` // absent, like SendStatus, if the message was never submitted
 	SendStatus *int `json:"send_status,omitempty"`
 }
 
@@ -110,8 +110,8 @@ type SubscribeListRequest struct {
 	BusinessType   string     `json:"business_type,omitempty"`
 	ReceiverUserID Number     `json:"receiver_user_id,omitempty"`
 	CallerID       *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin or viewer all callers
-	From           *time.Time `json:"from,omitempty"`      // send_time at or after it; default 7 days ago
-	To             *time.Time `json:"to,omitempty"`        // send_time before it
+	From           *time.Time `json:"from,omitempty"`      // send_time at this time or later; default 7 days ago
+	To             *time.Time `json:"to,omitempty"`        // send_time before this time
 	Limit          *int       `json:"limit,omitempty"`     // 1..200; default 50
 	After          string     `json:"after,omitempty"`     // next_after of the previous page
 }
@@ -125,7 +125,7 @@ type SubscribeFailuresRequest struct {
 
 // SubscribeStatisticsRequest counts messages: GET /api/v1/subscribe/statistics.
 type SubscribeStatisticsRequest struct {
-	Since *time.Time `json:"since,omitempty"` // only messages whose send_time is not before it; default all
+	Since *time.Time `json:"since,omitempty"` // only messages with send_time at this time or later; default all
 }
 
 // SubscribeRate counts the messages of one template type.
@@ -134,7 +134,7 @@ type SubscribeRate struct {
 	SubscribeCounts
 }
 
-// SubscribeCounts counts messages by their outcome. Those that are neither a success nor failed are being sent.
+// SubscribeCounts counts messages by their outcome. Messages that are neither a success nor failed are being sent.
 type SubscribeCounts struct {
 	Total       int64   `json:"total"`
 	Success     int64   `json:"success"`
@@ -160,15 +160,15 @@ type SubscribeLogResponse struct {
 	MessageData    json.RawMessage `json:"message_data"`
 	PagePath       string          `json:"page_path,omitempty"`
 	SendStatus     int             `json:"send_status"` // 0 sending, 1 sent, 2 failed
-	SendTime       time.Time       `json:"send_time"`   // when it was submitted, or when its status last changed
-	RetryCount     int             `json:"retry_count"` // of all its sends
+	SendTime       time.Time       `json:"send_time"`   // when the message was submitted, or when its status last changed
+	RetryCount     int             `json:"retry_count"` // of all sends
 	ErrorCode      string          `json:"error_code,omitempty"`
 	ErrorMessage   string          `json:"error_message,omitempty"`
 	CallerID       ID              `json:"caller_id"`
-	TaskID         string          `json:"task_id"` // of its newest send
+	TaskID         string          `json:"task_id"` // of the newest send
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
-	Archived       bool            `json:"archived,omitempty"` // only the list of its business event has it
+	Archived       bool            `json:"archived,omitempty"` // only in the list of a business event, which includes archived messages
 }
 
 // SubscribeDetailRequest reads a message with its history: GET
@@ -205,5 +205,5 @@ type SubscribeSend struct {
 // SubscribeResendRequest sends a message again: POST /api/v1/subscribe/{id}/resend.
 type SubscribeResendRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters; required with Force
-	Force  bool   `json:"force,omitempty"`  // even if it was sent
+	Force  bool   `json:"force,omitempty"`  // even if the message was sent
 }

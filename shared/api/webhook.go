@@ -64,9 +64,9 @@ func SignWebhook(h http.Header, id string, at time.Time, body []byte, secrets ..
 }
 
 // VerifyWebhook returns nil if one of the v1 signatures in h was made with one of the secrets for exactly this body,
-// and the timestamp is at most 5 minutes from now. It ignores signatures of other versions. Pass body as it was
-// received, before any decoding. Within the 5 minutes a webhook can be replayed: store its webhook-id, and ignore a
-// repeat.
+// and if the timestamp is at most 5 minutes before or after now. It ignores signatures of other versions. Pass body as
+// it was received, before any decoding. Within the 5 minutes a webhook can be replayed: store its webhook-id, and ignore
+// a repeat.
 func VerifyWebhook(h http.Header, body []byte, now time.Time, secrets ...string) error {
 	id, timestamp := h.Get(webhookID), h.Get(webhookTimestamp)
 	expected, err := webhookSignatures(id, timestamp, body, secrets)
@@ -97,8 +97,8 @@ func VerifyWebhook(h http.Header, body []byte, now time.Time, secrets ...string)
 	return ErrWebhookSignature
 }
 
-// validWebhookID refuses a full stop, because it separates the signed parts: with one in the id, the start of the body
-// could be taken for the time.
+// validWebhookID refuses a full stop, because full stops separate the signed parts: if the id had one, the start of the
+// body could be taken for the time.
 func validWebhookID(id string) bool { return id != "" && !strings.Contains(id, ".") }
 
 func checkWebhookTime(timestamp string, now time.Time) error {

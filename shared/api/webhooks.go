@@ -21,16 +21,16 @@ type EndpointResponse struct {
 	CallerID       ID         `json:"caller_id"`
 	URL            string     `json:"url"`
 	Description    string     `json:"description,omitempty"`
-	Events         []string   `json:"events"` // the events that it receives; empty = all
+	Events         []string   `json:"events"` // the events that the URL receives; empty = all
 	Format         string     `json:"format"` // cloudevents, slack, dingtalk, wecom or feishu
 	Enabled        bool       `json:"enabled"`
-	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (it returned 410), failing (for too long) or by_hand
+	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (the URL returned 410), failing (for too long) or by_hand
 	DisabledAt     *time.Time `json:"disabled_at,omitempty"`
 	FailingSince   *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
 	CreatedAt      time.Time  `json:"created_at"`
 	RotatedAt      *time.Time `json:"rotated_at,omitempty"`
 	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // the previous secret signs, too, until then
-	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; only in the response to its creation or rotation; never that of a robot
+	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; only in the response that creates or rotates the secret; absent for a robot
 }
 
 // EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.
@@ -40,8 +40,8 @@ type EndpointsRequest struct {
 	After    string `json:"after,omitempty"`     // next_after of the previous page
 }
 
-// SigningSecretResponse has the secret that signs the calls to a caller's callback_urls and its messages to URLs: GET
-// /api/v1/webhooks/signing-secret.
+// SigningSecretResponse has the secret that signs the calls to a caller's callback_urls and the caller's messages to
+// URLs: GET /api/v1/webhooks/signing-secret.
 type SigningSecretResponse struct {
 	Secret         string     `json:"secret"`                     // whsec_ and base64
 	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // the previous secret signs, too, until then
@@ -54,8 +54,8 @@ type DeliveriesRequest struct {
 	EndpointID string     `json:"endpoint_id,omitempty"`
 	TaskID     string     `json:"task_id,omitempty"`
 	CallerID   *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin all callers
-	From       *time.Time `json:"from,omitempty"`      // recorded at or after it
-	To         *time.Time `json:"to,omitempty"`        // recorded before it
+	From       *time.Time `json:"from,omitempty"`      // recorded at this time or later
+	To         *time.Time `json:"to,omitempty"`        // recorded before this time
 	Limit      *int       `json:"limit,omitempty"`     // 1..200; default 50
 	After      string     `json:"after,omitempty"`     // next_after of the previous page
 }
@@ -63,8 +63,8 @@ type DeliveriesRequest struct {
 // DeliveriesResendRequest resends failed deliveries: POST
 // /api/v1/webhooks/deliveries/resend.
 type DeliveriesResendRequest struct {
-	Since      time.Time `json:"since"`                 // those that failed at or after it
-	EndpointID string    `json:"endpoint_id,omitempty"` // only those to this endpoint
+	Since      time.Time `json:"since"`                 // only deliveries that failed at this time or later
+	EndpointID string    `json:"endpoint_id,omitempty"` // only deliveries to this endpoint
 	CallerID   *ID       `json:"caller_id,omitempty"`   // default: the caller; for an admin all callers
 	Limit      *int      `json:"limit,omitempty"`       // 1..500 deliveries; default 500
 	Reason     string    `json:"reason,omitempty"`      // at most 500 characters
@@ -73,7 +73,7 @@ type DeliveriesResendRequest struct {
 // DeliveriesResendResponse counts the deliveries that were resent.
 type DeliveriesResendResponse struct {
 	Resent int  `json:"resent"`
-	More   bool `json:"more"` // there may be more: repeat the call
+	More   bool `json:"more"` // more may be left: repeat the call
 }
 
 // DeliveryResponse is the delivery of one event to one URL.
@@ -99,7 +99,7 @@ type DeliveryTry struct {
 	At         time.Time `json:"at"`
 	Status     int       `json:"status,omitempty"` // of HTTP; absent when there was no response
 	DurationMS int64     `json:"duration_ms"`
-	Error      string    `json:"error,omitempty"`    // why it counts as failed
+	Error      string    `json:"error,omitempty"`    // why the try counts as failed
 	Response   string    `json:"response,omitempty"` // the beginning of the response
 }
 
@@ -111,14 +111,14 @@ type WebhookEvent struct {
 	Source          string    `json:"source"`
 	Type            string    `json:"type"` // such as sendonce.task.succeeded.v1
 	Subject         string    `json:"subject"`
-	Time            time.Time `json:"time"` // when it happened
+	Time            time.Time `json:"time"` // when the event happened
 	DataContentType string    `json:"datacontenttype"`
 	Sequence        string    `json:"sequence"` // 20 digits; grows from event to event of one subject, with gaps
 	Data            JSON      `json:"data"`
 }
 
-// TaskEventData is the data of an event sendonce.task.<state>.v1: the task as it
-// was then, without its phone number and content.
+// TaskEventData is the data of an event sendonce.task.<state>.v1: the task at the time of the event, without phone
+// number and content.
 type TaskEventData struct {
 	TaskID    string          `json:"task_id"`
 	State     string          `json:"state"`
@@ -150,8 +150,8 @@ type AlertEventData struct {
 	AlertID   string     `json:"alert_id"`             // the same for both events of one incident
 	Kind      string     `json:"kind"`                 // failure_rate, backlog or stream_full
 	Queue     string     `json:"queue"`                // for stream_full the stream
-	Value     float64    `json:"value"`                // that raised or cleared it: a ratio from 0 to 1, or for backlog the number of pending tasks
-	Threshold float64    `json:"threshold"`            // at the time when it was raised
-	Since     time.Time  `json:"since"`                // when it was raised
-	ClearedAt *time.Time `json:"cleared_at,omitempty"` // absent while it is open
+	Value     float64    `json:"value"`                // the value that raised or cleared the alert: a ratio from 0 to 1, or for backlog the number of pending tasks
+	Threshold float64    `json:"threshold"`            // when the alert was raised
+	Since     time.Time  `json:"since"`                // when the alert was raised
+	ClearedAt *time.Time `json:"cleared_at,omitempty"` // absent while the alert is open
 }
