@@ -96,8 +96,8 @@ func (r *run) logConnected(away time.Duration) {
 	r.Log.InfoContext(r.running, LogConnected, "away", away.Round(time.Second).String())
 }
 
-// waitForSlots takes all free slots in addition to the held ones that the caller already has, and returns the
-// total. It waits until the total is at least 1. It returns 0 when the run stops.
+// waitForSlots takes all free slots and returns their number plus held, the number of slots that the caller already has.
+// It waits until the sum is at least 1. It returns 0 when the run stops.
 func (r *run) waitForSlots(held int) int {
 	if held == 0 {
 		select {

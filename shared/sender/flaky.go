@@ -13,12 +13,12 @@ import (
 
 // The behaviours of a Flaky gateway, in addition to the names of the outcomes.
 const (
-	behaviourPanic = "panic" // it sends the message and panics
-	behaviourHang  = "hang"  // it sends the message and waits until ctx ends
+	behaviourPanic = "panic" // the gateway sends the message and panics
+	behaviourHang  = "hang"  // the gateway sends the message and waits until ctx ends
 )
 
-// FlakyConfig configures how a Flaky gateway fails. Its behaviours are the outcomes (ok, failed, retryable,
-// released, unknown), panic and hang.
+// FlakyConfig configures how a Flaky gateway fails. A behaviour is an outcome (ok, failed, retryable, released,
+// unknown), panic or hang.
 type FlakyConfig struct {
 	Script []string           // the behaviours for the first messages, in this order
 	Shares map[string]float64 // the probability of each behaviour for later messages; the rest is ok
@@ -90,7 +90,7 @@ func (f *Flaky) Send(ctx context.Context, m Message) Result {
 	}
 }
 
-// next picks a behaviour, and records the message in the ledger if it is sent.
+// next picks a behaviour. If the behaviour sends the message, next records the message in the ledger.
 func (f *Flaky) next(m Message) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,9 +10,8 @@ import (
 
 // Gateway sends messages through a provider.
 //
-// Send must be safe for concurrent use. It tries once, and returns soon after ctx ends: with the outcome if
-// that is certain, else with Unknown. It must not continue after it has returned. Package gatewaytest tests
-// these rules.
+// Send must be safe for concurrent use. It tries once, and returns soon after ctx ends: with the outcome if the outcome
+// is certain, else with Unknown. Nothing may continue after Send has returned. Package gatewaytest tests these rules.
 type Gateway interface {
 	Send(ctx context.Context, m Message) Result
 }
@@ -26,7 +25,7 @@ func (f GatewayFunc) Send(ctx context.Context, m Message) Result { return f(ctx,
 // Message is one attempt to send one task.
 type Message struct {
 	TaskID      string // the same in each attempt
-	ClaimID     int64  // different in each attempt at a task; tasks claimed together share it
+	ClaimID     int64  // different in each attempt at a task; tasks claimed together have the same ClaimID
 	PhoneNumber string
 	Content     string
 	RetryCount  int // attempts used before this one
@@ -39,13 +38,13 @@ func messageOf(t api.ClaimedTask) Message {
 // Outcome is the outcome of an attempt.
 type Outcome int
 
-// The outcomes. Unknown is the zero value because it claims nothing: the message may have been sent or not.
+// The outcomes. Unknown is the zero value because it asserts nothing: the message may have been sent or not.
 const (
 	Unknown   Outcome = iota // the message may have been sent; the task's on_unknown decides
-	OK                       // the provider accepted it
-	Failed                   // it was not sent, and a retry would not help
-	Retryable                // it was not sent; it is sent again if a retry is left
-	Released                 // it was not sent, and no retry is used up
+	OK                       // the provider accepted the message
+	Failed                   // the message was not sent, and a retry would not help
+	Retryable                // the message was not sent; it is sent again if a retry is left
+	Released                 // the message was not sent, and no retry is used up
 )
 
 var outcomeNames = []string{"unknown", "ok", "failed", "retryable", "released"}

@@ -96,7 +96,7 @@ func TestFlakyGatewayConforms(t *testing.T) {
 	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Fixture { return flakyFixture(t, sender.FlakyConfig{}) })
 }
 
-func TestHangingFlakyGatewayReturnsWhenCancelled(t *testing.T) {
+func TestFlakyGatewaySendsNothingAfterCancel(t *testing.T) {
 	t.Parallel()
 	s := flakyFixture(t, sender.FlakyConfig{Shares: map[string]float64{"hang": 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,7 +148,8 @@ var badGateways = map[string]struct {
 	}},
 }
 
-// A test that must fail runs in a process of its own. The rule's test must be the one that fails.
+// Each bad gateway is tested in a process of its own, because that test must fail. The subtest of the violated rule must
+// fail.
 func TestSuiteFailsForBadGateways(t *testing.T) {
 	t.Parallel()
 	if name := os.Getenv("BAD_GATEWAY"); name != "" {

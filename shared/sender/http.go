@@ -19,9 +19,9 @@ type httpGateway struct {
 	client  *http.Client
 }
 
-// NewHTTP makes a Gateway that calls a provider once for each message. A request without a response is Unknown
-// if a part of it was sent, else it has the outcome of "unreachable". The error names everything that is wrong
-// with cfg.
+// NewHTTP makes a Gateway that calls a provider once for each message. If a request gets no response, the outcome is
+// Unknown if a part of the request may have been sent, and else that of "unreachable". The error names everything that
+// is wrong with cfg.
 func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	request, badRequest := parseRequest(cfg)
 	rules, badRules := parseRules(cfg)
@@ -34,9 +34,9 @@ func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	}}, nil
 }
 
-// newTransport returns a transport that never repeats a request. Each message has its own connection, because on
-// a kept-alive one net/http repeats some requests by itself, and the outcome of others is unknown if the server
-// closes it. With HTTP/1 the trace reports reliably whether a byte was written.
+// newTransport returns a transport that never repeats a request. Each message has its own connection: on a kept-alive
+// connection, net/http repeats some requests by itself, and the outcome of other requests is unknown if the server
+// closes the connection. With HTTP/1 the trace reports reliably whether a byte may have been written.
 func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DisableKeepAlives = true

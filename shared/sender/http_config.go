@@ -3,9 +3,8 @@ package sender
 // HTTPConfig configures the request to a provider and what its responses mean.
 //
 // URL, the values of Header, and Body are templates of package text/template with the fields of Message:
-// {{.TaskID}}, {{.ClaimID}}, {{.PhoneNumber}}, {{.Content}}, {{.RetryCount}}. The values are escaped:
-// percent-encoded in the URL and in a form, and for a JSON string in a JSON body, where the template has the
-// quotes:
+// {{.TaskID}}, {{.ClaimID}}, {{.PhoneNumber}}, {{.Content}}, {{.RetryCount}}. The values are escaped: percent-encoded
+// in the URL and in a form, and as part of a JSON string in a JSON body. The quotes belong in the template:
 //
 //	{"to": "{{.PhoneNumber}}", "text": "{{.Content}}"}
 type HTTPConfig struct {
@@ -14,8 +13,8 @@ type HTTPConfig struct {
 	Header map[string]string // Content-Type decides how Body is escaped; without it Body is JSON
 	Body   string
 
-	// Outcomes maps a status ("404"), a class of them ("5xx"), or "unreachable", if no request could be sent,
-	// to an outcome. A status is more specific than its class. Without an entry, the outcome is
+	// Outcomes maps a status ("404"), a class of statuses ("5xx"), or "unreachable" (no request could be sent) to an
+	// outcome. The entry of a status counts more than that of its class. Without an entry, the outcome is
 	//
 	//	unreachable released: no retry is used while the provider is unavailable
 	//	2xx         ok
@@ -27,8 +26,8 @@ type HTTPConfig struct {
 	//	5xx         unknown; released for a 503 with Retry-After
 	Outcomes map[string]Outcome
 
-	// OKField is the path of a field of the JSON response, such as "result.code" or "messages.0.status". The
-	// outcome is OK only if the field's text is OKValue. Any other value is Failed with that value as Code;
-	// without the field the outcome is Unknown.
+	// OKField is the path of a field of the JSON response, such as "result.code" or "messages.0.status". The field
+	// decides if the outcome of the status is OK. The outcome stays OK if the field's text is OKValue. With any other
+	// value the outcome is Failed, with the value as Code. Without the field the outcome is Unknown.
 	OKField, OKValue string
 }

@@ -76,7 +76,7 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 }
 
 // escapeFor returns the function that escapes fields in a body of a media type, so that a field cannot end the
-// string or value that it is in.
+// surrounding string or value.
 func escapeFor(media string) (func(string) string, error) {
 	kind, _, err := mime.ParseMediaType(media)
 	switch {

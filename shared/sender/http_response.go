@@ -55,7 +55,7 @@ func parseRules(cfg HTTPConfig) (responseRules, error) {
 	return rules, errors.Join(bad...)
 }
 
-// outcome returns the outcome of the status if it has one, else that of its class.
+// outcome returns the outcome of the status if the rules have one, else that of its class.
 func (r responseRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
 	status := strconv.Itoa(res.StatusCode)
 	outcome, known := r.outcomes[status]

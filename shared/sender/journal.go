@@ -25,10 +25,10 @@ const (
 // journal stores a report on disk for each open attempt: one that has begun and whose report the server has not
 // acknowledged. After a crash, the next start sends these reports.
 //
-// It is an append-only log in which the last report of an attempt is valid. A line is synced to disk before the
-// sender sends the message or the report that it describes. Each line has a checksum, because after a crash the data
-// behind the last sync is undefined. The log is compacted when it grows, so its size is bounded by the number of
-// open attempts.
+// The journal is an append-only log in which the last report of an attempt is valid. A line is synced to disk before
+// the sender sends the message or the report of the line. Each line has a checksum, because after a crash the data
+// behind the last sync is undefined. The log is compacted when it grows, so the number of open attempts limits its
+// size.
 type journal struct {
 	path    string
 	app     string
@@ -86,8 +86,8 @@ func openJournal(path, app string) (j *journal, corrupt int, err error) {
 	return j, corrupt, nil
 }
 
-// lockFile locks a file until unlockFile or the end of the process. The file must not be removed: another process
-// could then create and lock a new one.
+// lockFile locks a file until unlockFile or the end of the process. Nobody may remove the file: another process could
+// then create and lock a new file.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -158,7 +158,7 @@ func (j *journal) openReports() []api.ReportRequest {
 	return reports
 }
 
-// put stores the report of an attempt in place of its earlier one, and returns when it is synced to disk.
+// put stores the report of an attempt in place of the attempt's earlier report, and returns after the sync to disk.
 func (j *journal) put(r api.ReportRequest) error {
 	synced := make(chan error, 1)
 	j.writes <- journalWrite{journalEntry{Report: r}, synced}
@@ -173,7 +173,7 @@ func (j *journal) remove(r api.ReportRequest) {
 	j.writes <- journalWrite{journalEntry: journalEntry{Report: api.ReportRequest{TaskID: r.TaskID, ClaimID: r.ClaimID}, Settled: true}}
 }
 
-// close writes the queued entries and unlocks the journal. No method may be called after it.
+// close writes the queued entries and unlocks the journal. No method may be called after close.
 func (j *journal) close() error {
 	close(j.writes)
 	j.running.Wait()

@@ -13,22 +13,22 @@ import (
 
 // Log messages of Config.Log. A program can recognise them in its slog.Handler, to print its own text.
 const (
-	// LogConnected (info) is logged after the first successful claim, and after the first one that follows an
-	// outage. In the second case it has the attribute "away", the duration of the outage.
+	// LogConnected (info) is logged after the first successful claim, and after the first successful claim that
+	// follows an outage. After an outage, the attribute "away" is the duration of the outage.
 	LogConnected = "sender: connected"
 	// LogClaimFailed (warning) is logged after a failed claim, with the attribute "error". Each kind of error is
 	// logged once in an outage.
 	LogClaimFailed = "sender: claim failed"
-	// LogReportFailed (warning) is the same for a failed call that reports results. Its attribute "reports" is
-	// the number of reports that will be sent again.
+	// LogReportFailed (warning) is logged after a failed call that reports outcomes, like LogClaimFailed. The attribute
+	// "reports" is the number of reports that will be sent again.
 	LogReportFailed = "sender: report failed"
-	// LogSent (debug) is logged after each send, with the attributes "task_id", "phone" with its middle masked,
+	// LogSent (debug) is logged after each send, with the attributes "task_id", "phone" (the middle is masked),
 	// "outcome", and the gateway's "code" and "message".
 	LogSent = "sender: sent"
 )
 
-// outage tracks failed calls until the next successful one, so that each kind of error is logged once. It
-// is not safe for concurrent use.
+// outage tracks failed calls until the next successful call, so that each kind of error is logged once. An outage is
+// not safe for concurrent use.
 type outage struct {
 	since time.Time       // of the first failed call; zero = the last call succeeded
 	seen  map[string]bool // by errorKind
@@ -47,7 +47,7 @@ func (o *outage) shouldLog(err error) bool {
 	return true
 }
 
-// end records a successful call, and returns the duration of the outage that it ended, or 0.
+// end records a successful call. It returns the duration of the outage that the call ended, or 0.
 func (o *outage) end() (lasted time.Duration) {
 	if !o.since.IsZero() {
 		lasted = time.Since(o.since)

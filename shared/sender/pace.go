@@ -11,7 +11,7 @@ const (
 	maxPause = 10 * time.Second // after repeatedly failed calls
 )
 
-// pace limits a rate: wait returns to its callers one after another, in the order of the calls, at least interval apart.
+// pace limits a rate: the calls of wait return in their order, at least interval apart.
 type pace struct {
 	interval time.Duration
 	mu       sync.Mutex

@@ -50,7 +50,7 @@ type pendingReport struct {
 	done      func() // called after the response, or when the reporter stops without one
 }
 
-// reporter sends reports to the server in batches: reports that are added during a call are sent with the next one.
+// reporter sends reports to the server in batches: reports that are added during a call are sent with the next call.
 type reporter struct {
 	Config
 	journal *journal
@@ -80,7 +80,7 @@ func (r *reporter) change(do func()) {
 	}
 }
 
-// next removes a batch of waiting reports and returns it. done means that none are left and the reporter is closed.
+// next removes and returns a batch of waiting reports. done means that no report is left and the reporter is closed.
 func (r *reporter) next() (batch []pendingReport, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *reporter) run(ctx context.Context) {
 	r.giveUp(ctx)
 }
 
-// report sends a batch with one call. It returns the reports that must be sent again, and the error that is the reason.
+// report sends a batch with one call. It returns the reports that must be sent again, and the reason as an error.
 func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining []pendingReport, err error) {
 	reports := make([]api.ReportRequest, len(batch))
 	for i, p := range batch {

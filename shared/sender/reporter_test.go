@@ -15,7 +15,7 @@ import (
 func TestStopReleasesWaitingTasksAndWaitsForSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newTestService(names(12)...) // three for each of four sends
+		service := newTestService(names(12)...) // three tasks for each of four sends
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			if m.TaskID == "task-00" {
 				time.Sleep(10 * time.Second)

@@ -15,7 +15,7 @@ type run struct {
 	reporter *reporter
 	lease    int // seconds
 
-	running     context.Context // ends when the run stops; then no new attempt begins
+	running     context.Context // ends when the run stops; after that no attempt begins
 	stop        context.CancelFunc
 	failed      chan error      // the error that ended the run
 	sending     context.Context // ends a grace period after running
@@ -42,7 +42,7 @@ func newRun(ctx context.Context, cfg Config, j *journal) *run {
 	return r
 }
 
-// trySlot takes a slot for a report of the last run, if one is free, and returns a function that frees it. While
+// trySlot takes a slot for a report of the last run if a slot is free, and returns a function that frees the slot. While
 // old reports occupy slots, fewer new tasks are claimed, so unreported tasks do not accumulate over several runs.
 func (r *run) trySlot() (free func()) {
 	select {

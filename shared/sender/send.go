@@ -16,7 +16,7 @@ const (
 	maxDelay       = time.Minute     // limit of RetryAfter, which delays all later sends
 )
 
-// newAttempt makes an attempt and extends its lease in the background until it is done.
+// newAttempt makes an attempt and extends its lease in the background until the attempt is done.
 func (r *run) newAttempt(t api.ClaimedTask) *attempt {
 	a := &attempt{task: t}
 	a.ctx, a.cancel = context.WithCancelCause(r.sending)
@@ -30,8 +30,8 @@ func (r *run) newAttempt(t api.ClaimedTask) *attempt {
 	return a
 }
 
-// usableLease is the part of a lease during which a send may run: it must end before the server gives the task
-// to another sender.
+// usableLease is the part of a lease during which a send may run: the send must end before the server gives the task to
+// another sender.
 func (r *run) usableLease() time.Duration { return r.Lease * 9 / 10 }
 
 // extendLease extends the lease until the attempt is done or the claim is lost.
@@ -118,8 +118,7 @@ func (r *run) prepare(a *attempt) error {
 	return nil
 }
 
-// untilStopped returns a context that ends with a.ctx, or earlier: when the run stops, since then no attempt may
-// begin.
+// untilStopped returns a context that ends with a.ctx, or earlier when the run stops: after that no attempt may begin.
 func (r *run) untilStopped(a *attempt) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	unregister := context.AfterFunc(r.running, func() { cancel(errStopped) })

@@ -19,9 +19,9 @@ func New(cfg Config) (*Sender, error) {
 	return &Sender{cfg}, nil
 }
 
-// Run claims and sends tasks until ctx ends; then it returns nil. It returns an error if the journal fails, as
-// nothing may be sent without it. In both cases it returns when each attempt is reported or in the journal, which
-// takes at most the grace period and about 20 s more. While the service is unavailable it keeps trying.
+// Run claims and sends tasks until ctx ends; then it returns nil. If the journal fails, Run returns an error, because
+// nothing may be sent without a journal. Before Run returns, it waits until each attempt is reported or in the journal:
+// at most the grace period and about 20 s more. While the service is unavailable, Run keeps trying.
 func (s *Sender) Run(ctx context.Context) error {
 	j, corrupt, err := openJournal(s.cfg.Journal, s.cfg.AppID)
 	if err != nil {

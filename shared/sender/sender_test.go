@@ -228,7 +228,7 @@ func TestTimeoutEndsASend(t *testing.T) {
 				return sender.Result{Outcome: sender.OK}
 			}
 			<-ctx.Done()
-			return sender.Result{Outcome: sender.Retryable} // certain that it was not sent
+			return sender.Result{Outcome: sender.Retryable} // the gateway is certain that nothing was sent
 		}, func(c *sender.Config) { c.Timeout = 7 * time.Second })
 		advance(8 * time.Second)
 		require.Equal(t, map[string][]string{"returns": {"3 retry"}}, service.outcomes())

@@ -25,8 +25,8 @@ type testService struct {
 	reports  []api.ReportRequest
 	violated []string // rules of the protocol
 
-	// refuse returns the status with which a call fails without effect, or 0. call is claim, mark, extend or
-	// report.
+	// refuse returns the status with which a call fails without effect; 0 = the call succeeds. call is claim, mark,
+	// extend or report.
 	refuse func(call, task string) (status int)
 }
 
@@ -59,7 +59,7 @@ func (s *testService) setRefusal(rule func(call, task string) (status int)) {
 	s.refuse = rule
 }
 
-// refuseCalls makes all calls of one kind fail with a status, and no others. "" is no kind: no call fails.
+// refuseCalls makes all calls of one kind fail with a status, and no other calls. With the kind "" no call fails.
 func (s *testService) refuseCalls(kind string, status int) {
 	s.setRefusal(func(call, _ string) int {
 		if call == kind {
