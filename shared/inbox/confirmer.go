@@ -28,7 +28,7 @@ type Confirmer struct {
 	BaseURL  string // "https://messages.example.com", with or without a final slash
 	User     string
 	Password string
-	Consumer string       // User, unless that is an admin
+	Consumer string       // the same as User; only an admin may name another consumer
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 

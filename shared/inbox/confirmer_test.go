@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// service starts a fake service that returns the statuses in order, then the last one forever, and counts
-// the calls.
+// service starts a fake service that returns the statuses in order, and after that always the last status. It counts the
+// calls.
 func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 	t.Helper()
 	var calls atomic.Int32

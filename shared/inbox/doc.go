@@ -6,16 +6,16 @@
 //   - The effect of a message on that database happens once per consumer: the row that records the message
 //     and the effect are one commit.
 //   - A message is a duplicate only if its row exists, never because of an error.
-//   - A duplicate that arrives while the first message is being processed waits, and is processed itself if
-//     the first was rolled back.
+//   - A duplicate that arrives while the first message is being processed waits. The duplicate is processed only if
+//     the first is rolled back.
 //   - A duplicate is confirmed too: the first confirmation may have been lost.
 //
 // # What cannot be promised
 //
 //   - Effects outside that database (a payment, a mail) are not undone by a rollback and may happen again.
 //     Record them in the same transaction and perform them afterwards; package outbox does that.
-//   - A message that is delivered again after Prune deleted its row is processed again. So Prune has a
-//     parameter for how late an operator may resend.
+//   - If Prune has deleted the row of a message and the message is delivered again, it is processed again. So Prune
+//     has a parameter for how late an operator may resend.
 //   - Messages arrive in no particular order.
 //   - The sender of a request is not checked: put the service's own authentication before Receiver.
 //
@@ -29,14 +29,14 @@
 // the subjects to the caller (receives). A message to a URL with confirm: true has a token in its attribute
 // confirmtoken, which Confirmer sends.
 //
-// A service that reads messages from NATS has its own user and account there, and a durable consumer of the
-// same name on the stream MESSAGES, which an operator creates:
+// A service that reads messages from NATS has its own user and account there. An operator creates a durable consumer of
+// the same name on the stream MESSAGES:
 //
 //	js, err := jetstream.NewWithDomain(nc, "sendonce")
 //	consumer, err := js.Consumer(ctx, "MESSAGES", "points")
 //
 // The account may only fetch from that consumer and acknowledge.
 //
-// A message whose effect never succeeds is redelivered until its sends are used up. Then the sender's list of
-// stuck messages has it. To avoid that, record the failure in the effect and return nil.
+// A message whose effect never succeeds is redelivered until its sends are used up. After that the message is in the
+// sender's list of stuck messages. To avoid this, record the failure in the effect and return nil.
 package inbox

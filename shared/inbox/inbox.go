@@ -23,14 +23,13 @@ CREATE INDEX IF NOT EXISTS message_inbox_received_at ON message_inbox (consumer,
 `
 
 const (
-	// maxSchedule is the time from the first to the last of 20 sends, the maximum: 10 s, 1 min, 10
-	// min, then 1 h each, plus a fifth for jitter.
+	// maxSchedule is the time from the first to the last of 20 sends (more are not allowed). The pauses are 10 s, 1 min,
+	// 10 min, and then 1 h each, plus a fifth for jitter.
 	maxSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
 	// redriveMargin is how long the last send stays in its stream, where an operator can redrive it.
 	redriveMargin = 7 * 24 * time.Hour
 
-	// MinKeep is the shortest age at which Prune deletes a row. A younger message may still be sent
-	// again automatically.
+	// MinKeep is the shortest age at which Prune deletes a row. A message with a younger row may still be sent again.
 	MinKeep = maxSchedule + redriveMargin
 )
 
@@ -39,8 +38,8 @@ const rollbackTimeout = 5 * time.Second
 
 const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
-// Once runs effect unless consumer has processed the message before; first reports whether it ran. The effect
-// must write through tx and must not end it. The caller commits and then confirms, also if first is false:
+// Once runs effect unless consumer has processed the message before. first reports whether effect ran. effect must write
+// through tx, and must not end tx. The caller commits and then confirms, also if first is false:
 //
 //	first, err := inbox.Once(ctx, tx, "points", id, effect)
 //	if err != nil {
@@ -51,8 +50,8 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 //	}
 //	return confirm(ctx, id)
 //
-// Once waits for another transaction with the same message. If the effect fails, Once rolls tx back, so that
-// the row cannot be committed without the effect.
+// If another transaction with the same message is open, Once waits until that transaction ends. If effect fails, Once
+// rolls tx back, so that the row cannot be committed without the effect.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
 	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
 	if err != nil {

@@ -37,19 +37,19 @@ type Receiver struct {
 	DB       *pgxpool.Pool
 	Consumer string // each consumer processes a message once
 
-	// Effect processes the message. It writes through tx and must not end it.
+	// Effect processes the message. It writes through tx and must not end tx.
 	Effect func(ctx context.Context, tx pgx.Tx, m Message) error
 
-	// Confirm reports the committed effect to the sender, as Confirmer does. If it is nil, the nil error
-	// of Receive or the 2xx of ServeHTTP is the confirmation.
+	// Confirm reports the committed effect to the sender, as Confirmer does. If Confirm is nil, the nil error of Receive
+	// or the 204 of ServeHTTP is the confirmation.
 	Confirm func(ctx context.Context, m Message) error
 
 	Log *slog.Logger // for errors of ServeHTTP; nil = slog.Default()
 }
 
-// Receive returns nil once the effect is committed, now or by an earlier call, and confirmed; first
-// reports whether this call ran the effect. After an error the message must be delivered again, although
-// the effect may be committed.
+// Receive returns nil if the effect is committed, now or by an earlier call, and Confirm succeeded. first reports
+// whether this call committed the effect. After an error the message must be delivered again, although the effect may be
+// committed.
 func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err error) {
 	return r.receive(ctx, m, r.Confirm)
 }
@@ -71,10 +71,10 @@ func (r *Receiver) receive(ctx context.Context, m Message, confirm func(context.
 	return first, nil
 }
 
-// ServeHTTP receives a CloudEvent, in structured mode as Sendonce posts to URLs, or in binary mode. It returns
-// 204 if Receive succeeded and 500 if it failed, so that the sender delivers again; 400 for an invalid message
-// and 413 above 1 MiB. In structured mode it calls Confirm only if the event has a token: without one, the 204 is
-// the confirmation.
+// ServeHTTP receives a CloudEvent, in structured mode as Sendonce posts to URLs, or in binary mode. It responds with 204
+// after success, and with 500 after a failure, so that the sender delivers again. It responds with 400 to an invalid or
+// incomplete message, and with 413 to more than 1 MiB. In structured mode it calls Confirm only if the event has a
+// token: without a token, the 204 is the confirmation.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
@@ -93,7 +93,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	confirm := r.Confirm
 	if structured && m.ConfirmToken == "" {
-		confirm = nil // the 2xx is the confirmation
+		confirm = nil // the 204 is the confirmation
 	}
 	if _, err := r.receive(req.Context(), m, confirm); err != nil {
 		cmp.Or(r.Log, slog.Default()).ErrorContext(req.Context(), "message not received", "consumer", r.Consumer, "error", err)
