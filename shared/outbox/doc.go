@@ -3,16 +3,16 @@
 //
 // # Promises
 //
-//   - A message of a committed transaction reaches the Sendonce service, however often either side is
-//     killed. A message of a rolled back transaction never does.
+//   - A message of a committed transaction reaches the Sendonce service, however often either side is killed. A
+//     message of a rolled back transaction never reaches the service.
 //   - Sendonce accepts a message once: the row's id is the client_msg_id, so a POST that is repeated after a
 //     lost response, or by another forwarder, is a replay.
-//   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. Until then it stays, and
+//   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. Until then the row stays, and
 //     last_error has the reason of the last failure.
-//   - A message that the service refuses does not block others. It stays for an operator, in the list of
-//     Refused.
+//   - A message that the service refuses does not block other messages. The refused message stays for an operator, in
+//     the list of Refused.
 //   - A 429 that names a field means that the receiver's inbox is full: only this message is sent later. A 429
-//     without fields is about the caller: it pauses all messages, as 503 and wrong credentials do.
+//     without fields is about the caller: all messages pause, as after a 503 or with wrong credentials.
 //   - Any number of forwarders may run. They lock rows while they POST. If a forwarder is killed, Postgres
 //     unlocks its rows within 30 seconds.
 //

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// An order service sends a message for each order that it stored, and for no other.
+// An order service sends a message for each order that it has stored, and for no other order.
 func Example() {
 	ctx := context.Background()
 	db, end := database(ctx, outbox.DDL, "CREATE TABLE orders (id int PRIMARY KEY)")

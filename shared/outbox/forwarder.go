@@ -39,8 +39,8 @@ func NewForwarder(db *pgxpool.Pool, service *api.Client, log *slog.Logger) *Forw
 	return &Forwarder{db: db, service: service, log: log, wake: make(chan struct{}, 1), poll: pollEvery}
 }
 
-// Wake makes Run read the table at once instead of within five seconds. Call it after the commit of a Put.
-// It never blocks.
+// Wake makes Run read the table at once instead of within five seconds. While the service is unavailable, Wake has no
+// effect. Call Wake after the commit of a Put. Wake never blocks.
 func (f *Forwarder) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -48,8 +48,8 @@ func (f *Forwarder) Wake() {
 	}
 }
 
-// Run forwards until ctx ends: after each Wake, every five seconds, and after a failure as soon as the
-// service allows. It logs failures.
+// Run forwards until ctx ends: after each Wake and every five seconds. After a failure, Run waits five seconds or the
+// Retry-After of the service, whichever is longer. It logs failures.
 func (f *Forwarder) Run(ctx context.Context) {
 	for {
 		wake, pause := f.wake, f.poll
@@ -76,8 +76,8 @@ func (f *Forwarder) Run(ctx context.Context) {
 }
 
 // Drain sends all due messages and returns how many the service accepted. It stops with an error if
-// the database or the service is unavailable. A message that fails alone is logged, stays, and does not
-// delay others.
+// the database or the service is unavailable. If only one message fails, Drain logs the message, which stays in the
+// table and does not delay other messages.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
 		locked, accepted, err := f.forwardBatch(ctx)
@@ -140,8 +140,8 @@ func rollBack(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// report counts accepted messages, logs each message that failed alone, and returns the cause if the
-// service is unavailable.
+// report counts accepted messages, logs each message that was refused or kept, and returns the cause if the service is
+// unavailable.
 func (f *Forwarder) report(ctx context.Context, rows []row) (accepted int, unavailable error) {
 	for _, r := range rows {
 		switch r.verdict {
@@ -158,7 +158,7 @@ func (f *Forwarder) report(ctx context.Context, rows []row) (accepted int, unava
 	return accepted, unavailable
 }
 
-// If the forwarder's host fails, Postgres releases the row locks after 30 s: TCP detects the loss later.
+// If the forwarder's host fails, Postgres releases the row locks after 30 s. TCP alone would notice the failure later.
 const idleSQL = `SELECT set_config('idle_in_transaction_session_timeout', '30s', true)`
 
 const lockSQL = `

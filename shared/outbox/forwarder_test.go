@@ -67,7 +67,7 @@ func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 	require.Equal(t, 1, count(t, db, "message_outbox WHERE id = $1::text::uuid AND refused_at IS NULL AND tries = 1", ids[0]))
 }
 
-// One receiver's inbox is full of this sender's messages; messages to others are sent.
+// One receiver's inbox is full of this sender's messages. Messages to other receivers are sent.
 func TestFullInboxDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
@@ -81,7 +81,7 @@ func TestFullInboxDoesNotDelayOthers(t *testing.T) {
 		}
 		return 0
 	}
-	service.after = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
+	service.beforeResponse = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
 	service.fields = []api.Field{{Field: "to", Message: "accepts messages of this sender again later"}}
 	f := service.forwarder(db)
 	f.poll = time.Hour
@@ -149,7 +149,7 @@ func TestForwarderHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
 	service.reply = func(string, int) int { return http.StatusServiceUnavailable }
-	service.after = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
+	service.beforeResponse = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
 	put(t, db, 1)
 	_, err := service.forwarder(db).Drain(t.Context())
 	require.Error(t, err)
@@ -160,7 +160,7 @@ func TestLostResponseIsRetriedWithSameID(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
 	var lost atomic.Bool
-	service.after = func(http.ResponseWriter) {
+	service.beforeResponse = func(http.ResponseWriter) {
 		if lost.CompareAndSwap(false, true) {
 			panic(http.ErrAbortHandler)
 		}
@@ -184,7 +184,7 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 	// No forwarder receives a response before both have a batch in flight.
 	var both sync.WaitGroup
 	both.Add(2 * batchSize)
-	service.after = func(http.ResponseWriter) {
+	service.beforeResponse = func(http.ResponseWriter) {
 		both.Done()
 		both.Wait()
 	}

@@ -17,8 +17,8 @@ import (
 	rules "github.com/sendonce/sendonce/shared/intake/request"
 )
 
-// DDL creates the table of this package in the first schema of the search path. It is idempotent. The
-// body is json and not jsonb, which rewrites numbers and drops repeated names.
+// DDL creates the table of this package in the first schema of the search path. It is idempotent. The column body has
+// the type json, because jsonb rewrites numbers and drops repeated names.
 const DDL = `
 CREATE TABLE IF NOT EXISTS message_outbox (
 	id         uuid PRIMARY KEY,
@@ -36,15 +36,15 @@ CREATE INDEX IF NOT EXISTS message_outbox_refused ON message_outbox (refused_at,
 // MaxData is the largest size of a message's data as JSON, in bytes.
 const MaxData = 64 << 10
 
-// Message is a message for Sendonce. It goes either To a subject, a URL or a user, or to a RoutingKey,
-// with or without an ExchangeName.
+// Message is a message for Sendonce. Its destination is either To (a subject, a URL or a user), or RoutingKey with or
+// without ExchangeName.
 type Message struct {
 	From             string    `json:"from,omitempty"` // "" = the forwarder's caller
 	To               string    `json:"to,omitempty"`
 	ExchangeName     string    `json:"exchange_name,omitempty"`
 	RoutingKey       string    `json:"routing_key,omitempty"`
 	Type             string    `json:"type,omitempty"`
-	Data             any       `json:"data"`                        // any JSON-encodable value
+	Data             any       `json:"data"`                        // any value that JSON can encode, except null
 	SentAt           time.Time `json:"sent_at"`                     // zero = now
 	Confirm          *bool     `json:"confirm,omitempty"`           // nil = the service's default
 	MaxSends         int       `json:"max_sends,omitempty"`         // 0 = the service's default
@@ -57,7 +57,7 @@ type request struct {
 	ClientMsgID string `json:"client_msg_id"`
 	Message
 	Data json.RawMessage `json:"data"` // hides Message.Data
-	Ack  string          `json:"ack"`  // saved: the row is deleted once the service has acknowledged it
+	Ack  string          `json:"ack"`  // always saved: the response shall come after the service has saved the message
 }
 
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
@@ -79,7 +79,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if len(data) > MaxData {
 		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are sent", len(data), MaxData)
 	}
-	if !utf8.ValidString(m.To) { // json.Marshal would change it to another URL
+	if !utf8.ValidString(m.To) { // json.Marshal would change To to another URL
 		return "", errors.New("outbox: to must be valid UTF-8")
 	}
 	if m.SentAt.IsZero() {
@@ -122,7 +122,7 @@ const refusedSQL = `
 SELECT id::text, body::text, created_at, refused_at, tries, last_error FROM message_outbox
 WHERE refused_at IS NOT NULL ORDER BY refused_at, id LIMIT $1`
 
-// Refused returns up to limit refused messages, oldest refusal first. A refused message stays until Retry
+// Refused returns up to limit refused messages, oldest refusal first. A refused message stays in the list until Retry
 // or until its row is deleted.
 func Refused(ctx context.Context, db *pgxpool.Pool, limit int) ([]RefusedMessage, error) {
 	rows, err := db.Query(ctx, refusedSQL, limit)

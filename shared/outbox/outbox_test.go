@@ -73,12 +73,12 @@ func put(t *testing.T, db *pgxpool.Pool, n int) []string {
 // fakeService imitates a Sendonce service: it stores each message once and counts the POSTs.
 type fakeService struct {
 	*httptest.Server
-	mu     sync.Mutex
-	posts  []string                    // client_msg_id of each POST
-	stored map[string]string           // client_msg_id -> body
-	reply  func(id string, n int) int  // the status of the n-th POST of id, 0 = store it; nil = store all
-	after  func(w http.ResponseWriter) // called before each response; nil = nothing
-	fields []api.Field                 // of each refusal
+	mu             sync.Mutex
+	posts          []string                    // client_msg_id of each POST
+	stored         map[string]string           // client_msg_id -> body
+	reply          func(id string, n int) int  // the status of the n-th POST of id, 0 = store it; nil = store all
+	beforeResponse func(w http.ResponseWriter) // nil = nothing
+	fields         []api.Field                 // of each refusal
 }
 
 func newFakeService(t *testing.T) *fakeService {
@@ -101,8 +101,8 @@ func (s *fakeService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status := s.store(body.ClientMsgID, string(raw))
-	if s.after != nil {
-		s.after(w)
+	if s.beforeResponse != nil {
+		s.beforeResponse(w)
 	}
 	respond(w, status, s.fields)
 }
@@ -270,7 +270,7 @@ func nested(levels int) json.RawMessage {
 	return json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))
 }
 
-// The service accepts these too.
+// The service accepts these messages, too.
 func TestPutAcceptsMessagesAtTheLimits(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -310,7 +310,7 @@ func TestRefusedMessages(t *testing.T) {
 	}
 	n, err := service.forwarder(db).Drain(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 38, n, "all others are sent")
+	require.Equal(t, 38, n, "all other messages are sent")
 
 	list, err := Refused(t.Context(), db, 10)
 	require.NoError(t, err)

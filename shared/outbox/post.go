@@ -26,7 +26,7 @@ const (
 	verdictStopped     verdict = iota // stopped before a response
 	verdictAccepted                   // the service has the message
 	verdictRefused                    // the service refuses this message
-	verdictLater                      // this message failed; others may succeed
+	verdictLater                      // this message failed; other messages may succeed
 	verdictUnavailable                // the service is unavailable for all messages
 )
 
@@ -94,9 +94,9 @@ func outcomeOf(status int, header http.Header, raw []byte) outcome {
 	return o
 }
 
-// verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) and
-// a wrong address (404, 405) affect every message. A 429 is about the caller, unless it names a field of the
-// message: then the quota of this receiver is used up.
+// verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) and a wrong
+// address (404, 405) affect every message. A 429 without fields is about the caller. A 429 that names a field of the
+// message means that the receiver's inbox is full.
 func verdictOf(refused *api.Error) verdict {
 	switch refused.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// If these are set, the test binary runs a forwarder.
+// If forwarderDatabase is set, the test binary runs a forwarder for this database and service.
 const (
 	forwarderDatabase = "OUTBOX_TEST_DATABASE"
 	forwarderService  = "OUTBOX_TEST_SERVICE"
@@ -47,7 +47,7 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 		victims := make(chan *sandbox.Process, 1)
 		killed := make(chan error, 1)
 		var first sync.Once // the second forwarder is not killed
-		service.after = func(http.ResponseWriter) {
+		service.beforeResponse = func(http.ResponseWriter) {
 			first.Do(func() { killed <- (<-victims).Kill() })
 		}
 		ids := put(t, db, 1)
@@ -79,7 +79,7 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 	})
 }
 
-// sentOnce starts a second forwarder, waits until it has sent the message of the killed one, and checks
+// sentOnce starts a second forwarder and waits until it has sent the message of the killed forwarder. It checks
 // that the service stored the message once.
 func sentOnce(t *testing.T, db *pgxpool.Pool, service *fakeService, id string) {
 	t.Helper()
@@ -88,6 +88,6 @@ func sentOnce(t *testing.T, db *pgxpool.Pool, service *fakeService, id string) {
 	eventually(t, func() bool { return count(t, db, "message_outbox") == 0 })
 	service.mu.Lock()
 	defer service.mu.Unlock()
-	require.Equal(t, []string{id, id}, service.posts, "posted again with the same id")
+	require.Equal(t, []string{id, id}, service.posts, "the message is posted again with the same id")
 	require.Len(t, service.stored, 1)
 }
