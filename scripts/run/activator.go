@@ -19,7 +19,7 @@ import (
 const activatorConnections = 1024
 
 // routes maps paths to functions; the longest match decides. A path that ends with a slash also matches the paths below
-// it, and {$} matches nothing more.
+// it. A path with {$} at its end matches itself only.
 var routes = map[string]string{
 	"/":                   "submit", // the probes, and unknown paths
 	"/{$}":                "console",
@@ -109,8 +109,8 @@ func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.ServeHTTP(w, r)
 }
 
-// WaitReady waits until a GET of url returns 200. It returns an error if ctx ends first
-// or the function of url does not start.
+// WaitReady waits until a GET of url returns 200. It returns an error if ctx ends first, or if the function of url does
+// not start.
 func (a *activator) WaitReady(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -158,8 +158,8 @@ func (a *activator) Output() string {
 	}
 }
 
-// Terminate ends every function once its calls in progress have ended, and then stops
-// serving the port. It cuts off calls that take longer than grace and returns an error.
+// Terminate ends every function once its calls in progress have ended, and then stops serving the port. If calls take
+// longer than grace, Terminate cuts them off and returns an error.
 func (a *activator) Terminate(grace time.Duration) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()

@@ -54,7 +54,7 @@ type pollResult struct {
 	err    error
 }
 
-// startPoll sends a claim that waits, and returns a function that returns its result.
+// startPoll sends a claim that waits, and returns a function that waits for the result.
 func (h testRun) startPoll(t *testing.T) func() pollResult {
 	t.Helper()
 	sent, result := make(chan struct{}), make(chan pollResult, 1)
@@ -76,7 +76,7 @@ func (h testRun) startPoll(t *testing.T) func() pollResult {
 	return func() pollResult { return <-result }
 }
 
-// pids returns the ids of all processes of a function that the run has printed.
+// pids returns the process ids that the run has printed for a function.
 func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	t.Helper()
 	var all []int
@@ -88,7 +88,7 @@ func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	return all
 }
 
-// started waits until a function has had n processes and returns the id of the last.
+// started waits until a function has had n processes, and returns the id of the last process.
 func started(t *testing.T, p *sandbox.Process, function string, n int) int {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, time.Minute, 10*time.Millisecond)
@@ -229,7 +229,7 @@ func TestEveryContractPathIsRouted(t *testing.T) {
 	h := newTestRun(t)
 	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false"))
 	for path := range contract.Paths {
-		// No path accepts PATCH: its function returns 405, another function 404.
+		// No path accepts PATCH: the function of the path returns 405, any other function returns 404.
 		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")
 		status, response := h.call(t, http.MethodPatch, filled, "")
 		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), response)
@@ -350,8 +350,8 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	require.False(t, thief.listens.Load())
 }
 
-// rawCall sends text, which may be a part of a request, over a new connection. It returns a function that
-// waits for the response and returns its status, 0 if there is none, and its duration.
+// rawCall sends text, which may be a part of a request, over a new connection. It returns a function that waits for the
+// response, and returns the status and how long the response took. The status is 0 if there is no response.
 func (h testRun) rawCall(t *testing.T, text string) func() (status int, took time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))

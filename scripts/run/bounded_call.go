@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
-// The time limits of a forwarded call. They are longer than those of the function, so that it responds first.
+// The time limits of a forwarded call. They are longer than those of the function, so that the function responds first.
 const (
 	bodyTimeout       = 12 * time.Second
 	unreadBodyTimeout = time.Second      // for the rest of a body after the response has begun
@@ -21,9 +21,9 @@ const (
 	socketTimeout     = 10 * time.Second // for each write to the client of a WebSocket, as in the function
 )
 
-// boundedCall is a call that the activator forwards, and the writer of its response. If there are too many
-// connections, the server closes those whose body has not arrived completely. It need not close others: the
-// function rejects a call without credentials at once.
+// boundedCall is a call that the activator forwards, and the writer of its response. If there are too many connections,
+// the server closes connections whose body has not arrived completely. A connection whose body has arrived stays open,
+// because the function rejects a call without credentials at once.
 type boundedCall struct {
 	http.ResponseWriter
 	connection *http.ResponseController
@@ -54,8 +54,8 @@ func (c *boundedCall) end() {
 	c.releaseConnection()
 }
 
-// setReceived records that the whole body has arrived. It removes the read deadline, which would cancel
-// the call when it expires.
+// setReceived records that the whole body has arrived. It removes the read deadline: an expired deadline would cancel
+// the call.
 func (c *boundedCall) setReceived() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *boundedCall) limitBody(limit time.Duration) {
 	}
 }
 
-// WriteHeader implements http.ResponseWriter. It drops status 100, which net/http itself sends to a client
-// that expects it.
+// WriteHeader implements http.ResponseWriter. It drops status 100: net/http itself sends this status to a client that
+// expects it.
 func (c *boundedCall) WriteHeader(status int) {
 	if status == http.StatusContinue {
 		return
@@ -104,8 +104,8 @@ func (c *boundedCall) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return socketConn{conn}, rw, err
 }
 
-// socketConn is the connection of a WebSocket. If the client does not read, the function closes its side;
-// without a deadline, this process would wait forever to write the data that it has received.
+// socketConn is the connection of a WebSocket to the client. If the client does not read, the function closes its own
+// connection. Without a deadline, this process would still try forever to write the rest of the data to the client.
 type socketConn struct{ net.Conn }
 
 func (c socketConn) Write(p []byte) (int, error) {

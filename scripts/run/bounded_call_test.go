@@ -68,8 +68,8 @@ func TestConnectionLimitKeepsCompleteCalls(t *testing.T) {
 	}
 }
 
-// The proxy reads once more after it has sent the whole body, when net/http may have closed the body. An
-// error of this read would cut off the response.
+// After the proxy has sent the whole body, it reads the body once more. net/http may have closed the body before. An
+// error of this last read would cut off the response.
 func TestBodyIsAtItsEndAfterResponse(t *testing.T) {
 	t.Parallel()
 	again := make(chan error, 1)
@@ -89,7 +89,8 @@ func TestBodyIsAtItsEndAfterResponse(t *testing.T) {
 	require.Equal(t, io.EOF, <-again)
 }
 
-// If the client of a WebSocket does not read, the server closes it after a time. Until then it counts as a connection.
+// If the client of a WebSocket does not read, the server closes the WebSocket after a time. Until then the WebSocket
+// counts as a connection.
 func TestHijackedConnectionIsBounded(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()

@@ -18,7 +18,7 @@ type child interface {
 	Terminate(grace time.Duration) (code int, err error)
 }
 
-// drain ends a child, unless it has ended already.
+// drain ends a child, unless the child has ended already.
 func drain(name string, child child, out io.Writer) error {
 	if hasEnded(child) {
 		return nil

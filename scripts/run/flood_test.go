@@ -77,8 +77,8 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "), "the sink must still work")
 }
 
-// floodNATS keeps opening 1200 connections, which never log in, until end is called. full is closed
-// once the server has rejected a connection.
+// floodNATS keeps up to 1200 connections open that never log in, until end is called. full is closed once the server has
+// rejected a connection.
 func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

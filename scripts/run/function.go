@@ -15,14 +15,14 @@ import (
 
 const startTimeout = 30 * time.Second
 
-// function is one function of the catalogue, with a process while there are calls for it. One lock
-// guards starting, ending and the number of calls. So no call reaches a process that is being ended:
-// it waits for the next process.
+// function is one function of the catalogue, which has a process while there are calls for the function. One lock
+// guards starting, ending and the number of calls. So no call reaches a process that is being ended: the call waits for
+// the next process.
 type function struct {
 	name        string
 	binary      string
 	env         []string
-	idleTimeout time.Duration // a process without calls for this long is ended
+	idleTimeout time.Duration // a process is ended after so long without calls
 	log         io.Writer
 	out         io.Writer
 	url         string
@@ -117,7 +117,7 @@ func (f *function) start() error {
 	return nil
 }
 
-// watch waits until a process ends, and prints that unless f ended it.
+// watch waits until a process ends. Unless f has ended the process, watch prints that it ended.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
@@ -132,14 +132,14 @@ func (f *function) forget(p *process) {
 	}
 }
 
-// copyBuffers makes buffers of responses that are smaller than the default of 32 KiB: each client that does not read
-// holds one.
+// copyBuffers makes buffers for the bodies of responses. They are smaller than the default of 32 KiB, because each
+// client that does not read holds a buffer.
 type copyBuffers struct{}
 
 func (copyBuffers) Get() []byte { return make([]byte, 4<<10) }
 func (copyBuffers) Put([]byte)  {}
 
-// forward sends calls to p as if they had come to it directly.
+// forward returns a handler that sends each call to p as if the client had called p directly.
 func (f *function) forward(p *process) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport:     p,

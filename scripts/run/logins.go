@@ -11,7 +11,7 @@ import (
 
 // processEnv returns the environment of the server and the trigger, and the variables that
 // only migrate gets in addition. The first run generates the secrets that are not set. migrate
-// creates the caller with which the trigger calls the API; its only role is trigger.
+// creates the caller as which the trigger calls the API. The only role of this caller is trigger.
 func (s settings) processEnv(databaseURL, natsURL string) (env, owner []string, err error) {
 	env, err = s.withSecret(s.serverEnv(databaseURL, natsURL), "SENDONCE_ENCRYPTION_KEYS", "encryption_keys", newEncryptionKey)
 	if err != nil {
@@ -25,7 +25,7 @@ func (s settings) processEnv(databaseURL, natsURL string) (env, owner []string, 
 	return env, owner, err
 }
 
-// withSecret returns env with the file of a secret, unless the secret is set.
+// withSecret returns env with the file of a secret. If the secret is set, it returns env.
 func (s settings) withSecret(env []string, setting, name string, generate func() string) ([]string, error) {
 	if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
 		return env, nil

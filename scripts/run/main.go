@@ -47,8 +47,8 @@ func main() {
 	}
 }
 
-// run starts everything and prints how to use it. It returns nil once ctx is done and
-// everything has ended, or an error if something failed.
+// run starts everything, and prints how to use the service. It returns nil once ctx is done and everything has ended,
+// or an error if something failed.
 func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	lock, err := lockHome(ctx, s.home)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// examplePoints is the receiver of `make example`.
+// examplePoints is the NATS user of the receiver of `make example`.
 const examplePoints = "points"
 
 // natsLimits limits what clients without a password can use. NATS closes a connection that does not log in
@@ -25,9 +25,9 @@ const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.
 type broker struct {
-	url       string            // without credentials, unless it is that of NATS_URL
+	url       string            // the value of NATS_URL, or the URL of the started server without credentials
 	passwords map[string]string // by user; nil = the URL has the password
-	files     map[string]string // the path of the password by user
+	files     map[string]string // the path of the file with the password, by user
 	stop      func() error
 }
 

@@ -38,8 +38,8 @@ func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	var listener *net.TCPListener
 	err := error(syscall.EADDRINUSE)
 	for started := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(started) < killedRunTimeout; {
-		if listener, err = listenLocally(ctx, s.port); err != nil {
-			pause(ctx, 50*time.Millisecond)
+		if listener, err = listenLocally(ctx, s.port); err != nil && !pause(ctx, 50*time.Millisecond) {
+			break
 		}
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -89,8 +89,8 @@ func (p *reservedPort) close() {
 	_ = p.refuser.Close()
 }
 
-// listenOnSavedPort listens on the loopback port that an earlier run saved under name, so that clients
-// find each run at the same port. If there is none or it is taken, it saves a free port.
+// listenOnSavedPort listens on the loopback port that an earlier run saved under name, so that clients find each run at
+// the same port. If no port was saved, or if the saved port is taken, listenOnSavedPort saves a free port.
 func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
 	file := filepath.Join(home, name+".port")
 	saved := savedPort(file)
@@ -121,7 +121,7 @@ func savedPort(file string) int {
 	return int(port)
 }
 
-// listenLocally listens on a loopback port, a free one if port is 0.
+// listenLocally listens on a loopback port; 0 = any free port.
 func listenLocally(ctx context.Context, port int) (*net.TCPListener, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", loopback+":"+strconv.Itoa(port))
 	if err != nil {

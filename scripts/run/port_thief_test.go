@@ -19,15 +19,15 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// portThief is another program that listens on a port as soon as it is free, and reads the
-// passwords that are sent to it.
+// portThief is another program that listens on a port as soon as the port is free, and reads the passwords that are sent
+// to the port.
 type portThief struct {
 	listens atomic.Bool
 	stolen  atomic.Pointer[string] // the first call with a password
 	done    chan struct{}
 }
 
-// watchPort starts a thief once a run has opened its port.
+// watchPort starts a thief once a run has opened the port of the API.
 func (h testRun) watchPort(t *testing.T, p *sandbox.Process) *portThief {
 	t.Helper()
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "build "))
@@ -104,5 +104,5 @@ func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run: the server ended unexpectedly with -1")
 	require.Eventually(t, thief.listens.Load, 10*time.Second, 10*time.Millisecond)
-	require.Nil(t, thief.stolen.Load(), "no process of a run makes calls after its end")
+	require.Nil(t, thief.stolen.Load(), "no process of a run makes calls after the end of the run")
 }

@@ -21,7 +21,7 @@ func busy(w http.ResponseWriter, name string, err error) {
 	respondError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
 }
 
-// respondError responds to a call that reaches no function.
+// respondError responds with an error to a call that reaches no function.
 func respondError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)

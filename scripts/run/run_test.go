@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// testRun is a SENDONCE_HOME and a port for `make run`, which may be started again.
+// testRun is a SENDONCE_HOME and a port for `make run`. `make run` may be started several times with them.
 type testRun struct {
 	home string
 	port int
@@ -133,8 +133,8 @@ func (h testRun) closed() bool {
 	return false
 }
 
-// requireNATSPasswords checks that NATS accepts only the passwords in the run's files,
-// which only their owner may read.
+// requireNATSPasswords checks that NATS accepts only the passwords in the run's files, and that only their owner may
+// read these files.
 func (h testRun) requireNATSPasswords(t *testing.T, runEnv string) {
 	t.Helper()
 	operator := regexp.MustCompile(`(?m)^NATS_URL=(\S+)$`).FindStringSubmatch(runEnv)
@@ -159,7 +159,7 @@ func (h testRun) requireNATSPasswords(t *testing.T, runEnv string) {
 	}
 }
 
-// requireRandomPassword checks that the API rejects guessable passwords and an empty one.
+// requireRandomPassword checks that the API rejects guessable passwords and an empty password.
 func (h testRun) requireRandomPassword(t *testing.T) {
 	t.Helper()
 	for _, password := range []string{"sendonce-local", "admin", ""} {
@@ -173,7 +173,7 @@ func (h testRun) requireRandomPassword(t *testing.T) {
 	}
 }
 
-// printedOnce returns the group of pattern in the only line of a run that matches it.
+// printedOnce returns the group of pattern in the only line of a run that matches pattern.
 func printedOnce(t *testing.T, p *sandbox.Process, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^ *`+pattern+`$`).FindAllStringSubmatch(p.Output(), -1)

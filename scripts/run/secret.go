@@ -21,8 +21,8 @@ func newEncryptionKey() string {
 	return base64.StdEncoding.EncodeToString(key)
 }
 
-// secretFile returns the path of home/secrets/name, which only its owner may read. If there is no
-// such file, it contains the result of generate.
+// secretFile returns the path of home/secrets/name, a file that only its owner may read. If the file does not exist,
+// secretFile writes the result of generate to it.
 func secretFile(home, name string, generate func() string) (string, error) {
 	path := filepath.Join(home, "secrets", name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +40,7 @@ func writeSecret(home, name, text string) (string, error) {
 	return writePrivate(dir, name, text)
 }
 
-// writePrivate writes a file, which only its owner may read, atomically, and returns its path.
+// writePrivate atomically writes a file that only its owner may read, and returns the path.
 func writePrivate(dir, name, text string) (string, error) {
 	path := filepath.Join(dir, name)
 	file, err := os.CreateTemp(dir, name+".*") // with mode 0600
@@ -66,8 +66,8 @@ func netrcOf(user, password string) string {
 	return fmt.Sprintf("machine %s login %s password %s\n", loopback, quoteIfNeeded(user), quoteIfNeeded(password))
 }
 
-// withPassword returns s with the admin's password, which is that of BASIC_AUTH_PASSWORD, or in the file of
-// BASIC_AUTH_PASSWORD_FILE, or in a file in the home, which the first run generates.
+// withPassword returns s with the admin's password: the value of BASIC_AUTH_PASSWORD, or else the text of the file of
+// BASIC_AUTH_PASSWORD_FILE, or else the text of a file in the home, which the first run generates.
 func (s settings) withPassword() (settings, error) {
 	if s.password != "" {
 		return s, nil
@@ -97,7 +97,7 @@ func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		secretReaders := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or one that all read
+		secretReaders := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or a secret that all read
 		return len(secretReaders) > 0 && !slices.ContainsFunc(readers, func(r string) bool { return slices.Contains(secretReaders, r) })
 	})
 }

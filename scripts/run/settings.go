@@ -34,10 +34,10 @@ type settings struct {
 	demoSender   bool
 	sink         bool
 	procs        bool              // each function has its own process
-	procsIdle    time.Duration     // such a process is ended after this time without calls
+	procsIdle    time.Duration     // the process of a function is ended after so long without calls
 	databaseURL  string            // "" = start a private Postgres
 	wechatURL    string            // of the fake WeChat; "" = there is none
-	wechatSecret string            // the password of its ledger
+	wechatSecret string            // the password of the ledger of the fake WeChat
 	all          map[string]string // .env, overridden by the environment, for the server
 }
 
@@ -69,7 +69,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	var err error
 	port := "APP_PORT"
 	if all["PORT"] != "" {
-		port = "PORT" // as for the server, it overrides APP_PORT
+		port = "PORT" // overrides APP_PORT, as for the server
 	}
 	if s.port, err = strconv.Atoi(cmp.Or(all[port], "8000")); err != nil || s.port < 1 || s.port > 65535 {
 		bad = append(bad, fmt.Errorf("%s is %q: it must be a number from 1 to 65535", port, all[port]))
@@ -123,8 +123,7 @@ func (s settings) runEnv(databaseURL, nats string) string {
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// serverEnv returns the environment of the server and the trigger: all settings, of which `make run`
-// overrides some.
+// serverEnv returns the environment of the server and the trigger: all settings. `make run` overrides some of them.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")

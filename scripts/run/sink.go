@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	sinkName        = "the sink of make run" // the description of its endpoint, by which a later run finds it
+	sinkName        = "the sink of make run" // the description of the endpoint: a later run finds the endpoint by it
 	sinkConnections = 128                    // a flood of calls uses about 12 MB
 	maxWebhook      = 80 << 10               // bytes: 64 KiB of data and the envelope
 	registerTimeout = 10 * time.Second
@@ -64,8 +64,8 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	return k, nil
 }
 
-// open registers the endpoint at a server that is ready, and then accepts calls. Earlier calls wait, because
-// the sink has no secrets to verify them. On an error open closes the port.
+// open registers the endpoint at a server that is ready, and then accepts calls. Calls that came before wait until then,
+// because the sink has no secrets to verify them. If there is an error, open closes the port.
 func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if k.listener == nil {
 		return fmt.Errorf("the server would not call it: %s does not have %s", outgoingSetting, loopback)
@@ -125,7 +125,7 @@ func (k *sink) serve() {
 	}
 }
 
-// removeEndpoint deletes the endpoint. If the server does not respond, the next run deletes it.
+// removeEndpoint deletes the endpoint. If the server does not respond, the next run deletes the endpoint.
 func (k *sink) removeEndpoint() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -160,7 +160,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	origin, err := k.verify(r.Header, body)
 	verified := err == nil
 	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
-		// An endpoint of the user with this port: the sink does not have its secret.
+		// The user has registered an endpoint at this port: the sink does not have the secret of that endpoint.
 		origin, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
 	}
 	if err != nil {

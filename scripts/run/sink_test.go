@@ -167,7 +167,7 @@ func TestSinkPrintsOtherEndpoints(t *testing.T) {
 		"sink: refused a call with 401: "+api.ErrWebhookHeaders.Error()), out.String())
 }
 
-// Any program on this machine can call the sink; it must not be able to fill the terminal.
+// Any program on this machine can call the sink. Such a program must not be able to fill the terminal.
 func TestSinkLimitsLinesOfUnverifiedCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestSinkLimitsLinesOfUnverifiedCalls(t *testing.T) {
 	})
 }
 
-// Not parallel: a process that another test starts inherits our ports until its exec.
+// Not parallel: if another test starts a process, the process has the ports of this test until its exec.
 func TestSinkRemovesItsEndpoint(t *testing.T) {
 	server := &registry{signing: api.NewWebhookSecret(), endpoints: []api.EndpointResponse{
 		{ID: "killed", Description: sinkName}, {ID: "of another program", Description: "mine"}, {ID: "killed too", Description: sinkName},
@@ -234,7 +234,7 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 	require.Contains(t, out.String(), "; the next run deletes it\n")
 }
 
-// Not parallel: a process that another test starts inherits our ports until its exec.
+// Not parallel: if another test starts a process, the process has the ports of this test until its exec.
 func TestSinkRegistrationFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

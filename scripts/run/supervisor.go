@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The pause before a restart doubles each time, until a process has run for
-// stableAfter.
+// The pause before a restart doubles each time, up to longestPause. After a process that has run for stableAfter, the
+// pause is again the first one.
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 30 * time.Second
@@ -38,7 +38,7 @@ type supervisor struct {
 	err    error         // of the last start; read it after done
 }
 
-// supervise starts a process and restarts it each time it ends by itself.
+// supervise starts a process, and starts another one each time the process ends by itself.
 func supervise(name string, start func() (*sandbox.Process, error), out io.Writer, pause time.Duration) (*supervisor, error) {
 	s := &supervisor{name: name, start: start, out: out, pause: pause, done: make(chan struct{})}
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -118,7 +118,7 @@ func (s *supervisor) Output() string {
 	return text
 }
 
-// Terminate ends the process without a restart. The code is 0 if none was running.
+// Terminate ends the process without a restart. The code is 0 if no process was running.
 func (s *supervisor) Terminate(grace time.Duration) (code int, err error) {
 	s.mu.Lock()
 	s.end()

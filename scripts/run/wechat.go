@@ -19,8 +19,8 @@ const (
 	wechatLedgerSize = 1000 // calls in the ledger
 )
 
-// startWeChat starts a fake WeChat that prints messages instead of sending them, and
-// returns settings that use it. If WECHAT_APP_ID is set it starts nothing.
+// startWeChat starts a fake WeChat that prints messages instead of sending them, and returns settings that use the fake
+// WeChat. If WECHAT_APP_ID is set, startWeChat starts nothing.
 func startWeChat(ctx context.Context, s settings, out io.Writer) (_ settings, stop func() error, err error) {
 	if s.all["WECHAT_APP_ID"] != "" {
 		printStep(out, "wechat", "the app of WECHAT_APP_ID")
