@@ -36,10 +36,10 @@ type binaries struct {
 	major int
 }
 
-// binVariable is the environment variable with the only directory to be used, if it is set.
+// binVariable is an environment variable. If it is set, only the directory that it names is used.
 const binVariable = "POSTGRES_BIN"
 
-// findBinaries returns the binaries of POSTGRES_BIN, else installed ones, else downloads some.
+// findBinaries returns the binaries of POSTGRES_BIN, else installed binaries, else downloaded binaries.
 // major is the version that wrote the data; 0 = any.
 func findBinaries(ctx context.Context, major int) (binaries, error) {
 	if dir := os.Getenv(binVariable); dir != "" {
@@ -142,9 +142,9 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "sendonce"), nil
 }
 
-// fetch downloads binaries into cache, once. The library unpacks them only when it starts a server,
-// which fails as root. So fetch starts one on a data directory that no server accepts; the unpacked
-// binaries remain.
+// fetch downloads binaries into cache, once. The library unpacks the binaries only when it starts a server, and as root
+// no server starts. So fetch always starts a server on a data directory that no server accepts. The start fails, and the
+// unpacked binaries remain.
 func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
 	final := filepath.Join(cache, "postgres-"+string(fetchVersion))
 	if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {

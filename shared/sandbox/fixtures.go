@@ -95,8 +95,8 @@ func NewEmptyDatabase(t testing.TB) string {
 	return newDatabase(t, func(context.Context, *Postgres) (string, error) { return "template0", nil })
 }
 
-// newDatabase copies a template. It makes one copy at a time, since Postgres does not copy a
-// template that has connections.
+// newDatabase copies a template. It makes one copy at a time, because Postgres does not copy a template to which
+// something is connected.
 func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string, error)) string {
 	t.Helper()
 	shared.mu.Lock()
@@ -136,8 +136,8 @@ func (f *fixtures) sharedServer() (p *Postgres, err error) {
 	return f.postgres, err
 }
 
-// clone creates a database as a copy of template. A private server, which runs without fsync, copies
-// fastest with the strategy FILE_COPY; Postgres 14 has no other and no option for it.
+// clone creates a database as a copy of template. A private server runs without fsync, and so copies fastest with the
+// strategy FILE_COPY. Postgres 14 always uses this strategy and has no option for it.
 func (p *Postgres) clone(ctx context.Context, admin *pgxpool.Pool, name, template string) error {
 	conn, err := admin.Acquire(ctx)
 	if err != nil {
@@ -155,9 +155,9 @@ func (p *Postgres) clone(ctx context.Context, admin *pgxpool.Pool, name, templat
 	return err
 }
 
-// makeTemplate returns the name of the template database with the current migrations, and creates it
-// unless another test process has. A template that a killed process left incomplete is not marked as
-// one, and is created again.
+// makeTemplate returns the name of the template database with the current migrations. If no other test process has
+// created the database, makeTemplate creates it. If a killed process has left the database incomplete, it is not marked
+// as a template, and makeTemplate creates it again.
 func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	sum, err := migrations.Hash()
 	if err != nil {
@@ -225,8 +225,8 @@ func migrate(ctx context.Context, url string) error {
 	return err
 }
 
-// Build returns the path of the binary of the package with the import path pkg. It compiles the
-// package once per test process, unless RunShared has.
+// Build returns the path of the binary of the package with the import path pkg. It compiles the package once per test
+// process, unless RunShared has compiled the package.
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	if bin := sharedBinary(pkg); bin != "" {

@@ -25,7 +25,7 @@ func diff(t testing.TB, a, b string) string {
 	cmd := exec.Command("diff", "-U0", "a", "b")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != 1 { // 1 = they differ
+	if cmd.ProcessState.ExitCode() != 1 { // 1 = the texts differ
 		t.Fatalf("sandbox: diff: %v\n%s", err, out)
 	}
 	return string(out)

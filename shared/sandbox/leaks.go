@@ -36,7 +36,7 @@ var leaks = map[string]leak{
 }
 
 // runs returns the length of the longest run of digits, and of the longest run of letters,
-// digits, _ and -. It shares no data, so it runs without the race detector, which is slow.
+// digits, _ and -. It shares no data, so it needs no race detector, which would make it slow.
 //
 //go:norace
 func runs(line string) (digits, word int) {
@@ -83,8 +83,8 @@ func Log(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// checkedLog checks one line with each write. It ignores lines after the end of the test, when
-// a failure would be a panic.
+// checkedLog checks one line with each write. It ignores lines after the end of the test: a failure would then be a
+// panic.
 type checkedLog struct {
 	t     testing.TB
 	mu    sync.Mutex

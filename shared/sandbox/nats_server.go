@@ -37,7 +37,7 @@ func NewNATSServer(t testing.TB) *NATSServer {
 }
 
 // NewNATSCluster starts n servers until the end of the test, and waits until they accept connections.
-// JetStream is available once they have elected a leader, a second or two later.
+// JetStream is available once the servers have elected a leader, a second or two later.
 func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	t.Helper()
 	bin := Build(t, "github.com/nats-io/nats-server/v2")

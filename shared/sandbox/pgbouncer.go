@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer is a pooler in transaction mode before a server.
+// PgBouncer is a pooler in transaction mode in front of a server.
 type PgBouncer struct {
 	dir     *serverDir
 	process *Process
@@ -116,7 +116,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	return b.process.retry(ctx, func() error {
 		err := connect(ctx, b.URL("postgres"))
 		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
-			return nil // the server runs: it asks for a password
+			return nil // the pooler runs: it has refused a login without a password
 		}
 		return err
 	})

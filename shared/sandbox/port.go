@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// FreePort returns a port on which nothing listens. The system does not assign the port to
-// another program, so a server can be restarted there.
+// FreePort returns a port on which nothing listens. The system does not assign such low ports to other programs by
+// itself, so a server can be restarted at the port.
 func FreePort() (int, error) {
 	const lowest, above = 10_000, 32_768
 	for range 100 {

@@ -31,7 +31,7 @@ const (
 // Options configures a private server.
 type Options struct {
 	Dir             string    // "" = temporary, removed by Stop, in memory unless Durable
-	Durable         bool      // commits survive a crash of the machine; false (for tests) = only a kill -9 of Postgres
+	Durable         bool      // commits survive a crash of the machine; false (for tests) = they survive only a kill -9 of Postgres
 	ManyConnections bool      // 1000 connections instead of 300: for several test packages at once
 	Log             io.Writer // for the server's log; nil = none
 }
@@ -46,8 +46,8 @@ type Postgres struct {
 
 // StartPostgres returns the server that DATABASE_URL names. Without DATABASE_URL it starts
 // a private server and waits until it accepts connections. It downloads Postgres if this
-// machine has none. A directory has one server at a time; if the process that started
-// the last one was killed, StartPostgres first ends that server.
+// machine has none. A directory has one server at a time: if the process that started the last server there was killed,
+// StartPostgres first ends that server.
 func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	if base := os.Getenv("DATABASE_URL"); base != "" {
 		return &Postgres{base: base}, nil
@@ -107,7 +107,7 @@ func (p *Postgres) writeAuthRules() error {
 	return errors.Join(os.WriteFile(file, []byte(rules), 0o600), p.dir.chown(file))
 }
 
-// dataMajor returns the major version that wrote the data, or 0 if there is none.
+// dataMajor returns the major version that wrote the data, or 0 if there is no data.
 func (p *Postgres) dataMajor() (int, error) {
 	info, err := os.Stat(p.dir.data())
 	if errors.Is(err, os.ErrNotExist) {
@@ -127,7 +127,7 @@ func (p *Postgres) dataMajor() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// initialise creates the data directory, which gets its final name when it is complete.
+// initialise creates the data directory. The directory gets its final name when it is complete.
 func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) error {
 	if err := p.dir.chown(p.dir.root); err != nil {
 		return err
@@ -172,8 +172,8 @@ func serverEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 }
 
-// removeStale ends an orphan and removes its files. As this process has locked the directory,
-// a postmaster that runs in it is an orphan. Its pid may belong to another program by now.
+// removeStale ends an orphan and removes its files. This process has locked the directory, so a postmaster that runs in
+// the directory is an orphan. The pid in the orphan's file may belong to another program by now.
 func (p *Postgres) removeStale(ctx context.Context) error {
 	pidFile := filepath.Join(p.dir.data(), "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
@@ -194,7 +194,7 @@ func (p *Postgres) removeStale(ctx context.Context) error {
 	return nil
 }
 
-// endOrphan shuts down the postmaster of data if it is process pid.
+// endOrphan shuts down process pid if it is the postmaster of the directory data.
 func endOrphan(ctx context.Context, pid int, data string) error {
 	deadline := time.Now().Add(lingerTimeout)
 	for sig := syscall.SIGINT; strings.Contains(commandLine(ctx, pid), "/postgres -D "+data+" "); {
@@ -271,8 +271,8 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 	if o.Durable {
 		settings = append(settings, "shared_buffers=256MB", "wal_compression=on", "autovacuum_naptime=10s")
 	} else {
-		// synchronous_commit stays on: without it a kill -9 could lose an acknowledged
-		// commit, and with fsync off it costs little.
+		// synchronous_commit stays on: otherwise a kill -9 could lose an acknowledged commit. With fsync off,
+		// synchronous_commit costs little.
 		settings = append(settings, "shared_buffers=128MB", "fsync=off", "full_page_writes=off")
 		if _, err := os.Stat(filepath.Join(bin.dir, "../lib/pg_stat_statements.so")); err == nil {
 			settings = append(settings, "shared_preload_libraries=pg_stat_statements")

@@ -44,12 +44,11 @@ type Command struct {
 	Dir    string    // working directory; "" = that of this process
 	Output io.Writer // for stdout and stderr, in addition to Process.Output; nil = none
 
-	// Log is a file opened for appending that becomes the child's stdout and stderr. Lines of
-	// other processes that write to it are also in Process.Output. nil = none.
+	// Log is a file opened for appending that becomes the child's stdout and stderr. If other processes write to the
+	// file, Process.Output has their lines, too. nil = none.
 	Log *os.File
 
-	// Listener becomes the child's descriptor 3, for socket activation. It stays open
-	// here. nil = none.
+	// Listener becomes the child's descriptor 3, for socket activation. It stays open in this process. nil = none.
 	Listener *os.File
 
 	// If this process dies before the child, the child gets OrphanSignal (0 = SIGTERM)
@@ -60,8 +59,8 @@ type Command struct {
 	user *syscall.Credential // nil = the user of this process
 }
 
-// Process is a child in a process group of its own, so that Ctrl-C in the terminal does
-// not interrupt it. All methods may be called at any time and from any goroutine.
+// Process is a child in a process group of its own, so that Ctrl-C in the terminal does not interrupt the child. All
+// methods may be called at any time and from any goroutine.
 type Process struct {
 	cmd      *exec.Cmd
 	watcher  *os.File // the pipe to the watcher
@@ -182,8 +181,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate sends SIGTERM and returns the exit code. It kills a child that has not ended
-// after grace, and returns an error.
+// Terminate sends SIGTERM and returns the exit code. If the child has not ended after grace, Terminate kills the child
+// and returns an error.
 func (p *Process) Terminate(grace time.Duration) (code int, err error) {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return -1, fmt.Errorf("terminate %d: %w", p.Pid(), err)

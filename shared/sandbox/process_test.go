@@ -53,7 +53,7 @@ func printChild(child *Process, err error) {
 	fmt.Printf("child %d.\n", child.Pid())
 }
 
-// startParent starts this binary as a parent, and returns it and the pid of its child.
+// startParent starts this binary as a parent, and returns the parent and the pid of its child.
 func startParent(t *testing.T, kind string, args ...string) (p *Process, child int) {
 	t.Helper()
 	self, err := os.Executable()
@@ -217,7 +217,7 @@ func TestEndedChildLeavesNoWatcher(t *testing.T) {
 func TestStartProcessHasCleanEnvironment(t *testing.T) {
 	t.Setenv("GOPATH", filepath.Join(os.Getenv("HOME"), "go"))
 	bin := Build(t, hello)
-	require.Equal(t, bin, Build(t, hello), "it is built once")
+	require.Equal(t, bin, Build(t, hello), "the binary is built once")
 	p := StartProcess(t, bin, []string{"WHO=you"}, "a", "b")
 	require.Zero(t, p.ExitCode())
 	require.Equal(t, "hello you  2\n", p.Output())

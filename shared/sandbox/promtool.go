@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Tool returns the path of a program of Prometheus, promtool or prometheus, and skips the test where it
-// is not installed.
+// Tool returns the path of a program of Prometheus, promtool or prometheus. If the program is not installed, Tool skips
+// the test.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -17,8 +17,8 @@ func Tool(t testing.TB, name string) string {
 	return path
 }
 
-// RequirePromtoolAccepts checks the names, types and form of metrics. It skips the rest of the test where
-// promtool is not installed.
+// RequirePromtoolAccepts checks the names, types and form of metrics. If promtool is not installed, it skips the rest of
+// the test.
 func RequirePromtoolAccepts(t testing.TB, metrics string) {
 	t.Helper()
 	check := exec.CommandContext(t.Context(), Tool(t, "promtool"), "check", "metrics")

@@ -78,7 +78,7 @@ func StartProxy(databaseURL string) (*Proxy, error) {
 	return p, nil
 }
 
-// Close closes all connections, and every new one.
+// Close closes all connections and the port.
 func (p *Proxy) Close() {
 	p.listener.Close()
 	p.Cut()
@@ -88,7 +88,7 @@ func (p *Proxy) Close() {
 // URL is the connection string through the proxy, with the user and the database of the server's URL.
 func (p *Proxy) URL() string { return p.url }
 
-// Cut closes all connections, and every new one until Restore. Bytes in transit are lost.
+// Cut closes all connections, and every new connection until Restore. Bytes in transit are lost.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,8 +106,7 @@ func (p *Proxy) Restore() {
 	p.cut = false
 }
 
-// SetServer connects to the server of databaseURL from now on, and closes all
-// connections to the previous one.
+// SetServer makes new connections go to the server of databaseURL, and closes all connections to the previous server.
 func (p *Proxy) SetServer(databaseURL string) error {
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
@@ -122,8 +121,7 @@ func (p *Proxy) SetServer(databaseURL string) error {
 	return nil
 }
 
-// Stall holds back all bytes in both directions until Resume. Connections stay open
-// and new ones are accepted.
+// Stall holds back all bytes in both directions until Resume. Connections stay open, and new connections are accepted.
 func (p *Proxy) Stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,7 +45,7 @@ func TestProxy(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	t.Run("a stall holds the bytes and delivers them after it", func(t *testing.T) {
+	t.Run("a stall holds back the bytes, and its end delivers them", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
 		conn := newConn(t, proxy.URL())

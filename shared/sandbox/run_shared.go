@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// RunShared runs a command such as go test, and returns its exit code. It builds the packages with
-// the import paths pkgs in the directory bin. The test packages that the command runs share these
-// binaries, one Postgres, and a data directory, which each private Postgres copies.
+// RunShared runs a command such as go test, and returns the exit code of the command. It builds the packages with the
+// import paths pkgs into the directory bin. The test packages that the command runs share these binaries, one Postgres,
+// and a data directory, which each private Postgres copies.
 func RunShared(ctx context.Context, bin string, pkgs []string, command ...string) (code int, err error) {
 	if err := Compile(ctx, bin+"/", pkgs...); err != nil {
 		return 1, err
@@ -32,7 +32,7 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	run := exec.Command(command[0], command[1:]...)
 	run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
 	run.Env = append(os.Environ(), binariesVariable+"="+bin)
-	if server.private { // not that of DATABASE_URL, which the tests read themselves
+	if server.private { // if DATABASE_URL is set, the tests read it themselves
 		model, modelErr := makeModel(ctx)
 		if modelErr != nil {
 			return 1, modelErr
@@ -49,7 +49,7 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	return 0, nil
 }
 
-// setTimeByContent sets the modification time of a file to one that depends only on its content.
+// setTimeByContent sets the modification time of a file to a time that depends only on the content.
 // go build sets a new time even if the binary is unchanged, and go test treats a file with
 // another time as changed.
 func setTimeByContent(file string) error {

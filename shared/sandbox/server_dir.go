@@ -62,9 +62,9 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 	return p, nil
 }
 
-// LockFile locks a file until it is closed or this process ends. If another process has locked the
-// file, the error has its pid; program is what that process runs. Other users may not open the file,
-// because a process that can open it can lock it.
+// LockFile locks a file until the file is closed or this process ends. If another process has locked the file, the error
+// has the pid of that process, and program as the name of what that process runs. Other users may not open the file,
+// because a process that can open the file can lock it.
 func LockFile(path, program string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *serverDir) chooseDirs(dir string) error {
 
 const movedTo = "/var/lib/sendonce" // contains the directories that replace dir
 
-// moveData finds or makes the directory that replaces dir. Its name is stored only in dir: after dir
+// moveData finds or makes the directory that replaces dir. The name of that directory is stored only in dir: after dir
 // is removed, the next start begins without data.
 func (p *serverDir) moveData(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
@@ -137,8 +137,8 @@ func (p *serverDir) moveData(dir string) (err error) {
 	return errors.Join(p.chown(p.root), os.WriteFile(note, []byte(p.root+"\n"), 0o644))
 }
 
-// makePrivate makes path a directory that only the user of Postgres may enter. It refuses
-// a directory of another user, who can guess names in /tmp.
+// makePrivate makes path a directory that only the user of Postgres may enter. It refuses a directory of another user,
+// because any user can guess the names in /tmp.
 func (p *serverDir) makePrivate(path string) error {
 	if err := os.Mkdir(path, 0o700); err == nil {
 		return p.chown(path)
@@ -183,7 +183,7 @@ func (p *serverDir) canEnter(dir string) bool {
 
 func (p *serverDir) data() string { return filepath.Join(p.root, "data") }
 
-// close unlocks the directory, and removes a temporary one. A second call does nothing.
+// close unlocks the directory, and removes a temporary directory. A second call does nothing.
 func (p *serverDir) close() error {
 	if p.closed {
 		return nil

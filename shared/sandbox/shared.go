@@ -80,8 +80,8 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(described))
 }
 
-// sharedBinary returns the binary of a package that RunShared has built, or "". os.Stat
-// makes it an input of the test: go test runs the test again if the binary has changed.
+// sharedBinary returns the binary of a package that RunShared has built, or "". os.Stat makes the binary an input of the
+// test: go test runs the test again if the binary has changed.
 func sharedBinary(pkg string) string {
 	dir := sharedSetting(binariesVariable)
 	if dir == "" {
@@ -102,15 +102,15 @@ func binaryName(pkg string) string {
 	return path.Base(pkg)
 }
 
-// replaceFile copies the program from to the path to. It removes a program there first, because a running one
-// cannot be overwritten.
-func replaceFile(to, from string) error {
-	content, err := os.ReadFile(from)
+// replaceFile copies the program at source to the path target. It first removes the file at target, because a running
+// program cannot be overwritten.
+func replaceFile(target, source string) error {
+	content, err := os.ReadFile(source)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(to, content, 0o755)
+	return os.WriteFile(target, content, 0o755)
 }

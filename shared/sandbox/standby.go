@@ -82,15 +82,15 @@ func (p *Postgres) waitForStandby(ctx context.Context) error {
 	return nil
 }
 
-// URL is the connection string of a database as the owner. It has both servers; each login
-// selects the one that accepts writes.
+// URL is the connection string of a database as the owner. It has both servers; each login selects the server that
+// accepts writes.
 func (p *Pair) URL(database string) string {
 	return "postgres://" + Owner + "@/" + database + "?target_session_attrs=read-write&host=" +
 		url.QueryEscape(p.primary.dir.socket+","+p.standby.dir.socket)
 }
 
-// Service returns an address of the primary, like the read-write service of a Postgres
-// operator: Promote closes its connections and redirects it to the new primary.
+// Service returns an address of the primary, like the read-write service of a Postgres operator: Promote closes the
+// connections of the service, and redirects the service to the new primary.
 func (p *Pair) Service(t testing.TB) *Proxy {
 	t.Helper()
 	service := NewProxy(t, p.primary.URL("postgres"))
@@ -104,8 +104,8 @@ func (p *Pair) KillPrimary() {
 	must(p.t, p.primary.process.Kill())
 }
 
-// StopPrimary shuts the primary down in mode fast: it closes sessions, and sends all WAL to
-// the standby first.
+// StopPrimary shuts the primary down in mode fast: the primary closes its sessions, and sends all WAL to the standby
+// before it ends.
 func (p *Pair) StopPrimary() {
 	p.t.Helper()
 	must(p.t, p.primary.process.Signal(syscall.SIGINT))

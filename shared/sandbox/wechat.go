@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// These limits keep the memory of a flood of calls below about 15 MB. The server reads no body and
-// records no call of a client without an access token.
+// These limits keep the memory of a flood of calls below about 15 MB. If a call to send a message has no issued access
+// token, the server does not read its body and does not record the call.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
@@ -76,7 +76,7 @@ type WeChatSend struct {
 	Lang       string          `json:"lang,omitempty"`
 
 	Delivered bool   `json:"delivered"` // to the user
-	Errcode   int    `json:"errcode"`   // of a refusal; 0 = delivered, or a fault replaced the response
+	Errcode   int    `json:"errcode"`   // of a refusal or a fault without delivery; 0 = delivered, or the fault has no errcode
 	Fault     string `json:"fault"`     // the injected fault, "" = none
 }
 
@@ -110,7 +110,7 @@ func (w *WeChat) Stop() error {
 	return err
 }
 
-// counted lets Stop wait for the calls in progress, so that they log nothing after it.
+// counted lets Stop wait for the calls in progress, so that they log nothing after Stop has returned.
 func (w *WeChat) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()

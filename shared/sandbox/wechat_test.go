@@ -161,7 +161,7 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 			call.Wait()
 			require.NoError(t, c.end(w))
 			require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, time.Minute, 10*time.Millisecond,
-				"it is delivered although the caller is gone")
+				"the message is delivered although the caller is gone")
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A token is replaced renewBefore its end. Until its end both tokens are valid.
+// From renewBefore the end of a token on, a new token is issued. Until that end both tokens are valid.
 const renewBefore = 5 * time.Minute
 
 // ExpireTokens expires all issued access tokens: they are refused with errcode 42001.
@@ -52,7 +52,8 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// currentToken returns the newest token, or a new one if that expires within renewBefore.
+// currentToken returns the newest token. If force is set or the newest token expires within renewBefore, it issues and
+// returns a new token.
 func (w *WeChat) currentToken(force bool) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Call makes one call. After an error the Generator calls it again. It must then send the
-// same request again, with the same idempotency key.
+// Call makes one call. After an error, the Generator runs the same Call again. The Call must then send the same request
+// again, with the same idempotency key.
 type Call func(ctx context.Context) error
 
 // Generator makes calls from several goroutines at once. All methods may be called from
@@ -41,9 +41,9 @@ func New(ctx context.Context) *Generator {
 	return &Generator{ctx: ctx, stop: make(chan struct{}), kinds: map[string]*Outcomes{}}
 }
 
-// Start makes a call every interval from a goroutine of its own, or without a pause if
-// interval is 0, until Stop. A call whose last try failed is repeated after Stop, too,
-// until it succeeds or the context ends.
+// Start makes a call every interval from a goroutine of its own until Stop. If interval is 0, it makes calls without a
+// pause. If the last try of a call has failed, the call is repeated after Stop, too, until it succeeds or the context
+// ends.
 func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 	g.mu.Lock()
 	if g.kinds[kind] == nil {

@@ -22,7 +22,7 @@ type Ledger struct {
 	sent      map[Message]Sent
 	received  map[Message]int
 	highest   map[string]int // number received, by sender
-	overtaken map[string]int // messages received after a later one of their sender, by sender
+	overtaken map[string]int // messages received after a later message of the same sender, by sender
 }
 
 // Message identifies a message. Each sender numbers its messages from 1. Tests send a
@@ -79,7 +79,7 @@ func (l *Ledger) Sent(m Message, s Sent) {
 	l.sent[m] = s
 }
 
-// Received records that a receiver got a message. Call it in the order in which the receiver got them.
+// Received records that a receiver got a message. Call Received in the order in which the receiver got the messages.
 func (l *Ledger) Received(m Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,8 +106,8 @@ func (l *Ledger) TaskIDs() map[string]string {
 	return maps.Clone(l.tasks)
 }
 
-// Messages returns how many messages were acknowledged and received, and how many of the
-// received ones were received more than once.
+// Messages returns how many messages were acknowledged, how many were received, and how many were received more than
+// once.
 func (l *Ledger) Messages() (sent, received, repeated int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,8 +131,8 @@ func (l *Ledger) Acknowledged(ack string) (n int) {
 	return n
 }
 
-// Overtaken returns how many messages of each sender were received for the first time
-// after a later one of the same sender.
+// Overtaken returns how many messages of each sender were received for the first time after a later message of the same
+// sender.
 func (l *Ledger) Overtaken() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +155,8 @@ compared as (
 )
 select id::text, difference from compared where difference is not null limit 10`
 
-// CheckTasks checks that no task was claimed or reported more than once, and that the database
-// has each submitted task and no other. A reported task must have succeeded; no other may be final.
+// CheckTasks checks that no task was claimed or reported more than once, and that the database has each submitted task
+// and no other task. Each reported task must have succeeded. A task that was not reported must not be final.
 func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,8 +206,7 @@ func (l *Ledger) countError(id string) error {
 	return fmt.Errorf("task %s was claimed %d times and reported %d times", id, len(l.claims[id]), l.reports[id])
 }
 
-// CheckMessages checks that the database has each acknowledged message, and no other of the same
-// senders.
+// CheckMessages checks that the database has each acknowledged message, and no other message of the same senders.
 func (l *Ledger) CheckMessages(ctx context.Context, conn *pgx.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +248,7 @@ func (l *Ledger) CheckReceived() error {
 	return joinFirst(wrong)
 }
 
-// CheckReceivedOnce is CheckReceived, with an error for each message that was received more than once.
+// CheckReceivedOnce is CheckReceived, and also returns an error for each message that was received more than once.
 func (l *Ledger) CheckReceivedOnce() error {
 	err := l.CheckReceived()
 	l.mu.Lock()
