@@ -241,7 +241,7 @@ func (s *Client) StartWaiting(path string) <-chan Reply {
 	return s.StartWaitingToo(path)
 }
 
-// StartWaitingToo is StartWaiting for a second claim: the statements are already prepared.
+// StartWaitingToo is StartWaiting for a second claim, for which the statements are already prepared.
 func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	s.T.Helper()
 	since := s.LastStatement()
@@ -251,7 +251,8 @@ func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	return response
 }
 
-// UntilWaiting returns when a claim that began after since waits: its last statement reads whether its queue is paused.
+// UntilWaiting returns when a claim that began after since waits. The last statement of such a claim reads whether the queue is
+// paused.
 func (s *Client) UntilWaiting(since time.Time) {
 	s.T.Helper()
 	Eventually(s.T, func() bool {

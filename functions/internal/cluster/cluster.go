@@ -103,7 +103,7 @@ func (c *Cluster) use(address string) {
 	c.Admin.URL = address
 }
 
-// StartNATS starts the NATS server again after it was stopped, with its data and port.
+// StartNATS starts the NATS server again, after the test has stopped it, with the same data and port.
 func (c *Cluster) StartNATS() {
 	c.T.Helper()
 	c.NATS = NATSIn(c.T, c.natsOptions)

@@ -83,7 +83,7 @@ func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
 	}
 }
 
-// startOwnServer serves in this process, so that the race detector checks it.
+// startOwnServer serves in this process, so that the race detector checks the server.
 func startOwnServer(t *testing.T, databaseURL, natsURL string) string {
 	env, handler := NewEnv(t, databaseURL, func(cfg *settings.Config) {
 		cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, natsURL, bus.UserAll), Replicas: 1}

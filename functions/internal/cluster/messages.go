@@ -45,7 +45,7 @@ func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	return messages
 }
 
-// NewPointsService returns a receiver of order messages with an inbox, and a function that counts its effects.
+// NewPointsService returns a receiver of order messages with an inbox, and a function that counts the effects.
 func NewPointsService(c *Cluster) (*inbox.Receiver, func() int) {
 	c.T.Helper()
 	db, err := pgxpool.New(c.T.Context(), sandbox.NewEmptyDatabase(c.T))
@@ -77,7 +77,7 @@ func Consume(c *Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstr
 	ctx := context.WithoutCancel(c.T.Context())
 	running, err := consumer.Consume(func(m jetstream.Msg) {
 		if _, err := r.Receive(ctx, inbox.Message{ID: m.Headers().Get("ce-id"), Data: m.Data()}); err == nil {
-			_ = m.Ack() // if it is lost, the message is redelivered
+			_ = m.Ack() // if the acknowledgement is lost, the message is redelivered
 		}
 	})
 	require.NoError(c.T, err)
@@ -98,7 +98,7 @@ func InsertWaiting(s *Client, n int) {
 		insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, n)
 }
 
-// WaitAllSent waits until every message is final; meanwhile runs before each check.
+// WaitAllSent waits until every message is final. It calls meanwhile before each check.
 func WaitAllSent(c *Cluster, meanwhile func()) {
 	c.T.Helper()
 	Eventually(c.T, func() bool {

@@ -62,7 +62,7 @@ func EnsureStreams(t testing.TB, server string) error {
 	return b.Ensure(t.Context())
 }
 
-// asComponent returns env with the NATS user of the function or command that env and args start in NATS_URL.
+// asComponent returns env with another user in NATS_URL: the NATS user of the function or command that env and args start.
 func asComponent(t testing.TB, env []string, args ...string) []string {
 	t.Helper()
 	values := map[string]string{} // the last value of a name wins

@@ -43,7 +43,7 @@ func NewReceiver(t *testing.T, respond func(n int, w http.ResponseWriter, r *htt
 	return v
 }
 
-// RespondWith returns a Respond that returns the next status for each call, and repeats the last one.
+// RespondWith returns a Respond that returns the next status for each call, and repeats the last status.
 func RespondWith(status ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status[min(n, len(status))-1]) }
 }
@@ -89,10 +89,10 @@ func (v *Receiver) RequireEachOnce(t *testing.T, tasks []string) {
 		ids[v.Headers[i].Get("webhook-id")], subjects[i] = true, e.Subject
 	}
 	require.Len(t, ids, len(tasks))
-	require.ElementsMatch(t, tasks, subjects, "each is delivered once")
+	require.ElementsMatch(t, tasks, subjects, "each event is delivered once")
 }
 
-// AlertEvent is Event for the event of an alert, and returns its data, too.
+// AlertEvent is Event for the event of an alert. It also returns the data of the event.
 func (v *Receiver) AlertEvent(t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
 	t.Helper()
 	e := v.Event(t, n, secret)

@@ -121,7 +121,7 @@ func (w WeChatSender) Send(r task.Report) subscribe.Send {
 	return sends[id]
 }
 
-// ClaimOne claims the only pending task, and returns its id and that of the claim.
+// ClaimOne claims the only pending task, and returns the ids of the task and of the claim.
 func (s *Client) ClaimOne(app string) (id, claim string) {
 	s.T.Helper()
 	r := s.Get(SMSPath + "tasks/pending?limit=1&app_id=" + app)
@@ -145,8 +145,8 @@ func HoldChange(s *Client, change string) (held, release func()) {
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
-// RaiseTimeouts lets the statements of functions that start later wait for locks for a minute, which is longer than a slow machine
-// needs for a test.
+// RaiseTimeouts sets the lock timeout and the statement timeout of functions that start later to a minute: a slow machine needs
+// less for a test.
 func (s *Client) RaiseTimeouts() {
 	for _, limit := range []string{"lock_timeout", "statement_timeout"} {
 		s.Exec(`do $$ begin execute format('alter role sendonce_hot in database %I set ` + limit + ` = %L', current_database(), '1min'); end $$`)

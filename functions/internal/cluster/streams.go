@@ -26,7 +26,7 @@ type StreamReader struct {
 	Res   *http.Response
 	Body  *bufio.Reader
 	Close context.CancelFunc
-	Text  strings.Builder // that was read
+	Text  strings.Builder // what was read
 	Last  string          // id of the last event
 }
 
@@ -160,7 +160,7 @@ func (c *SocketClient) Refusal() api.SocketFailure {
 	return DecodeStrictly[api.SocketFailure](c.T, f.Data)
 }
 
-// Message waits for a message to the user and returns its event.
+// Message waits for a message to the user, and returns the id and the CloudEvent of the frame.
 func (c *SocketClient) Message() (id int64, event cloudevents.Event) {
 	c.T.Helper()
 	f := c.Next()
