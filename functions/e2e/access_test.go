@@ -57,7 +57,7 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	for name, role := range roles {
 		callers[name] = admin.NewCaller(name, string(role))
 	}
-	roles["without-a-role"] = "" // as if its row had been changed directly
+	roles["without-a-role"] = "" // as if somebody had changed its row directly
 	callers["without-a-role"] = admin.NewCaller("without-a-role", "sender")
 	admin.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
 	revoked := admin.NewCaller("revoked", "admin")
@@ -97,8 +97,8 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	require.Zero(t, admin.Count(`select count(*) from tasks`)+admin.Count(`select count(*) from messages`), "nothing was done")
 }
 
-// The hostile caller has all roles and is limited to another queue. It calls each operation of the contract with its examples and
-// with ids of the owner's data, and none of this data may be shown or changed.
+// The hostile caller has all roles and is limited to another queue. For each operation of the contract, the test makes calls as the
+// hostile caller, with the examples of the operation and with ids of the owner's data. No call may show or change this data.
 func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"

@@ -41,7 +41,7 @@ func submission(key, content string) string {
 	return fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q}`, content, key)
 }
 
-// archive runs the command and returns what it printed.
+// archive runs the command archive, and returns its exit code and its output.
 func archive(t *testing.T, url string, args ...string) (int, string) {
 	t.Helper()
 	bin := cluster.Binary(t)

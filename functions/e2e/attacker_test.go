@@ -23,7 +23,7 @@ import (
 
 // Settings of the attacker's process.
 const (
-	attackerVariable  = "SENDONCE_ATTACKER"   // the name of its attack
+	attackerVariable  = "SENDONCE_ATTACKER"   // the name of the attack
 	attackURLVariable = "SENDONCE_ATTACK_URL" // of the function
 )
 
@@ -140,7 +140,7 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 			_ = res.Body.Close()
 			status <- res.StatusCode
 		}()
-		_, _ = io.WriteString(conn, head) // the server may have refused it by then
+		_, _ = io.WriteString(conn, head) // the server may have refused the call by then
 		_, _ = conn.Write(bytes.Repeat([]byte(" "), size-1))
 		o.responses[<-status].Add(1)
 		return nil
@@ -186,7 +186,7 @@ func unread(path string) func(o *attacker, worker int) error {
 	}
 }
 
-// pipelined returns an attack without credentials: it sends many requests in one write, and reads only the first response.
+// pipelined returns an attack without credentials that sends many requests in one write, and reads only the first response.
 func pipelined(path string, requests int) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
 		conn, err := o.dialSmall()

@@ -18,8 +18,9 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 )
 
-// The limits and enums of openapi.yaml must be those of the code. For each limit, the test calls with an allowed value and with a
-// value beyond the limit, which must get an error for the field that the allowed value does not get. Other errors do not matter.
+// The limits and enums of openapi.yaml must be those of the code. For each limit of a field, the test makes a call with an allowed
+// value and a call with a value beyond the limit. The second call must get an error for the field that the first call does not get.
+// Other errors do not matter.
 func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	t.Parallel()
 	s, c := cluster.Serve(t), contract.Read(t)
@@ -83,7 +84,7 @@ var skippedFields = map[string]bool{
 	"POST /api/v1/sms/send content":                             true, // 4000 characters of parameters, 200 of text
 }
 
-// limit is a bound or an enum: values that it allows, and one that it does not.
+// limit is a bound or an enum: values that it allows, and a value that it does not allow.
 type limit struct {
 	within []any
 	beyond any
@@ -115,7 +116,7 @@ func limits(name string, schema contract.Object) (all []limit) {
 	return all
 }
 
-// fieldErrors returns the errors of a call for one field.
+// fieldErrors makes a call and returns the errors for one field.
 func fieldErrors(s *cluster.Client, example *http.Request, query, body, name string) (all []string) {
 	s.T.Helper()
 	got := s.Do(example.Method, example.URL.Path+"?"+query, body)

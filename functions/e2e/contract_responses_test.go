@@ -400,7 +400,7 @@ func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := checkedClient{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), contract.NewChecker(t)}
-		// These return a result for each item, are called without a required parameter, or need no database.
+		// These operations return a result for each item, are called without a required parameter, or need no database.
 		exceptions := map[string]int{"callerNames": 400, "sendBatch": 200, "reportBatch": 200, "previewText": 200, "streamToken": 200, "healthz": 200, "metrics": 200, "exporterMetrics": 200, "save": 204, "wechat": 204}
 		for pattern, operation := range s.checker.Contract.Operations {
 			want, found := exceptions[operation.Node["operationId"].(string)]

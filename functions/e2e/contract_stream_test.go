@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// streams tests the streams on another server, one with NATS.
+// streams tests the streams on another server, which has NATS.
 func (s checkedClient) streams() {
 	s.T.Helper()
 	server, nc := s.Host.ServeWithNATS(s.T)
@@ -41,7 +41,7 @@ func (s checkedClient) streams() {
 	for i, schema := range []string{"CloudEvent", "LateAck"} {
 		require.NoError(s.T, s.checker.Contract.CheckJSON(contract.Pointer("components", "schemas", schema), []byte(all[i].Data)), all[i].Data)
 	}
-	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].ID), "an admin reads every stream")
+	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].ID), "an admin may read every stream")
 	token := ann.post(200, cluster.StreamsPath+"ann/token", "").Data("token").(string)
 	ann.readStream(cluster.StreamsPath+"ann?after=0&token="+token, 1)
 	ann.post(400, cluster.StreamsPath+"a%20b/token", "")

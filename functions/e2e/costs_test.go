@@ -50,12 +50,13 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// costPasses is the most passes that measure all work. They end when no cost exceeds its limit. On a busy machine, background work
-// may add to all rounds of one pass.
+// costPasses is the highest number of passes. A pass measures all work, because on a busy machine background work may add to all
+// rounds of one pass. The passes end when no cost exceeds its limit.
 const costPasses = 3
 
-// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks it may read at most half as many
-// blocks again, and two, since some indexes have one more level. `make lists` runs the long form (SENDONCE_TASK_ROWS=1000000).
+// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks, a call may need at most 1.5 times the
+// blocks of costs.txt, and two more, because some indexes have one more level. `make lists` runs the long form
+// (SENDONCE_TASK_ROWS=1000000).
 func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	t.Parallel()
 	c := newCounted(t)
@@ -129,7 +130,7 @@ func (w work) measure(c *cluster.Cluster) (lowest cost) {
 	return lowest
 }
 
-// lower returns the lower of each number.
+// lower returns the lower value of each number.
 func (m cost) lower(other cost) cost {
 	return cost{min(m.statements, other.statements), min(m.wal, other.wal), min(m.blocks, other.blocks), min(m.allocations, other.allocations)}
 }

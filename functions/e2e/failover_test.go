@@ -20,19 +20,19 @@ func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Clust
 	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
 	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
-	// With TWO_PHASE_FAIL_OPEN a message that cannot be accepted would be saved before earlier accepted ones.
+	// With TWO_PHASE_FAIL_OPEN a message that cannot be accepted would be saved before earlier accepted messages.
 	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer returns settings with which functions reach the primary of a pair, even a new one, through PgBouncer.
+// throughPgBouncer returns settings with which functions reach the primary of a pair through PgBouncer, also after a failover.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach requires that one call of each function succeeds. It does not call the relay: the load does, and a second call at the
-// same time could overtake messages.
+// callEach requires that one call of each function succeeds. It does not call the relay: the load makes the trigger call the relay,
+// and a second call at the same time could overtake messages.
 func callEach(c *cluster.Cluster) {
 	c.T.Helper()
 	for function, path := range map[string]string{

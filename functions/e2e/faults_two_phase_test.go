@@ -104,7 +104,7 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	l := startAcceptLoad(w, 4)
-	l.waitAcknowledged(100, "accepted") // without a trigger none of them is saved
+	l.waitAcknowledged(100, "accepted") // without a trigger none of these messages is saved
 	restartWith(w, "TWO_PHASE_ENABLED=false")
 	l.waitAcknowledged(25, "saved")
 	before := l.Acknowledged("accepted")
@@ -129,7 +129,7 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	require.Zero(t, l.Acknowledged("best-effort"))
 }
 
-// restartWith starts a process with another setting, and then ends the old one.
+// restartWith starts a process with another setting, and then ends the old process.
 func restartWith(w *cluster.Cluster, setting string) {
 	w.T.Helper()
 	old := w.Process(cluster.All)
@@ -139,7 +139,7 @@ func restartWith(w *cluster.Cluster, setting string) {
 	require.NoError(w.T, err)
 }
 
-// The trigger is killed with batches in progress, and then the process that accepts and saves.
+// First the trigger is killed with batches in progress, and then the process that accepts and saves messages is killed.
 func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
@@ -218,7 +218,7 @@ func TestRepeatAfterCrashBeforeResponseIsTheSameMessage(t *testing.T) {
 	cluster.Eventually(t, func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == 2
-	}, "the stream has it")
+	}, "the stream has the message")
 	require.NoError(t, w.Process(cluster.All).Kill())
 	require.Error(t, <-result)
 
@@ -230,7 +230,7 @@ func TestRepeatAfterCrashBeforeResponseIsTheSameMessage(t *testing.T) {
 	require.EqualValues(t, 2, again.Data("accept_seq"))
 	w.StartTrigger(w.Client.BaseURL)
 	id := again.Data("server_msg_id").(string)
-	cluster.Eventually(t, func() bool { return w.Message(id).State == "sent" }, "it is saved and sent")
+	cluster.Eventually(t, func() bool { return w.Message(id).State == "sent" }, "the message is saved and sent")
 	require.Len(t, w.Inbox("bob"), 2)
 	require.Equal(t, 2, w.SavedMessages())
 }

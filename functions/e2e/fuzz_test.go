@@ -17,7 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed has all functions without their database. A call that needs the database gets 503, so the code before that is tested.
+// fuzzed has all functions without their database. A call that needs the database gets 503, so only the code before the use of the
+// database is tested.
 type fuzzed struct {
 	handler  http.Handler
 	patterns []string // "POST /api/v1/sms/send", sorted

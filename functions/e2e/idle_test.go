@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// lease is how long a process has a delivery after its claim. At its end deliver is woken again.
+// lease is how long a process has a delivery after the claim. At the end of the lease, the function deliver is woken again.
 const lease = 30 * time.Second
 
 // quietTime returns how long nothing may happen: 3 s, or SENDONCE_IDLE_SECONDS.
@@ -46,7 +46,7 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 	require.NoError(c.T, err)
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
-		if err == nil && time.Unix(due, 0).Before(until) { // an error: it is a tick, which has no time
+		if err == nil && time.Unix(due, 0).Before(until) { // an error: the subject is that of a tick, which has no time
 			return false
 		}
 	}
@@ -90,7 +90,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 	var statements atomic.Int64
 	proxy.LoseResponse(func(string) bool {
 		statements.Add(1)
-		return false // it only counts
+		return false // only count, lose nothing
 	})
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	c := o.StartEach("DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",
@@ -119,7 +119,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 	require.Equal(t, 2, ops.Calls())
 
 	finished = append(finished, c.FinishTasks(1)...)
-	cluster.WaitAllDelivered(c, 2+4) // it still works
+	cluster.WaitAllDelivered(c, 2+4) // the system still works
 	shop.RequireEachOnce(t, finished)
 }
 

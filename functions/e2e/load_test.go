@@ -29,7 +29,7 @@ func calling(c *cluster.Cluster, function string) func() *api.Client {
 	}
 }
 
-// submitCall submits tasks. It repeats each with its key until it gets a response.
+// submitCall submits tasks. It repeats each submission with the same key until there is a response.
 func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 	key := api.NewKey()
 	return func(ctx context.Context) error {
@@ -43,7 +43,7 @@ func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 	}
 }
 
-// claimCall claims two tasks at a time and reports one; the other stays claimed.
+// claimCall claims two tasks at a time and reports one of them. The other task stays claimed.
 func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 	claim, report := calling(c, "claim"), calling(c, "report")
 	two, wait, succeeded := 2, 1, 2
@@ -67,7 +67,7 @@ func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 	}
 }
 
-// messageCall submits the messages of a sender in order. It repeats each until it is acknowledged.
+// messageCall submits the messages of a sender in order. It repeats each message until the message is acknowledged.
 func messageCall(client func() *api.Client, l *load.Ledger, sender, to, ack string, change ...func(*api.MessageRequest)) load.Call {
 	n := 1
 	return func(ctx context.Context) error {
@@ -94,7 +94,7 @@ func messageCall(client func() *api.Client, l *load.Ledger, sender, to, ack stri
 	}
 }
 
-// wait waits until n more calls of each kind have succeeded, or of every kind.
+// wait waits until n more calls of each of the kinds have succeeded. Without kinds it waits for every kind.
 func wait(t *testing.T, g *load.Generator, n int, kinds ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
@@ -151,8 +151,8 @@ func (l *acceptLoad) waitAcknowledged(n int, ack string) {
 	cluster.Eventually(l.w.T, func() bool { return l.Acknowledged(ack) >= want }, ack)
 }
 
-// finish ends the load, and requires that exactly the acknowledged messages are saved and once in bob's inbox. It returns how many
-// accepted messages are behind a later one of their sender in the inbox.
+// finish ends the load. It requires that the acknowledged messages and no others are saved, and that bob's inbox has each of them
+// once. It returns how many accepted messages are in the inbox behind a later message of the same sender.
 func (l *acceptLoad) finish() (overtaken int) {
 	t, w := l.w.T, l.w
 	t.Helper()
@@ -201,7 +201,7 @@ func twoPhaseAt(t *testing.T, url string, env ...string) *cluster.Cluster {
 	return w
 }
 
-// callLoad calls every function of a cluster that has a process for each.
+// callLoad makes calls to a cluster in which each function has a process of its own.
 type callLoad struct {
 	*load.Generator
 	*load.Ledger
@@ -229,7 +229,7 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 	read := calling(c, "submit")
 	for n := range 2 {
 		l.Start("claim or report", pace, claimCall(c, l.Ledger))
-		l.Start("read", pace, func(ctx context.Context) error { // each submitted task must be found
+		l.Start("read", pace, func(ctx context.Context) error { // any submitted task must be found
 			for _, id := range l.TaskIDs() {
 				_, err := read().Task(ctx, id)
 				return err

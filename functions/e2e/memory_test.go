@@ -23,7 +23,7 @@ import (
 
 var (
 	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // calls that the attacker makes at once
-	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // how many rounds of them it makes
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // how many rounds of such calls the attacker makes
 	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // in `make attack`: the time of the neighbour's calls is limited, too
 )
 
@@ -47,15 +47,15 @@ func numberFrom(name string, otherwise int) int {
 // attack is one way to make a function use much memory.
 type attack struct {
 	name      string
-	function  string // "" = all of them in one process
+	function  string // "" = all functions in one process
 	role      string // "" = a submitter, sender and receiver; "admin" or "trigger"
 	prepare   func(t *target)
 	body      func() string                       // what the attacker sends, made once
 	round     func(o *attacker, worker int) error // what a worker of the attacker does in each round, mostly one call
-	together  []string                            // other attacks, which are made at the same time instead of this one
+	together  []string                            // the names of other attacks, which are made at the same time; round is then nil
 	neighbour func(t *target) (want int, c call)  // returns the next call of the neighbour, and the status that it must get
 
-	status     int  // that at least one call of the attacker must get, else it was refused before it used memory; 0 = no response
+	status     int  // at least one call of the attacker must get this status: otherwise all calls were refused before they used memory; 0 = no response
 	memoryOnly bool // the time of the neighbour is not limited
 }
 
@@ -78,10 +78,10 @@ type call struct {
 type target struct {
 	t       *testing.T
 	url     string
-	db      *cluster.Client // reads and writes its database
+	db      *cluster.Client // reads and writes the database of the function
 	process *sandbox.Process
 	nats    *natsserver.Server
-	wechat  *sandbox.WeChat // nil where it is not needed
+	wechat  *sandbox.WeChat // nil if the attack needs no WeChat
 	client  *http.Client
 }
 
@@ -184,7 +184,7 @@ func (o *target) attack(a attack) *sandbox.Process {
 			env = append(env, name+"="+value)
 		}
 	}
-	niceness := "0" // with the lowest priority, it would get no processor time beside other tests
+	niceness := "0" // with the lowest priority, the attacker would get no processor time beside other tests
 	if wholeAttack {
 		niceness = "19"
 	}

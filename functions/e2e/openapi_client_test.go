@@ -17,8 +17,8 @@ import (
 
 const examples = "../console/apidocs/examples/"
 
-// The examples of the docs run against a system with all functions. The one in TypeScript uses types that are generated
-// from openapi.yaml, and the one in scripts/clients uses a generated Go client: make clients compiles both first.
+// The examples of the docs run against a system with all functions. The example in TypeScript uses types that are generated from
+// openapi.yaml. The example in scripts/clients uses a generated Go client. make clients compiles these two examples first.
 func TestExamplesOfTheDocs(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()

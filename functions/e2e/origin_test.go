@@ -16,7 +16,7 @@ import (
 // claimByGET is the only GET route that changes data.
 const claimByGET = "GET /api/v1/sms/tasks/pending"
 
-// A browser sends its stored credentials with every request, also with those of other pages.
+// A browser sends its stored credentials with every request to the service, also with the requests of other pages.
 func TestCrossOriginPagesCannotChangeAnything(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

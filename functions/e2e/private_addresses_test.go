@@ -21,7 +21,7 @@ func serveAllowing(t *testing.T, databaseURL, list string) *cluster.Client {
 	return cluster.ServeOn(t, databaseURL, func(c *settings.Config) { c.OutgoingNetworks = networks })
 }
 
-// A URL that will never be called is refused when it is submitted, not when it is called.
+// A URL that the functions must not call is refused when it is submitted, and not only when its call is due.
 func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := serveAllowing(t, sandbox.NewDatabase(t), "10.1.0.0/16")

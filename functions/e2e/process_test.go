@@ -37,7 +37,7 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
 }
 
-// `make run` and the tests build binaries like cluster.Binary.
+// `make run` and all tests build their binaries in the same way as cluster.Binary.
 func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	t.Parallel()
 	recipe := exec.CommandContext(t.Context(), "make", "-n", "build")

@@ -38,7 +38,7 @@ func startProcesses(t *testing.T) *processes {
 	return s
 }
 
-// caller creates a caller and returns its id and its client of each function.
+// caller creates a caller. It returns the id, and a function that returns the caller's client for a function of the service.
 func (s *processes) caller(name, role string) (as func(function string) *cluster.Client, id string) {
 	s.T.Helper()
 	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role)).RequireOK()
@@ -114,7 +114,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	}
 
 	submits("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
-	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed it")
+	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed the task")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage(), "the stream of a caller that was not changed stays open")
 }

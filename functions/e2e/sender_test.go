@@ -138,7 +138,7 @@ func (h *senderRun) watchResponse(res *http.Response) error {
 	return nil
 }
 
-// gate is the provider's listener: it closes a connection before it reads a message.
+// gate is the provider's listener. At the kill point sendConnection, it closes the connection before a message is received.
 type gate struct {
 	net.Listener
 	run *senderRun
@@ -200,7 +200,7 @@ const (
 	stateProcessing = 2
 )
 
-// waitUntil waits for a condition, and prints the sender's output if it stays false.
+// waitUntil waits for a condition. If the condition stays false, waitUntil prints the sender's output and fails the test.
 func (h *senderRun) waitUntil(done func() bool) {
 	h.t.Helper()
 	if !assert.Eventually(h.t, done, cluster.WaitLimit, 5*time.Millisecond) {
@@ -214,7 +214,7 @@ func (h *senderRun) waitSettled() {
 	h.waitUntil(func() bool { return h.count(statePending, stateProcessing) == 0 })
 }
 
-// stop ends the sender gracefully. Only tasks of killed senders are still claimed then.
+// stop waits until no task is pending, and ends the sender gracefully. After that, only tasks of killed senders are still claimed.
 func (h *senderRun) stop() {
 	h.t.Helper()
 	h.waitUntil(func() bool { return h.count(statePending) == 0 })
@@ -262,7 +262,7 @@ func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	for _, c := range []struct {
 		at        killPoint
 		journaled bool              // the next start reports the attempt; else the end of its lease settles it
-		sends     map[string]int    // their final number, by on_unknown
+		sends     map[string]int    // the final number of sends, by on_unknown
 		ends      map[string]string // the final state, by on_unknown
 	}{
 		{claimResponse, false, all(1), succeeds()},

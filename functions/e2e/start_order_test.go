@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Only the trigger makes the streams, and the functions of a new system may run before the trigger. Everything that they accept
-// with 2xx is published when the trigger runs. They refuse a call that needs a stream with 503.
+// Only the trigger makes the streams, and the functions of a new system may run before the trigger. Everything that the functions
+// accept with 2xx is published when the trigger runs. The functions respond with 503 to a call that needs a stream.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -47,7 +47,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	_, err := o.JetStream().Stream(t.Context(), "USERS")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
-	s.Exec(`update stream_pauses set until = now()`) // which may be a minute from now
+	s.Exec(`update stream_pauses set until = now()`) // the end of a pause may be a minute from now
 	o.StartTrigger(at)
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
 	received := cluster.OpenStream(bob, cluster.StreamsPath+"bob?after=0")

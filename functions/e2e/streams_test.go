@@ -71,7 +71,7 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
-// If the clock of NATS is ahead, a wake-up is published, and its schedule is removed, before its rows are due.
+// If the clock of NATS is ahead, a wake-up is published, and its schedule is removed, before the tasks or messages are due.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

@@ -22,8 +22,8 @@ import (
 // requestField is a field of a request. A comment has the reason if a view does not show its value.
 type requestField struct {
 	value any               // to send; nil = not sent, or set by the test
-	in    []string          // the views that show it
-	as    map[string]string // its name by view, if it differs; "" = in all other views
+	in    []string          // the views that show the field
+	as    map[string]string // the name of the field by view, if the name differs; "" = in all other views
 }
 
 // The views of a task.
@@ -144,7 +144,7 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 	}
 }
 
-// requestBody returns the body of a request R with the values of fields and ids. It fails if fields lacks a field of R.
+// requestBody returns the body of a request R with the values of fields and ids. The test fails if fields lacks a field of R.
 func requestBody[R any](t *testing.T, fields map[string]requestField, ids map[string]any) string {
 	t.Helper()
 	var known []string

@@ -32,7 +32,7 @@ type probedTrigger struct {
 	accepted        string // the stream that NATS permits; "" = ACCEPTED
 	functions       *httptest.Server
 	status          atomic.Int32  // that the functions return
-	held            chan struct{} // calls to sweep wait until it is closed; nil = they do not wait
+	held            chan struct{} // calls to sweep wait until held is closed; nil = they do not wait
 }
 
 func startProbed(t *testing.T, change ...func(*probedTrigger)) *probedTrigger {
@@ -104,7 +104,7 @@ func (p *probedTrigger) waitReadiness(status int) cluster.Reply {
 	return r
 }
 
-// eventFunctions are those that a trigger wakes when it is connected.
+// eventFunctions are the functions that a trigger wakes when the trigger connects to NATS.
 var eventFunctions = []string{"sweep", "relay", "deliver", "save", "wechat"}
 
 func labels(function string) string {
@@ -155,7 +155,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	cluster.WaitExit(t, second)
 	require.Equal(t, 1, second.ExitCode())
 	require.Contains(t, second.Output(), "address already in use")
-	early := cluster.StartProcess(t, p.bin, p.env, "trigger") // NATS is stopped when it starts
+	early := cluster.StartProcess(t, p.bin, p.env, "trigger") // NATS is stopped when this trigger starts
 	starting := *p.Client
 	starting.URL = cluster.Address(t, early)
 	require.Equal(t, 503, starting.Get("/readyz").Status)

@@ -68,7 +68,7 @@ func TestTasksInSeparateProcesses(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []any{"scheduled", 0, 1}, []any{response.State, response.Status, response.RetryCount})
-	require.Empty(t, claimSlow(0, 600), "it waits for its backoff")
+	require.Empty(t, claimSlow(0, 600), "the task waits for its backoff")
 	again := claimSlow(30, 600)
 	require.Len(t, again, 1, "claimed again after its backoff")
 	require.Equal(t, []any{id, 1}, []any{again[0].TaskID, again[0].RetryCount})
@@ -120,7 +120,7 @@ func TestForgedEventsAreRefused(t *testing.T) {
 	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t), "NATS_URL="+cluster.NewNATS(t).URL())
 	shop := cluster.NewReceiver(t, nil)
 	at, _ := cluster.RegisterEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))
-	// Without a trigger, all of these wait for a call of a function.
+	// There is no trigger, so the delivery, the expired lease and the message below wait for a call of a function.
 	cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
 	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id")
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
