@@ -39,8 +39,8 @@ func NewForwarder(db *pgxpool.Pool, service *api.Client, log *slog.Logger) *Forw
 	return &Forwarder{db: db, service: service, log: log, wake: make(chan struct{}, 1), poll: pollEvery}
 }
 
-// Wake makes Run read the table at once instead of within five seconds. While the service is unavailable, Wake has no
-// effect. Call Wake after the commit of a Put. Wake never blocks.
+// Wake makes Run read the table at once instead of within five seconds. After a failure, Wake does not make Run try
+// earlier. Call Wake after the commit of a Put. Wake never blocks.
 func (f *Forwarder) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -76,8 +76,8 @@ func (f *Forwarder) Run(ctx context.Context) {
 }
 
 // Drain sends all due messages and returns how many the service accepted. It stops with an error if
-// the database or the service is unavailable. If only one message fails, Drain logs the message, which stays in the
-// table and does not delay other messages.
+// the database or the service is unavailable. If the failure concerns a single message, Drain logs it: the message stays
+// in the table and does not delay other messages.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
 		locked, accepted, err := f.forwardBatch(ctx)

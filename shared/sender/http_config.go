@@ -26,8 +26,8 @@ type HTTPConfig struct {
 	//	5xx         unknown; released for a 503 with Retry-After
 	Outcomes map[string]Outcome
 
-	// OKField is the path of a field of the JSON response, such as "result.code" or "messages.0.status". The field
-	// decides if the outcome of the status is OK. The outcome stays OK if the field's text is OKValue. With any other
-	// value the outcome is Failed, with the value as Code. Without the field the outcome is Unknown.
+	// OKField is the path of a field of the JSON response, such as "result.code" or "messages.0.status". If the outcome
+	// of the status is not OK, the field does not count. Else the outcome is OK if the field's text is OKValue, and
+	// Failed with any other value, which becomes Code. Without the field the outcome is Unknown.
 	OKField, OKValue string
 }

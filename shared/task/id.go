@@ -63,8 +63,8 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Time returns the creation time of a version 7 id, in UTC, at most 245 ns too early. It is too late if NewID was ahead
-// of the clock. For other versions the result is meaningless. IDFloor(id.Time()) is at most id.
+// Time returns the creation time of a version 7 id, in UTC, at most 245 ns too early. The time is too late if NewID was
+// ahead of the clock. For other versions the result is meaningless. IDFloor(id.Time()) is at most id.
 func (id ID) Time() time.Time {
 	milli := binary.BigEndian.Uint64(id[:]) >> 16
 	fraction := uint64(binary.BigEndian.Uint16(id[6:]) & (ticksPerMilli - 1))
