@@ -14,7 +14,7 @@ type Config struct {
 	AppID       string        `envconfig:"WECHAT_APP_ID" desc:"app id of the mini program; empty sends no subscribe messages"`
 	Secret      string        `envconfig:"WECHAT_APP_SECRET" secret:"true" desc:"app secret of the mini program"`
 	Timeout     time.Duration `envconfig:"WECHAT_TIMEOUT" default:"10s" desc:"timeout of one call to WeChat, 1s to 10s; after that it is unknown whether its message was delivered"`
-	Concurrency int           `envconfig:"WECHAT_CONCURRENCY" default:"32" desc:"subscribe messages that one call of the function sends at once, 1 to 500; up to four calls are made at once"`
+	Concurrency int           `envconfig:"WECHAT_CONCURRENCY" default:"32" desc:"subscribe messages that one call of the function sends at once, 1 to 500; two calls send at once in a process, and up to four in all"`
 }
 
 // Validate names every setting whose value is not acceptable.

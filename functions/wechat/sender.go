@@ -10,7 +10,7 @@ import (
 
 const (
 	reportTime = 5 * time.Second // the part of a call's time that is left for reports
-	maxCalls   = 4               // calls that send at once in one process; the trigger does not make more at once
+	maxCalls   = 2               // calls that send at once in one process; with more, other calls of the process wait for its processors
 )
 
 type sender struct {
