@@ -25,7 +25,7 @@ with c as materialized (
         union all
         (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = c.id limit $2)
         union all
-        (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = c.id limit $2)
+        (select bytes::bigint * case kind when 1 then 1 else greatest(send_no, 1) end from message_live where remaining_sends = 0 and caller_id = c.id limit $2)
     ) m
 )
 select count(*), coalesce(sum(bytes), 0)::bigint, greatest(

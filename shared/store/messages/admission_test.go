@@ -101,6 +101,21 @@ func TestQuotaOfBytesCountsEachSend(t *testing.T) {
 	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, ofCaller(1))))
 }
 
+// No stream stores copies of a message to a URL.
+func TestQuotaCountsBytesOfMessageToURLOnce(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	sized := data(`"` + fmt.Sprintf("%098d", 1) + `"`) // 100 bytes
+	limit := waitingAtMost(0, 200)
+	db, caller := storetest.OpenAt(t, url, limit), callers.Caller{ID: 1}
+	toURL := func(m *messages.Submission) { m.To = msg.Address{Kind: msg.URL, Name: "https://example.com/in"} }
+	require.True(t, trySubmit(t, db, caller, storetest.Message("stuck", sized, toURL, ofCaller(1))))
+	db.Exec(t, `update message_live set send_no = 5, remaining_sends = 0, next_at = null`)
+	db = storetest.OpenAt(t, url, limit)
+	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, ofCaller(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, ofCaller(1))))
+}
+
 func TestQuotaLimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(20, 0))

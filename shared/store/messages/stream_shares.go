@@ -47,7 +47,7 @@ func (s *streamShares) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refreshing, s.next = false, time.Now().Add(sharesEvery)
-	if err == nil {
+	if err == nil { // otherwise the last result is kept
 		s.over = over
 	}
 }
