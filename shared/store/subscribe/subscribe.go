@@ -130,6 +130,8 @@ func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err 
 	return out, store.Wrap("subscribe", err)
 }
 
+const hasOtherSendSQL = `select exists(select from subscribe_message_sends where log_id = $1 and task_id <> $2)`
+
 func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64) (out Submitted, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -207,6 +209,9 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, store.Busy()
 	case newest == s.TaskID: // an earlier try of this call was committed
 		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
+		if err := conn.QueryRow(ctx, hasOtherSendSQL, out.ID, newest).Scan(&out.Again); err != nil {
+			return out, err
+		}
 		return out, store.Commit(ctx, conn)
 	case s.isRefused(owner):
 		return Submitted{}, ErrOthersMessage()

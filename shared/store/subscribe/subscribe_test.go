@@ -322,3 +322,22 @@ func TestSubmitNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
 		require.Equal(t, want, notified.Load())
 	}
 }
+
+func TestLostCommitResponseIsSentAgainOnce(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := storetest.OpenAt(t, proxy.URL())
+	require.NoError(t, db.Ping(t.Context()))
+	fired := proxy.LoseResponse(sandbox.Containing("insert into subscribe_message_logs"))
+	first := db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	<-fired
+	require.False(t, first.Again || first.Skipped, "the caller made one call")
+	db.Try(t, task.Report{Outcome: task.SentFailed})
+	fired = proxy.LoseResponse(sandbox.Containing("commit"))
+	again := db.MustSubscribe(t, storetest.Booking(1, `{}`))
+	<-fired
+	require.Equal(t, first.ID, again.ID)
+	require.True(t, again.Again)
+	require.False(t, again.Skipped)
+	require.Equal(t, 2, db.Count(t, `select count(*) from tasks`))
+}
