@@ -120,6 +120,7 @@ func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 		}
 		if changed > 0 {
 			c.Log("bulk_changed", changed)
+			s.env.WakeSweepAt(time.Now().Add(time.Second)) // tasks that are pending again may expire soon
 		}
 		return failed
 	}
