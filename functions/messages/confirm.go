@@ -54,7 +54,7 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	}
 	m, err := h.messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.Operator("")})
 	if err != nil {
-		c.Log("message", id.String(), "rejected", "not found or not sent yet")
+		c.Log("message", id.String(), "rejected", err.Error())
 		return nil, err
 	}
 	c.Log("message", id.String(), "state", m.State())

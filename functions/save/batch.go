@@ -55,7 +55,6 @@ func (s *saver) save(ctx context.Context, c *fn.Call, accepted []*messages.Submi
 		case messages.SavedBefore:
 			metrics.DupDB.Inc()
 		default:
-			metrics.SaveFail.Inc()
 			continue
 		}
 		// A repeat wakes the functions too: the process that saved the message may have died before it woke the functions.
