@@ -45,7 +45,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/command":        {ours: []string{"shared/auth", "shared/fn", "shared/config"}},
 	"shared/intake":         {ours: []string{"shared/intake/request", "shared/fn", "shared/cache", "shared/decode", "shared/settings", "shared/streamevent", "shared/store", "shared/store/", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/intake/request": {ours: []string{"shared/api", "shared/decode", "shared/message", "shared/task"}},
-	"shared/auth":           {ours: []string{"shared/store/callers", "shared/task"}},
+	"shared/auth":           {ours: []string{"shared/loglimit", "shared/store/callers", "shared/task"}},
 	"shared/auth/authtest": { // only for tests
 		ours: []string{"shared/store/callers", "shared/task"},
 	},

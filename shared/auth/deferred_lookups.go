@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
 const (
@@ -20,6 +22,7 @@ const (
 type deferredLookups struct {
 	findExisting func(ctx context.Context, names []string) (existing []string, err error)
 	log          *slog.Logger
+	failures     loglimit.Limit
 
 	mu        sync.Mutex
 	names     map[string]bool
@@ -63,7 +66,10 @@ func (d *deferredLookups) run(found func(name string)) {
 		existing, err := d.findExisting(ctx, names)
 		cancel()
 		if err != nil {
-			d.log.Warn("new callers cannot be looked up", "cause", err.Error()) // the next calls add their names again
+			// The next calls add their names again.
+			if unlogged, log := d.failures.Next(); log {
+				d.log.Warn("new callers cannot be looked up", "cause", err.Error(), "unlogged", unlogged)
+			}
 		}
 		for _, name := range existing {
 			found(name)

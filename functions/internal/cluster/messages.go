@@ -96,6 +96,7 @@ func InsertWaiting(s *Client, n int) {
 			returning id
 		)
 		insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, n)
+	s.Exec(`reset session_replication_role`)
 }
 
 // WaitAllSent waits until every message is final. It calls meanwhile before each check.
