@@ -48,10 +48,13 @@ func writePrivate(dir, name, text string) (string, error) {
 		return "", err
 	}
 	_, err = file.WriteString(text)
-	if err = errors.Join(err, file.Close()); err != nil {
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
 		return "", errors.Join(err, os.Remove(file.Name()))
 	}
-	return path, os.Rename(file.Name(), path)
+	return path, nil
 }
 
 // netrcOf returns the text of a file for curl --netrc-file. A password in the arguments of curl

@@ -341,11 +341,11 @@ func (p *Postgres) Stop() error {
 			return fmt.Errorf("stop postgres: %w", err)
 		}
 		if p.process.endsWithin(shutdownTimeout) {
-			break
+			if err := p.dir.close(); err != nil {
+				return fmt.Errorf("stop postgres: %w", err)
+			}
+			return nil
 		}
 	}
-	if err := p.dir.close(); err != nil {
-		return fmt.Errorf("stop postgres: %w", err)
-	}
-	return nil
+	return fmt.Errorf("stop postgres: process %d does not end", p.process.Pid())
 }
