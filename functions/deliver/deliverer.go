@@ -50,15 +50,6 @@ type secretOwner struct {
 	endpoint task.ID // zero for the caller's own secret, which signs the caller's messages
 }
 
-func (d *deliverer) isDraining() bool {
-	select {
-	case <-d.env.Draining():
-		return true
-	default:
-		return false
-	}
-}
-
 func (d *deliverer) wakeAt(times []time.Time) {
 	for _, at := range times {
 		d.env.WakeDeliverAt(at)

@@ -50,7 +50,7 @@ func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pi
 	workCtx, cancel := uncancelled(ctx)
 	defer cancel()
 	r := &pipelineRun[W]{pipeline: p, results: make(chan posted[W], maxInFlight)}
-	for err == nil && ctx.Err() == nil && !time.Now().After(until) && !d.isDraining() {
+	for err == nil && ctx.Err() == nil && !time.Now().After(until) && !d.env.IsDraining() {
 		err = r.startPosts(workCtx)
 		if r.unsettled > 0 {
 			err = cmp.Or(r.settleResults(workCtx, collect(r.results, again, time.After(claimInterval))), err)

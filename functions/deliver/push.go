@@ -10,6 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/streamevent"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // maxPushAge limits the age of messages that push publishes. The relay may have published an older message so long ago that the
@@ -50,7 +51,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 	c.Log("delivered", len(delivered), "refused", len(toPublish)-len(delivered))
 	d.publishDelivered(ctx, c, started, delivered)
 	if unavailable != nil {
-		return errors.Join(fn.Busy("NATS is unavailable; repeat the same call later"), unavailable)
+		return errors.Join(task.Busy("NATS is unavailable; repeat the same call later"), unavailable)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Submission, error) {
 	found, err := h.env.Bus().LookUp(ctx, id.String())
 	if err != nil {
-		return nil, fn.Busy("cannot check now whether this message exists; repeat the same call later")
+		return nil, task.Busy("cannot check now whether this message exists; repeat the same call later")
 	}
 	if found == nil {
 		return nil, nil

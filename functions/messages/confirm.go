@@ -84,5 +84,5 @@ func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string,
 	case found && saved.To != m.To: // if the address is the same, a retry finds the saved message
 		return messageNotFound()
 	}
-	return fn.Busy("this message is not saved yet; " + retry)
+	return task.Busy("this message is not saved yet; " + retry)
 }

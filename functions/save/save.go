@@ -17,6 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/streamevent"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Function saves the messages that a stream has accepted.
@@ -37,7 +38,7 @@ func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) erro
 	}
 	err := s.reconcile(ctx, c)
 	if errors.Is(err, bus.ErrUnavailable) {
-		err = errors.Join(fn.Busy("NATS is unavailable; repeat the same call later"), err)
+		err = errors.Join(task.Busy("NATS is unavailable; repeat the same call later"), err)
 	}
 	return err
 }

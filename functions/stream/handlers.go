@@ -48,7 +48,7 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	removed := func(ctx context.Context) (uint64, error) { return s.messages.InboxTrimmed(ctx, user) }
 	f, err := s.bus.Follow(ctx, user, after, removed, c.AcquireRead)
 	if err != nil {
-		return nil, errors.Join(fn.Busy(unavailable), err)
+		return nil, errors.Join(task.Busy(unavailable), err)
 	}
 	return f, nil
 }

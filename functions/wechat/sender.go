@@ -26,12 +26,3 @@ type sender struct {
 
 // lease is longer than an attempt, which makes up to three calls to WeChat: two sends, and a request for a token between them.
 func (s *sender) lease() time.Duration { return 3*s.cfg.Timeout + 45*time.Second }
-
-func (s *sender) isDraining() bool {
-	select {
-	case <-s.env.Draining():
-		return true
-	default:
-		return false
-	}
-}

@@ -46,7 +46,7 @@ func (b *batch) stop(ctx context.Context, r result) {
 func (b *batch) stopped() *result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stopReason == nil && b.isDraining() {
+	if b.stopReason == nil && b.env.IsDraining() {
 		return &result{verdict{class: away}, codeNotSent, "not started: this instance is ending"}
 	}
 	return b.stopReason

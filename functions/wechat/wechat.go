@@ -56,7 +56,7 @@ func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) erro
 	until, total := deadline.Add(-s.cfg.Timeout-reportTime), tally{}
 	defer func() { c.Log("claimed", total.claimed, "results", total.results) }()
 	for {
-		if s.isDraining() || time.Now().After(until) {
+		if s.env.IsDraining() || time.Now().After(until) {
 			s.env.WakeWeChatAt(time.Time{})
 			return nil
 		}

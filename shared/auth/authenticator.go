@@ -115,7 +115,7 @@ func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attem
 	case task.CodeOf(err) == task.CodeNotFound, err != nil && limited:
 		return callers.Caller{}, ErrCredentials
 	case err != nil:
-		return callers.Caller{}, errors.Join(busy("the service is busy, try again"), err)
+		return callers.Caller{}, errors.Join(task.Busy("the service is busy, try again"), err)
 	}
 	if !caller.MatchesToken(hash) || caller.Revoked {
 		return callers.Caller{}, ErrCredentials

@@ -3,8 +3,6 @@ package auth
 import (
 	"net/netip"
 	"time"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // The codes of refused logins.
@@ -19,9 +17,4 @@ type Login struct {
 	Address        netip.Prefix // all addresses of the client
 	Began          time.Time    // when the call arrived
 	List           bool         // the call is for a list: it reads with the database role of lists
-}
-
-// busy is the refusal of a call that may succeed a moment later.
-func busy(message string) *task.Error {
-	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // The limits of passwords that are given as a hash.
@@ -117,7 +119,7 @@ func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string,
 		return isKnown(known), nil
 	}
 	if !ok {
-		return false, busy("too many passwords wait to be checked, try again")
+		return false, task.Busy("too many passwords wait to be checked, try again")
 	}
 	began := time.Now()
 	if admin {

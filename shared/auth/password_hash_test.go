@@ -242,7 +242,7 @@ func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 				all.Go(func() {
 					began := time.Now()
 					_, err := h.loginFrom("198.51.100.1", name, password)
-					require.Equal(t, busy("too many passwords wait to be checked, try again"), err, name)
+					require.Equal(t, task.Busy("too many passwords wait to be checked, try again"), err, name)
 					require.Equal(t, failureTime, time.Since(began), name)
 				})
 			}

@@ -58,7 +58,7 @@ func (au *Authenticator) Resume(ctx context.Context, s Session) (callers.Caller,
 	case task.CodeOf(err) == task.CodeNotFound:
 		return callers.Caller{}, ErrCredentials
 	case err != nil:
-		return callers.Caller{}, errors.Join(busy("the service is busy, try again"), err)
+		return callers.Caller{}, errors.Join(task.Busy("the service is busy, try again"), err)
 	case caller.Revoked || !caller.MatchesToken([sha256.Size]byte(s.Secret)):
 		return callers.Caller{}, ErrCredentials
 	}

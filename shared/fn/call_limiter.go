@@ -67,7 +67,7 @@ type slot struct {
 
 func newCallLimiter(cfg *settings.Config) *callLimiter {
 	share := func(n int) int { return max(1, int(math.Ceil(float64(n)*cfg.CallerShare))) }
-	full, overShare := Busy("this instance has no slot for another call; retry after the time in Retry-After"), tooManyCalls("calls under way", time.Second)
+	full, overShare := task.Busy("this instance has no slot for another call; retry after the time in Retry-After"), tooManyCalls("calls under way", time.Second)
 	return &callLimiter{
 		draining: make(chan struct{}),
 		calls:    newSlotPool(cfg.MaxCalls, share(cfg.MaxCalls), full, overShare),

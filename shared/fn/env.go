@@ -75,6 +75,9 @@ func (e *Env) Bus() *bus.Bus { return e.bus }
 // poll must then return at once.
 func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 
+// IsDraining reports whether the channel of Draining is closed.
+func (e *Env) IsDraining() bool { return e.limiter.isDraining() }
+
 // Metrics returns the metrics of this process.
 func (e *Env) Metrics() *telemetry.Metrics { return e.metrics() }
 

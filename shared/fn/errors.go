@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/auth"
@@ -55,13 +54,8 @@ func statusOf(code string) int {
 	return http.StatusInternalServerError
 }
 
-// Busy is the refusal of a call that may succeed a moment later: 503 with Retry-After 1.
-func Busy(message string) *task.Error {
-	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
-}
-
 // refusalOf returns the error that the caller sees: err itself if err is a *task.Error with a
-// known code, Busy if a dependency timed out or is unreachable, else an error without err's text.
+// known code, task.Busy if a dependency timed out or is unreachable, else an error without err's text.
 func refusalOf(err error, requestID string) *task.Error {
 	var ours *task.Error
 	var network *net.OpError
@@ -69,7 +63,7 @@ func refusalOf(err error, requestID string) *task.Error {
 	case errors.As(err, &ours) && statusOf(ours.Code) != http.StatusInternalServerError:
 		return ours
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
-		return Busy("the service is busy, try again")
+		return task.Busy("the service is busy, try again")
 	}
 	return task.Refuse(codeInternal, "internal error, request id "+requestID)
 }

@@ -141,7 +141,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { req.call.memory.release() }()
 	defer req.end()
 	if !entered {
-		req.fail(Busy("this instance is about to end, try again"))
+		req.fail(task.Busy("this instance is about to end, try again"))
 		return
 	}
 	defer req.releaseSlot() // only after the response is written: a client may read it slowly

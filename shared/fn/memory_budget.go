@@ -115,7 +115,7 @@ func (b *memoryBudget) enter(caller string, privileged, event bool) (*callMemory
 }
 
 func errNoMemory() *task.Error {
-	return Busy("this instance has no memory left for this call, try again")
+	return task.Busy("this instance has no memory left for this call, try again")
 }
 
 // limit returns how many bytes of the budget may be in use after a reservation of a call.

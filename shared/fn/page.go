@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/httpserver"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
@@ -94,11 +95,11 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	defer cancel()
 	done, err := req.env.anonymousSlots.acquire(waiting, httpserver.ClientNetwork(req.call.SourceIP).String())
 	if err != nil {
-		return nil, Busy("too many requests of this address are in progress, try again")
+		return nil, task.Busy("too many requests of this address are in progress, try again")
 	}
 	if !req.env.anonymousPages.TryAcquire(1) {
 		done()
-		return nil, Busy("too many visitors who are not logged in, try again")
+		return nil, task.Busy("too many visitors who are not logged in, try again")
 	}
 	return func() { req.env.anonymousPages.Release(1); done() }, nil
 }

@@ -70,7 +70,7 @@ func bodyError(err error, p *mountedRoute) error {
 	case errors.As(err, &refused):
 		return refused
 	case p.event: // not a 4xx, which would make the event a dead letter
-		return errors.Join(Busy("the body did not arrive in full; repeat the same call later"), err)
+		return errors.Join(task.Busy("the body did not arrive in full; repeat the same call later"), err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
 	default:

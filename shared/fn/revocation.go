@@ -61,7 +61,7 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	case err == nil && !now.Revoked && bytes.Equal(now.Proof, was.Proof):
 		return now, changed, nil
 	case err != nil && task.CodeOf(err) != task.CodeNotFound:
-		return was, nil, errors.Join(Busy("the service is busy, try again"), err)
+		return was, nil, errors.Join(task.Busy("the service is busy, try again"), err)
 	}
 	return was, nil, task.Refuse(auth.CodeUnauthenticated, "the caller was revoked or its token replaced")
 }

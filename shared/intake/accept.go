@@ -99,5 +99,5 @@ func (in *Intake) durability() (bus.Durability, error) {
 }
 
 func errBusy() error {
-	return fn.Busy("messages cannot be accepted now; repeat the same call later")
+	return task.Busy("messages cannot be accepted now; repeat the same call later")
 }

@@ -29,11 +29,7 @@ const (
 )
 
 func Busy() error {
-	return &task.Error{
-		Code:       task.CodeServerBusy,
-		Message:    "the service is overloaded or its database is unavailable; repeat the same call later",
-		RetryAfter: time.Second,
-	}
+	return task.Busy("the service is overloaded or its database is unavailable; repeat the same call later")
 }
 
 func KeyInFlight() error {

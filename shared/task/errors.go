@@ -52,6 +52,11 @@ func (e *Error) Error() string {
 // Refuse returns an Error without fields.
 func Refuse(code, message string) *Error { return &Error{Code: code, Message: message} }
 
+// Busy returns the refusal of a call that may succeed a moment later: 503 with Retry-After 1.
+func Busy(message string) *Error {
+	return &Error{Code: CodeServerBusy, Message: message, RetryAfter: time.Second}
+}
+
 // Invalid returns the refusal of bad input, or nil if fields is empty.
 func Invalid(fields []Field) *Error {
 	if len(fields) == 0 {
