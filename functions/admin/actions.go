@@ -13,7 +13,7 @@ import (
 type actionsRequest api.ActionsRequest
 
 func (r *actionsRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	bad.AtMost("subject", r.Subject, 100)
 	return bad

@@ -14,7 +14,7 @@ import (
 type alertsRequest api.AlertsRequest
 
 func (r *alertsRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseAlertCursor(r.After)
 	bad.After(ok)

@@ -10,13 +10,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxBlockedWord = 100
+const maxBlockedWordLength = 100
 
 type blockedWordRequest api.BlockedWordRequest
 
 func (r *blockedWordRequest) Validate() []task.Field {
-	var bad decode.Rules
-	bad.Text("word", r.Word, maxBlockedWord)
+	var bad decode.BadFields
+	bad.Text("word", r.Word, maxBlockedWordLength)
 	return bad
 }
 

@@ -22,7 +22,7 @@ var statesOfActions = map[tasks.BulkAction][]task.State{
 	tasks.BulkSucceeded: {task.Held}, tasks.BulkFailed: {task.Held}, tasks.BulkResend: {task.Held},
 }
 
-func checkBulk(bad *decode.Rules, action string, f *api.BulkFilter) {
+func checkBulk(bad *decode.BadFields, action string, f *api.BulkFilter) {
 	states, known := statesOfActions[tasks.BulkAction(action)]
 	bad.When(!known, "action", "must be cancel, retry, succeeded, failed or resend")
 	state, isState := task.ParseState(f.State)
@@ -44,7 +44,7 @@ func checkBulk(bad *decode.Rules, action string, f *api.BulkFilter) {
 type bulkPreviewRequest api.BulkPreviewRequest
 
 func (r *bulkPreviewRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	checkBulk(&bad, r.Action, &r.Filter)
 	return bad
 }
@@ -52,7 +52,7 @@ func (r *bulkPreviewRequest) Validate() []task.Field {
 type bulkRequest api.BulkRequest
 
 func (r *bulkRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	checkBulk(&bad, r.Action, &r.Filter)
 	bad.When(r.Expected < 0 || r.Expected > tasks.MaxBulk, "expected", fmt.Sprintf("must be between 0 and %d: the count of the preview", tasks.MaxBulk))
 	bad.Text("reason", r.Reason, maxReason)
@@ -107,7 +107,7 @@ func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (
 type bulkListRequest api.BulkListRequest
 
 func (r *bulkListRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.PageByID(r.Limit, r.After)
 	return bad
 }

@@ -20,7 +20,7 @@ const (
 type callerNamesRequest api.CallerNamesRequest
 
 func (r *callerNamesRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	_, ok := r.ids()
 	bad.When(!ok, "ids", "must be 1 to 200 ids of callers, separated by commas")
 	bad.When((r.IDs == "") == (r.Name == ""), "ids", "is required, or name, but not both")

@@ -30,7 +30,7 @@ const (
 type callerRequest api.CallerRequest
 
 func (r *callerRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(!task.ValidUser(r.Name), "name", "is required: it "+task.UserRule)
 	checkRoles(&bad, r.Roles)
 	checkGrants(&bad, r.grants())
@@ -48,7 +48,7 @@ func (r *callerRequest) grants() callers.Grants {
 type callerChange api.CallerChange
 
 func (r *callerChange) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil &&
 		r.MaxWaitingMessages == nil && r.MaxWaitingBytes == nil && r.MaxWaitingTasks == nil && r.BestPriority == nil,
 		"body", "must give roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks or best_priority")
@@ -59,7 +59,7 @@ func (r *callerChange) Validate() []task.Field {
 	return bad
 }
 
-func checkRoles(bad *decode.Rules, roles []string) {
+func checkRoles(bad *decode.BadFields, roles []string) {
 	bad.When(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, viewer, trigger, admin")
 	for i, role := range roles {
 		at := fmt.Sprintf("roles[%d]", i)
@@ -72,7 +72,7 @@ func checkRoles(bad *decode.Rules, roles []string) {
 	}
 }
 
-func checkGrants(bad *decode.Rules, g callers.Grants) {
+func checkGrants(bad *decode.BadFields, g callers.Grants) {
 	checkList(bad, "queues", "queues; leave it empty for all", g.Queues, func(at, queue string) {
 		bad.When(queue == "", at, "must not be empty")
 		bad.Queue(at, queue)
@@ -89,7 +89,7 @@ func checkGrants(bad *decode.Rules, g callers.Grants) {
 }
 
 // checkList checks the length of a list, each value, and that no value is repeated. noun names the values, for the error.
-func checkList(bad *decode.Rules, field, noun string, values []string, check func(at, value string)) {
+func checkList(bad *decode.BadFields, field, noun string, values []string, check func(at, value string)) {
 	bad.When(len(values) > maxValues, field, fmt.Sprintf("must be at most %d %s", maxValues, noun))
 	for i, value := range values[:min(len(values), maxValues)] {
 		at := fmt.Sprintf("%s[%d]", field, i)

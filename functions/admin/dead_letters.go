@@ -19,7 +19,7 @@ func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest)
 type dismissRequest api.DismissRequest
 
 func (r *dismissRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReason)
 	return bad
 }

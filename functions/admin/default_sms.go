@@ -17,7 +17,7 @@ import (
 type defaultRequest api.DefaultSMSRequest
 
 func (r *defaultRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Phone(r.PhoneNumber)
 	checkDefaultContent(&bad, r.Content, r.UseTemplate)
 	return bad
@@ -25,7 +25,7 @@ func (r *defaultRequest) Validate() []task.Field {
 
 // checkDefaultContent checks the content. With useTemplate the content is the parameters of a template. The rendered text is not
 // checked, because the template may change before the message is sent.
-func checkDefaultContent(bad *decode.Rules, content string, useTemplate bool) {
+func checkDefaultContent(bad *decode.BadFields, content string, useTemplate bool) {
 	bad.When(!useTemplate && strings.TrimSpace(content) == "", "content", "is required: 1 to 200 characters, not only white space")
 	bad.When(utf8.RuneCountInString(content) > task.MaxContent, "content", "must be at most 200 characters")
 	if useTemplate {
@@ -49,7 +49,7 @@ func (h *handlers) phone(text string) string {
 type defaultsRequest api.DefaultSMSListRequest
 
 func (r *defaultsRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	bad.PhoneParameter(r.PhoneNumber)
 	return bad
@@ -70,7 +70,7 @@ func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, id int32, _ struc
 type defaultChange api.DefaultSMSChange
 
 func (r *defaultChange) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(*r == defaultChange{}, "body", "must give content or use_template")
 	return bad
 }
@@ -79,7 +79,7 @@ func (h *handlers) editDefault(ctx context.Context, c *fn.Call, id int32, req de
 	return h.changeDefault(ctx, c, id, func(row *admin.DefaultSMS) error {
 		setIfGiven(&row.Content, req.Content)
 		setIfGiven(&row.UseTemplate, req.UseTemplate)
-		var bad decode.Rules
+		var bad decode.BadFields
 		checkDefaultContent(&bad, row.Content, row.UseTemplate)
 		if len(bad) > 0 {
 			return task.Invalid(bad)

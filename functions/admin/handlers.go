@@ -19,7 +19,7 @@ type handlers struct{ env *fn.Env }
 type listRequest api.ListRequest
 
 func (r *listRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	return bad
 }

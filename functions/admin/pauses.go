@@ -19,7 +19,7 @@ const (
 type queuesRequest api.QueuesRequest
 
 func (r *queuesRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, queuesPerPage)
 	bad.After(r.After == "" || task.ValidQueue(r.After))
 	return bad
@@ -43,7 +43,7 @@ func queueState(q tasks.QueueState) api.QueueState {
 type pauseRequest api.PauseRequest
 
 func (r *pauseRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReason)
 	if r.Until != nil {
 		now := time.Now()
@@ -71,7 +71,7 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 type resumeRequest api.ResumeRequest
 
 func (r *resumeRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReason)
 	return bad
 }

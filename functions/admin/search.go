@@ -17,7 +17,7 @@ const maxQueryLength = 300
 type searchRequest api.SearchRequest
 
 func (r *searchRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	r.Query = strings.TrimSpace(r.Query)
 	bad.Text("q", r.Query, maxQueryLength)
 	return bad

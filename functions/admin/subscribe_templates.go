@@ -20,7 +20,7 @@ const maxTemplateIDChars = 100
 type subscribeTemplatesRequest api.SubscribeTemplatesRequest
 
 func (r *subscribeTemplatesRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseTemplateCursor(r.After)
 	bad.After(ok)
@@ -91,7 +91,7 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 type resumeTemplateRequest api.ResumeTemplateRequest
 
 func (r *resumeTemplateRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReason)
 	return bad
 }

@@ -18,7 +18,7 @@ const eventsPerPage = 200 // of each log, on a page of a task's timeline
 type tasksRequest api.TasksRequest
 
 func (r *tasksRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.PageByID(r.Limit, r.After)
 	state, known := task.ParseState(r.State)
 	bad.When(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
@@ -72,7 +72,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 type taskRequest api.AdminTaskRequest
 
 func (r *taskRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	_, ok := parseTimelineCursor(r.After)
 	bad.After(ok)
 	return bad
@@ -151,7 +151,7 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (a
 type reasonRequest api.RepairRequest
 
 func (r *reasonRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad
 }
@@ -170,7 +170,7 @@ func (h *handlers) cancel(ctx context.Context, c *fn.Call, req reasonRequest) (a
 type resolveRequest api.ResolveRequest
 
 func (r *resolveRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	switch task.Resolution(r.Outcome) {
 	case task.ResolveSucceeded, task.ResolveFailed, task.ResolveResend:
 	default:

@@ -14,7 +14,7 @@ import (
 type templateRequest api.TemplateRequest
 
 func (r *templateRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("template_name", r.TemplateName, task.MaxTemplateName)
 	bad.Text("template_content", r.TemplateContent, task.MaxContent)
 	return bad
@@ -28,7 +28,7 @@ func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequ
 type templatesRequest api.TemplatesRequest
 
 func (r *templatesRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	return bad
 }
@@ -46,7 +46,7 @@ func (h *handlers) template(ctx context.Context, _ *fn.Call, id int32, _ struct{
 type templateChange api.TemplateChange
 
 func (r *templateChange) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
 	if r.TemplateName != nil {
 		bad.Text("template_name", *r.TemplateName, task.MaxTemplateName)
@@ -96,7 +96,7 @@ type previewRequest api.PreviewRequest
 
 func (r *previewRequest) Validate() []task.Field {
 	_, fields := r.values()
-	bad := decode.Rules(fields)
+	bad := decode.BadFields(fields)
 	bad.AtMost("content", r.Content, task.MaxEncoded)
 	bad.When(r.TemplateContent != "", "template_content", "must not be given: the template of the path is previewed")
 	return bad
@@ -107,7 +107,7 @@ type draftRequest api.PreviewRequest
 
 func (r *draftRequest) Validate() []task.Field {
 	_, fields := (*previewRequest)(r).values()
-	bad := decode.Rules(fields)
+	bad := decode.BadFields(fields)
 	bad.AtMost("content", r.Content, task.MaxEncoded)
 	bad.Text("template_content", r.TemplateContent, task.MaxContent)
 	return bad

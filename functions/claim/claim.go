@@ -29,7 +29,7 @@ type Config struct {
 
 // Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Between("PROCESSING_TIMEOUT_MINUTES", &c.LeaseMinutes, 1, 60)
 	return bad
 }
@@ -72,7 +72,7 @@ type (
 )
 
 func (r *claimRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.App(r.AppID)
 	bad.Between("limit", r.Limit, 1, maxLimit)
 	bad.Between("wait", r.Wait, 0, maxWait)
@@ -82,7 +82,7 @@ func (r *claimRequest) Validate() []task.Field {
 }
 
 func (r *extendRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.App(r.AppID)
 	bad.Lease(r.LeaseSeconds)
 	return bad

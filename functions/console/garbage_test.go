@@ -47,7 +47,7 @@ func TestPagesRefuseGarbage(t *testing.T) {
 
 	fields := []string{"form", "queue", "reason", "until", "template_name", "template_id", "template_content", "params", "content", "phone_number", "use_template", "word", "name", "roles", "queues",
 		"business_types", "receives", "max_waiting_tasks", "best_priority", "confirm", "idempotency_key", "send_at", "outcome", "url", "events", "after", "limit", "subject", "q", "active", "is_sent", "state", "from", "since", "query", "expected", "count"}
-	values := []string{"", "\x00", "\xff\xfe", "../../etc", "9999999999999999999999", "-1", "1e400d", "%zz", "=\n=\n==", "from=\x00", "from=2026-01-31T08:00:00%2B24:00", "2026-01-31T08:00:00+24:00", strings.Repeat("长", 700)} // as large as a form may be
+	values := []string{"", "\x00", "\xff\xfe", "../../etc", "9999999999999999999999", "-1", "1e400d", "%zz", "=\n=\n==", "from=\x00", "from=2026-01-31T08:00:00%2B24:00", "2026-01-31T08:00:00+24:00", strings.Repeat("长", 700)} // with this value in all fields, a form is almost as large as it may be
 	forms := make([]string, len(values))
 	for i, value := range values {
 		form := url.Values{}

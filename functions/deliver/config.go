@@ -15,7 +15,7 @@ type Config struct {
 
 // Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(c.Timeout < time.Second || c.Timeout > 20*time.Second, "SENDONCE_WEBHOOK_TIMEOUT", "must be between 1s and 20s")
 	bad.When(c.DisableAfter <= 0, "SENDONCE_WEBHOOK_DISABLE_AFTER", "must be more than 0")
 	return bad

@@ -47,7 +47,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			for _, i := range settled.Locked {
 				locked = append(locked, toSettle[i])
 			}
-			d.wakeAt(settled.Again)
+			d.wakeAt(settled.NextTries)
 			return locked, nil
 		},
 	}

@@ -54,7 +54,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 					d.env.Metrics().WebhookFailed.Inc()
 				}
 			}
-			d.wakeAt(settled.Again)
+			d.wakeAt(settled.NextTries)
 			for _, change := range settled.Changed {
 				d.logChange(change)
 			}

@@ -20,7 +20,7 @@ const maxToken = 100
 type receivedRequest api.ReceivedRequest
 
 func (r *receivedRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.User("consumer", r.Consumer)
 	bad.AtMost("token", r.Token, maxToken)
 	return bad

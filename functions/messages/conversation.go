@@ -43,7 +43,7 @@ func (pair members) other(name string) (peer string, ok bool) {
 type conversationRequest api.ConversationRequest
 
 func (r *conversationRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	_, ok := membersOf(r.Between)
 	bad.When(!ok, "between", pairRule)
 	bad.PageByID(r.Limit, r.After)
@@ -85,7 +85,7 @@ func errNotMember() error {
 type peersRequest api.PeersRequest
 
 func (r *peersRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.User("user", r.User)
 	bad.PageByID(r.Limit, r.After)
 	return bad
@@ -119,7 +119,7 @@ func peerResponse(p messages.Peer) api.Peer {
 type readRequest api.ReadRequest
 
 func (r *readRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	pair, ok := membersOf(r.Between)
 	bad.When(!ok, "between", pairRule)
 	_, isMember := pair.other(r.Reader)

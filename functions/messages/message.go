@@ -23,7 +23,7 @@ func (h *handlers) message(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 type byKeyRequest api.MessageByKeyRequest
 
 func (r *byKeyRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.User("from", r.From)
 	return bad
 }

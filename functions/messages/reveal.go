@@ -17,7 +17,7 @@ const maxRevealed = 50 // messages in one call
 type revealRequest api.MessageRevealRequest
 
 func (r *revealRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	checkIDs(&bad, r.IDs, maxRevealed)
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad

@@ -25,7 +25,7 @@ const (
 type stuckRequest api.StuckRequest
 
 func (r *stuckRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(!isStuckKind(r.Kind), "kind", "is required: it "+kindRule)
 	bad.PageByID(r.Limit, r.After)
 	checkAge(&bad, r.OlderThanSeconds)
@@ -36,12 +36,12 @@ func isStuckKind(kind string) bool {
 	return kind == message.Sending.String() || kind == message.Sent.String()
 }
 
-func checkAge(bad *decode.Rules, seconds int64) {
+func checkAge(bad *decode.BadFields, seconds int64) {
 	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
 }
 
 // checkIDs checks a list of one to most ids of messages.
-func checkIDs(bad *decode.Rules, ids []string, most int) {
+func checkIDs(bad *decode.BadFields, ids []string, most int) {
 	bad.When(len(ids) < 1 || len(ids) > most, "ids", fmt.Sprintf("must hold 1 to %d ids", most))
 	for i, id := range ids {
 		_, err := task.ParseID(id)
@@ -60,7 +60,7 @@ func (h *handlers) stuck(ctx context.Context, c *fn.Call, req stuckRequest) (any
 type redriveRequest api.RedriveRequest
 
 func (r *redriveRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad
 }
@@ -69,7 +69,7 @@ func (r *redriveRequest) Validate() []task.Field {
 type abandonRequest api.AbandonRequest
 
 func (r *abandonRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReason)
 	return bad
 }
@@ -108,7 +108,7 @@ type redriveStuckRequest api.MessageBulkRequest
 type abandonStuckRequest api.MessageBulkRequest
 
 func (r *redriveStuckRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.Kind != "" && !isStuckKind(r.Kind), "kind", kindRule)
 	bad.When(r.Kind == "" && r.IDs == nil, "kind", "is required unless ids are given: it "+kindRule)
 	if r.IDs != nil {
@@ -121,7 +121,7 @@ func (r *redriveStuckRequest) Validate() []task.Field {
 }
 
 func (r *abandonStuckRequest) Validate() []task.Field {
-	bad := decode.Rules((*redriveStuckRequest)(r).Validate())
+	bad := decode.BadFields((*redriveStuckRequest)(r).Validate())
 	bad.When(r.Reason == "", "reason", "is required")
 	return bad
 }

@@ -48,14 +48,14 @@ type (
 )
 
 func (r *reportRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.App(r.AppID)
 	return append(bad, r.validate()...)
 }
 
 // Validate does not check the items: readItem validates each.
 func (r *batchRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.App(r.AppID)
 	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must have 1 to 1000 items")
 	return bad
@@ -63,7 +63,7 @@ func (r *batchRequest) Validate() []task.Field {
 
 // validate checks all fields except app_id, which an item of a batch need not have.
 func (r *reportRequest) validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.TaskID == "", "task_id", "is required")
 	bad.AtMost("error_code", r.ErrorCode, task.MaxErrorCode)
 	bad.When(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")

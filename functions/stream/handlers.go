@@ -30,7 +30,7 @@ type streamer struct {
 type request api.StreamRequest
 
 func (r *request) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.After != nil && *r.After < 0, "after", positionRule)
 	return bad
 }
@@ -56,7 +56,7 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 // startAfter returns the id of the event after which the stream starts: the header Last-Event-ID or else the
 // parameter after; nil = start with new events. It also checks the user in the path.
 func startAfter(c *fn.Call, req request) (*uint64, error) {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)
 	var after *uint64
 	if req.After != nil {

@@ -27,7 +27,7 @@ type Config struct {
 
 // Validate checks the range of Max.
 func (c *Config) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(c.Max < 5*time.Second || c.Max > 55*time.Minute, "SENDONCE_STREAM_MAX", "must be between 5s and 55m")
 	return bad
 }

@@ -29,7 +29,7 @@ type (
 
 // Validate checks only the number of items. Each item is validated separately, so that a bad item does not fail the batch.
 func (r *batchRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must have 1 to 1000 items")
 	return bad
 }
@@ -37,7 +37,7 @@ func (r *batchRequest) Validate() []task.Field {
 // Validate does not compare times with the current time, because a replay must be accepted even after its times have passed.
 // checkNow compares them.
 func (r *sendRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Phone(r.PhoneNumber)
 	bad.AtMost("source", r.Source, task.MaxSource)
 	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", task.KeyRule)
@@ -52,7 +52,7 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-func (r *sendRequest) validateText(bad *decode.Rules) {
+func (r *sendRequest) validateText(bad *decode.BadFields) {
 	templated := r.TemplateID != 0 || r.TemplateName != "" || r.Params != nil
 	bad.When(r.TemplateID > math.MaxInt32, "template_id", "must be the id of a template")
 	bad.AtMost("template_name", r.TemplateName, task.MaxTemplateName)
@@ -73,7 +73,7 @@ func (r *sendRequest) validateText(bad *decode.Rules) {
 	}
 }
 
-func (r *sendRequest) validateTimes(bad *decode.Rules) {
+func (r *sendRequest) validateTimes(bad *decode.BadFields) {
 	bad.TTL("ttl_seconds", r.TTLSeconds)
 	bad.When(r.TTLSeconds != nil && r.ExpiresAt != nil, "expires_at", "must not be given together with ttl_seconds")
 	bad.When(r.SendAt != nil && r.ExpiresAt != nil && !r.ExpiresAt.After(*r.SendAt), "expires_at", "must be after send_at")
@@ -84,7 +84,7 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 // checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A replay is
 // accepted despite such an error.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
 	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.MaxTaskDelay)), "expires_at", "must be at most two years ahead")
 	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
@@ -92,7 +92,7 @@ func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Err
 	return task.Invalid(bad)
 }
 
-func (r *sendRequest) validateMetadata(bad *decode.Rules) {
+func (r *sendRequest) validateMetadata(bad *decode.BadFields) {
 	if r.Metadata == nil {
 		return
 	}

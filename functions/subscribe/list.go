@@ -31,7 +31,7 @@ func visibleTo(c *fn.Call) *int64 {
 type sentRequest api.SubscribeSentRequest
 
 func (r *sentRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("business_type", r.BusinessType, maxType)
 	requireNumber(&bad, "business_id", r.BusinessID)
 	bad.Text("template_type", r.TemplateType, maxType)
@@ -67,7 +67,7 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 type logsRequest api.SubscribeLogsRequest
 
 func (r *logsRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("business_type", r.BusinessType, maxType)
 	requireNumber(&bad, "business_id", r.BusinessID)
 	bad.Page(r.Limit)
@@ -87,7 +87,7 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 type listRequest api.SubscribeListRequest
 
 func (r *listRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseLogCursor(r.After)
 	bad.After(ok)
@@ -127,7 +127,7 @@ func logCursor(l subscribe.Log) string { return decode.TimeCursor(l.SendTime, l.
 type failuresRequest api.SubscribeFailuresRequest
 
 func (r *failuresRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, maxFailures)
 	_, ok := parseLogCursor(r.After)
 	bad.After(ok)
@@ -150,7 +150,7 @@ func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest
 type statisticsRequest api.SubscribeStatisticsRequest
 
 func (r *statisticsRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Time("since", r.Since)
 	return bad
 }
@@ -182,7 +182,7 @@ func counts(r subscribe.TemplateRate) api.SubscribeCounts {
 type detailRequest api.SubscribeDetailRequest
 
 func (r *detailRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	_, ok := parseSendCursor(r.After)
 	bad.After(ok)
 	return bad

@@ -15,7 +15,7 @@ import (
 type recordRequest api.SubscribeRecordRequest
 
 func (r *recordRequest) Validate() []task.Field {
-	bad := decode.Rules((*sendRequest)(&r.SubscribeRequest).Validate())
+	bad := decode.BadFields((*sendRequest)(&r.SubscribeRequest).Validate())
 	bad.App(r.AppID)
 	bad.Lease(r.LeaseSeconds)
 	bad.When(r.SendAt != nil, "send_at", "must not be given: a recorded message is sent now")
@@ -42,7 +42,7 @@ func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (a
 type statusRequest api.SubscribeStatusRequest
 
 func (r *statusRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.App(r.AppID)
 	bad.When(r.ClaimID == 0, "claim_id", "is required: the claim_id that record returned")
 	bad.When(r.SendStatus == nil && r.Outcome == "", "send_status", "is required: 1 (sent), 2 (failed) or 0 (extends the lease), unless outcome is given")

@@ -31,7 +31,7 @@ type sendRequest api.SubscribeRequest
 // Validate names every field whose value is not acceptable. It leaves out what checkNow checks, because a repeated request must
 // be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
 	bad.Text("template_type", r.TemplateType, maxType)
 	bad.Text("business_type", r.BusinessType, maxType)
@@ -55,19 +55,19 @@ func (r *sendRequest) Validate() []task.Field {
 }
 
 // requireNumber requires that the field is present; api.Number accepts only valid numbers.
-func requireNumber(bad *decode.Rules, field string, n api.Number) {
+func requireNumber(bad *decode.BadFields, field string, n api.Number) {
 	bad.When(n == "", field, "is required: an integer between 0 and 18446744073709551615")
 }
 
 // oneOf restricts an optional field to the accepted values.
-func oneOf(bad *decode.Rules, field, value string, accepted ...string) {
+func oneOf(bad *decode.BadFields, field, value string, accepted ...string) {
 	bad.When(value != "" && !slices.Contains(accepted, value), field, "must be one of "+strings.Join(accepted, ", "))
 }
 
 // checkNow makes the checks whose result changes with time: send_at is not too far in the future, and the outgoing networks allow
 // the callback_url.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
 	bad.Reachable("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)

@@ -78,7 +78,7 @@ func response(out subscribe.Submitted) api.SubscribeResponse {
 type resendRequest api.SubscribeResendRequest
 
 func (r *resendRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.AtMost("reason", r.Reason, maxReason)
 	bad.When(r.Force && r.Reason == "", "reason", "is required with force: why the message may be sent twice")
 	return bad

@@ -39,7 +39,7 @@ type Config struct {
 
 // Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.Between("MAX_RETRY_COUNT", &c.MaxRetries, 0, task.MaxRetriesCap)
 	bad.Between("PROCESSING_TIMEOUT_MINUTES", &c.LeaseMinutes, 1, 60)
 	return bad

@@ -19,7 +19,7 @@ import (
 type listDeliveriesRequest api.DeliveriesRequest
 
 func (r *listDeliveriesRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.PageByID(r.Limit, r.After)
 	_, known := message.ParseDeliveryState(r.State)
 	bad.When(r.State != "" && !known, "state", "must be pending, delivered or failed")
@@ -69,7 +69,7 @@ const (
 type resendFailedRequest api.DeliveriesResendRequest
 
 func (r *resendFailedRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(r.Since.IsZero(), "since", "is required: the time from which on failed deliveries are resent")
 	bad.Time("since", &r.Since)
 	_, err := task.ParseID(r.EndpointID)

@@ -26,7 +26,7 @@ const (
 type endpointRequest api.EndpointRequest
 
 func (r *endpointRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(!decode.ValidURL(r.URL), "url", "is required: "+decode.URLRule)
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
@@ -47,7 +47,7 @@ func (r *endpointRequest) Validate() []task.Field {
 func isRobot(format string) bool { return format != "" && format != webhooks.FormatCloudEvents }
 
 // checkSecret checks the secret of a robot, which its owner copies from the robot's settings.
-func (r *endpointRequest) checkSecret(bad *decode.Rules) {
+func (r *endpointRequest) checkSecret(bad *decode.BadFields) {
 	if r.Secret == "" {
 		return
 	}
@@ -72,7 +72,7 @@ func isEventType(t string) bool {
 func isAlertEvent(t string) bool { return t == "alert.raised" || t == "alert.cleared" }
 
 func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequest) (any, error) {
-	var bad decode.Rules
+	var bad decode.BadFields
 	for i, event := range req.Events {
 		bad.When(isAlertEvent(event) && !c.May(fn.Admin), fmt.Sprintf("events[%d]", i), "must not be an alert: only an admin may subscribe to alerts")
 	}
@@ -94,7 +94,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 type listEndpointsRequest api.EndpointsRequest
 
 func (r *listEndpointsRequest) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.PageByID(r.Limit, r.After)
 	return bad
 }

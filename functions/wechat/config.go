@@ -19,7 +19,7 @@ type Config struct {
 
 // Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(c.BaseURL.Scheme != "http" && c.BaseURL.Scheme != "https" || c.BaseURL.Host == "", "WECHAT_BASE_URL", "must be a URL such as https://api.weixin.qq.com")
 	bad.When(c.AppID != "" && c.Secret == "", "WECHAT_APP_SECRET", "must be set together with WECHAT_APP_ID")
 	bad.When(c.Timeout < time.Second || c.Timeout > 10*time.Second, "WECHAT_TIMEOUT", "must be between 1s and 10s")

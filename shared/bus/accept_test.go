@@ -42,7 +42,7 @@ func lookUp(t *testing.T, b *Bus, id string) *AcceptedMessage {
 
 func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	acceptAll(t, b, 1, 2)
 	first := acceptance(t, "a", "hello")
 	accepted, err := b.Accept(t.Context(), first)
@@ -75,7 +75,7 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 
 func TestLookUpOfUnknownID(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	acceptAll(t, b, 1, 1)
 	require.Nil(t, lookUp(t, b, "2"))
 	_, err := b.LookUp(t.Context(), "*")
@@ -116,7 +116,7 @@ func TestAcceptOnFullStream(t *testing.T) {
 
 func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	raceToAccept(t, b, 20)
 	require.EqualValues(t, 20, broker.Info(StreamAccepted).State.Msgs)
 }
@@ -155,7 +155,7 @@ func raceToAccept(t *testing.T, b *Bus, rounds int) {
 
 func TestAcceptRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
-	_, b := newBroker(t)
+	_, b := newBrokerWithStreams(t)
 	for name, a := range map[string]Acceptance{
 		"too large":         acceptance(t, "1", strings.Repeat("x", 2*mib)),
 		"an empty event":    {Subject: AcceptSubject(testSender, "1"), Event: cloudevents.NewEvent()},
@@ -200,7 +200,7 @@ func TestAcceptWithoutNATS(t *testing.T) {
 
 func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	acceptAll(t, b, 1, 7)
 	_, err := broker.JS().Publish(t.Context(), "acc.0.junk", []byte("no event"))
 	require.NoError(t, err)
@@ -227,7 +227,7 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 
 func TestAcceptStateCountsPending(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	stateNow := func() AcceptState {
 		state, err := b.AcceptState(t.Context())
 		require.NoError(t, err)
@@ -304,7 +304,7 @@ func TestShardsAreStable(t *testing.T) {
 // With servers before 2.12 every user could delete accepted messages that are not saved.
 func TestAcceptRefusesOldServer(t *testing.T) {
 	t.Parallel()
-	_, b := newBroker(t)
+	_, b := newBrokerWithStreams(t)
 	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
 	require.NoError(t, err)
 	conn, err := b.connection(bustest.Within(t, bustest.Soon))

@@ -157,7 +157,7 @@ func TestDurabilityWithoutNATS(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.Zero(t, level)
 
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	level, err = b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
 	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
 	require.Equal(t, DurableProcess, level)

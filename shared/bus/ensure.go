@@ -194,7 +194,7 @@ func (b *Bus) subjectsRemedy(ctx context.Context, conn *Connection, wanted jetst
 		return fmt.Sprintf("its subjects %s are those of the stream %s: give that stream other subjects (nats stream edit) or remove it (nats stream rm)",
 			strings.Join(wanted.Subjects, ", "), names)
 	}
-	return fmt.Sprintf("the stream %[1]s has its subjects, and may hold accepted messages that are not saved: "+
+	return fmt.Sprintf("its subjects belong to the stream %[1]s, which may hold accepted messages that are not saved: "+
 		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wanted.Name)
 }
 

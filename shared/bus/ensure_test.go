@@ -40,7 +40,7 @@ func TestEnsureCreatesStreams(t *testing.T) {
 
 func TestEnsureUpdatesStreams(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	wanted := broker.Info(StreamEvents).Config
 	changed := wanted
 	changed.MaxAge, changed.MaxBytes, changed.Discard, changed.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
@@ -67,9 +67,9 @@ func TestEnsureSetsStreamSizes(t *testing.T) {
 	require.EqualValues(t, 128*mib, broker.Info(StreamEvents).Config.MaxBytes)
 }
 
-func TestEnsureDoesNotShrinkBelowContent(t *testing.T) {
+func TestEnsureDoesNotShrinkBelowTwiceTheContent(t *testing.T) {
 	t.Parallel()
-	broker, _ := newBroker(t)
+	broker, _ := newBrokerWithStreams(t)
 	for range 6 {
 		_, err := broker.JS().Publish(t.Context(), "msg.x", make([]byte, 100_000))
 		require.NoError(t, err)
@@ -103,10 +103,10 @@ func TestEnsureReportsRefusedChanges(t *testing.T) {
 	d.Refused = ""
 	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Actual: "Memory", Wanted: "File",
 		Remedy: "when its messages are not needed any more, 'nats stream rm EVENTS': the trigger creates it again"}, d)
-	has := broker.Info(StreamEvents).Config
-	require.Equal(t, []string{"evt.>"}, has.Subjects)
-	require.EqualValues(t, 128*mib, has.MaxBytes)
-	require.Equal(t, jetstream.DiscardNew, has.Discard)
+	actual := broker.Info(StreamEvents).Config
+	require.Equal(t, []string{"evt.>"}, actual.Subjects)
+	require.EqualValues(t, 128*mib, actual.MaxBytes)
+	require.Equal(t, jetstream.DiscardNew, actual.Discard)
 	broker.Info(StreamWake) // the other streams exist
 	broker.Info(StreamAccepted)
 }
@@ -152,24 +152,24 @@ func TestEnsureReportsTakenSubjects(t *testing.T) {
 	broker := bustest.NewBroker(t)
 	js := broker.JS()
 	require.NoError(t, newBus(t, broker.URL()).Ensure(t.Context()))
-	b, err := Open(Config{URL: broker.URL(), Replicas: 1, AcceptStream: "TAKEN"}, sandbox.Log(t))
+	b, err := Open(Config{URL: broker.URL(), Replicas: 1, AcceptStream: "RENAMED"}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	err = b.Ensure(t.Context())
 	var e *StreamError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, ReasonSubjectsTaken, e.Reason)
-	require.Equal(t, "the stream ACCEPTED has its subjects, and may hold accepted messages that are not saved: "+
-		"set TWO_PHASE_STREAM=ACCEPTED and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED', then set TWO_PHASE_STREAM=TAKEN", e.Remedy)
+	require.Equal(t, "its subjects belong to the stream ACCEPTED, which may hold accepted messages that are not saved: "+
+		"set TWO_PHASE_STREAM=ACCEPTED and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED', then set TWO_PHASE_STREAM=RENAMED", e.Remedy)
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	require.NoError(t, b.Ensure(t.Context()))
-	broker.Info("TAKEN")
+	broker.Info("RENAMED")
 }
 
 func TestEnsureAddsNewSubjects(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	earlier := broker.Info(StreamWake).Config
 	earlier.Subjects = []string{"wake.*", "sched.>"}
 	_, err := broker.JS().UpdateStream(t.Context(), earlier)

@@ -64,7 +64,7 @@ func requireNothingToRead(t *testing.T, f *Follower) {
 
 func TestFollowReadsInOrder(t *testing.T) {
 	t.Parallel()
-	_, b := newBroker(t)
+	_, b := newBrokerWithStreams(t)
 	old := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("bob", "2"), toUser("ann.b", "3"))
 	fresh := follow(t, b, "ann", nil)
@@ -86,7 +86,7 @@ func TestFollowReadsInOrder(t *testing.T) {
 func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
 	const streams, events = 10, 20
-	_, b := newBroker(t)
+	_, b := newBrokerWithStreams(t)
 	var messages []Message
 	for n := range events {
 		messages = append(messages, toUser("mallory", fmt.Sprint("m", n)), toUser("ann", fmt.Sprint("a", n)))
@@ -136,7 +136,7 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 
 func TestFollowersShareOneConnection(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	const users, each = 300, 3
 	followers := make([]*Follower, users)
 	for u := range users {
@@ -263,7 +263,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 
 func TestIdleFollowerPollsLess(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	f := follow(t, b, "ann", nil)
 	nc := broker.Conn()
 	requests := make(chan struct{}, 1000)
@@ -283,7 +283,7 @@ func TestIdleFollowerPollsLess(t *testing.T) {
 
 func TestFollowSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	other := newBus(t, broker.URL())
 	f := follow(t, b, "ann", nil)
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
@@ -305,7 +305,7 @@ func TestFollowSurvivesRestart(t *testing.T) {
 
 func TestFollowReturnsGapOnce(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	f := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"), toUser("ann", "3"))
 	require.Equal(t, []string{"1"}, readIDs(t, f, 1))
@@ -361,7 +361,7 @@ func TestFollowWithoutNATS(t *testing.T) {
 	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
 
-	_, b := newBroker(t)
+	_, b := newBrokerWithStreams(t)
 	f := follow(t, b, "ann", nil)
 	ended := make(chan error, 1)
 	go func() {

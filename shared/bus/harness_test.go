@@ -11,7 +11,7 @@ import (
 )
 
 // newBroker starts a server and returns it with a Bus that has created its streams there.
-func newBroker(t *testing.T) (*bustest.Broker, *Bus) {
+func newBrokerWithStreams(t *testing.T) (*bustest.Broker, *Bus) {
 	t.Helper()
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())

@@ -16,7 +16,7 @@ import (
 
 func TestPublishIsolatesBadMessages(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	huge := eventMessage("huge")
 	require.NoError(t, huge.Event.SetData("text/plain", []byte(strings.Repeat("x", 2<<20))))
 	typeless := eventMessage("typeless")
@@ -48,7 +48,7 @@ func TestPublishIsolatesBadMessages(t *testing.T) {
 
 func TestPublishKeepsOrder(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	messages := make([]Message, 500)
 	for i := range messages {
 		messages[i] = eventMessage(strconv.Itoa(i))
@@ -64,7 +64,7 @@ func TestPublishKeepsOrder(t *testing.T) {
 
 func TestPublishWithNewMsgIDIsStored(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	for _, id := range []string{"m.0.1", "m.0.1", "m.0.2"} {
 		publishAll(t, b, Message{Subject: "msg.default.points", MsgID: id, Event: bustest.Event("m")})
 	}
@@ -73,7 +73,7 @@ func TestPublishWithNewMsgIDIsStored(t *testing.T) {
 
 func TestDeduplicationSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	publishAll(t, b, eventMessage("1"))
 	broker.Stop()
 	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1"), eventMessage("2")}) {
@@ -120,7 +120,7 @@ func TestPublishToFullSubject(t *testing.T) {
 
 func TestPublishToSilentStream(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	_, err := broker.JS().CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
 	require.NoError(t, err)
 	errs := b.Publish(bustest.Within(t, 4*time.Second), []Message{{Subject: "mute", Event: bustest.Event("1")}, eventMessage("2")})
@@ -130,7 +130,7 @@ func TestPublishToSilentStream(t *testing.T) {
 
 func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
@@ -144,7 +144,7 @@ func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 
 func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 	t.Parallel()
-	_, b := newBroker(t)
+	_, b := newBrokerWithStreams(t)
 	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publisher, err := conn.newPublisher(3)

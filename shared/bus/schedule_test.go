@@ -29,7 +29,7 @@ func TestBucketOf(t *testing.T) {
 
 func TestSchedulesEvictNothing(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	b.Wake(WakeSweep, 1) // without a receiver
 	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Msgs == 1 }, "a wake-up is stored")
 	published, stored := 0, 0
@@ -59,7 +59,7 @@ func TestSchedulesEvictNothing(t *testing.T) {
 // A server whose clock is ahead fires and removes a schedule early.
 func TestWakeAgainAtAfterEarlyWakeUp(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	due := time.Now().Add(2 * time.Second)
 	b.WakeAt(WakeSweep, due)
 	scheduled := func() bool { return len(broker.Info(StreamWake).State.Subjects) == 1 }

@@ -75,7 +75,7 @@ func TestCloseSendsPendingWakeUps(t *testing.T) {
 
 func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 	t.Parallel()
-	broker, b := newBroker(t)
+	broker, b := newBrokerWithStreams(t)
 	broker.Stop()
 	bustest.Eventually(t, func() bool { return !b.Connected() }, "noticed")
 	b.Wake(WakeSweep, 1)

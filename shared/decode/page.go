@@ -15,17 +15,17 @@ const (
 )
 
 // Page checks the size of a page.
-func (r *Rules) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
+func (r *BadFields) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 
 // PageByID checks the size of a page and the field after. This field is the id of the last row of the page before.
-func (r *Rules) PageByID(limit *int, after string) {
+func (r *BadFields) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
 	r.After(after == "" || err == nil)
 }
 
 // After adds the field after as a bad field unless ok.
-func (r *Rules) After(ok bool) {
+func (r *BadFields) After(ok bool) {
 	r.When(!ok, "after", "must be the next_after of the page before")
 }
 

@@ -41,7 +41,7 @@ func TestBatchItemHasEnvelopeOfItsOwn(t *testing.T) {
 	require.Equal(t, []slog.Attr{slog.String("item_error", "bug 138")}, c.attrs)
 }
 
-func TestFailedBatchLogLineIsBounded(t *testing.T) {
+func TestLogLineOfManyFailedItemsIsBounded(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, HTTP("batch", func(*Env, struct{}) Routes {
 		return Routes{"POST /api/v1/all": Query(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
@@ -52,7 +52,7 @@ func TestFailedBatchLogLineIsBounded(t *testing.T) {
 		})}
 	}))
 	h.call("POST", "/api/v1/all", "")
-	line := h.calls(1)[0]
+	line := h.callLines(1)[0]
 	require.Equal(t, 1000.0, line["items_failed"])
 	require.Contains(t, h.log.String(), "bug 9:")
 	require.NotContains(t, h.log.String(), "bug 10:")

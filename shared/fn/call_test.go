@@ -26,7 +26,7 @@ func TestWaitingCallsDropHeaders(t *testing.T) {
 				kept <- c.RequestHeader()
 				return err
 			}), nil, func(_ context.Context, c *Call, _ struct{}, s *Socket) error {
-				err := s.Open(1000, repeats)
+				err := s.Open(1000, echo)
 				kept <- c.RequestHeader()
 				return err
 			}),
@@ -43,5 +43,5 @@ func TestWaitingCallsDropHeaders(t *testing.T) {
 	for range 3 {
 		require.Equal(t, http.Header{"Authorization": {r.Header.Get("Authorization")}}, <-kept)
 	}
-	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "a call that does not wait is served with the large header")
 }

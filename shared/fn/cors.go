@@ -13,8 +13,8 @@ const (
 	corsMaxAge          = "600" // seconds that a browser keeps the response to a preflight
 )
 
-// allowOrigin reports whether the request comes from a page of an origin of SENDONCE_STREAM_ORIGINS, and lets
-// such a page read the response. Access-Control-Allow-Credentials is never sent: such a page authenticates
+// allowOrigin reports whether the request comes from a page of an origin of SENDONCE_STREAM_ORIGINS, which
+// is for the whole API and not only for streams, and lets such a page read the response. Access-Control-Allow-Credentials is never sent: such a page authenticates
 // its calls itself.
 func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	if len(m.env.Config.Origins) == 0 {
@@ -30,8 +30,8 @@ func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	return true
 }
 
-// preflight responds to a browser's question whether a page of another origin may call a route of the API. It returns
-// false for every other request.
+// preflight responds yes to a browser's question whether a page of another origin may call a route of the API. If the
+// answer is no, and for every other request, it writes no response and returns false.
 func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	method := r.Header.Get("Access-Control-Request-Method")
 	if r.Method != http.MethodOptions || method == "" {
@@ -49,5 +49,5 @@ func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // allowsOtherOrigins reports whether pages of other origins may call the route. They may call every route of the API
-// except those of CloudEvents.
+// except those of CloudEvents, but no page of the console (p.page).
 func (p *mountedRoute) allowsOtherOrigins() bool { return p.page == nil && !p.event }

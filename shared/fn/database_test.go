@@ -42,5 +42,5 @@ func TestCallerIsReadFromDatabase(t *testing.T) {
 	require.Equal(t, 401, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("nobody", "a-token")).status)
 	require.Equal(t, 403, h.call("PUT", "/api/v1/empty", "", as("shop", "a-token")).status)
 	require.Equal(t, 200, h.call("GET", "/readyz", "").status)
-	require.Equal(t, "shop", h.calls(3)[0]["caller"])
+	require.Equal(t, "shop", h.callLines(3)[0]["caller"])
 }

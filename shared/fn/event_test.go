@@ -55,7 +55,7 @@ func TestEventsAreReadInBinaryAndStructuredMode(t *testing.T) {
 		require.Equal(t, "sendonce.tick.v1", e.Type())
 		require.JSONEq(t, `{"n":1}`, string(e.Data()))
 	}
-	require.Equal(t, "e1", h.calls(3)[0]["event_id"])
+	require.Equal(t, "e1", h.callLines(3)[0]["event_id"])
 }
 
 func TestNumbersInEventsAreMaskedInLogs(t *testing.T) {
@@ -63,13 +63,13 @@ func TestNumbersInEventsAreMaskedInLogs(t *testing.T) {
 	h := startServer(t, nil, eventFunction(nil))
 	r := h.call("POST", "/events/ticker", "", eventHeaders, header("Ce-Id", "13800138000"), header("Ce-Type", "sendonce.13800138000.v1"))
 	require.Equal(t, 204, r.status)
-	logged := h.calls(1)[0]
+	logged := h.callLines(1)[0]
 	require.Equal(t, "138****8000", logged["event_id"])
 	require.Equal(t, "sendonce.138****8000.v1", logged["event_type"])
 
 	id := task.NewID().String()
 	h.call("POST", "/events/ticker", "", eventHeaders, header("Ce-Id", id))
-	require.Equal(t, id, h.calls(2)[1]["event_id"], "a UUID is no number")
+	require.Equal(t, id, h.callLines(2)[1]["event_id"], "a UUID is no number")
 }
 
 func TestInvalidEventIsRefused(t *testing.T) {
@@ -111,7 +111,7 @@ func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 	call("/events/ticker", 500)
 	call("/events/ticker", 500)
 	var functions []any
-	for _, line := range h.calls(4) {
+	for _, line := range h.callLines(4) {
 		functions = append(functions, line["function"])
 	}
 	require.Equal(t, []any{"ticker", "neighbour", "ticker", "ticker"}, functions)

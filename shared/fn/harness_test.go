@@ -128,9 +128,9 @@ func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
-// calls returns the log lines of calls. It waits until there are n lines, because a line is written
+// callLines returns the log lines of calls. It waits until there are n lines, because a line is written
 // after the response. More than n lines are an error.
-func (h *testServer) calls(n int) []map[string]any {
+func (h *testServer) callLines(n int) []map[string]any {
 	h.t.Helper()
 	var calls []map[string]any
 	require.Eventually(h.t, func() bool {

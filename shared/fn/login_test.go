@@ -144,7 +144,7 @@ func TestRefusedAnonymousCallsShareLogLines(t *testing.T) {
 		require.Equal(t, 200, status)
 	}
 	lines := map[any]int{}
-	for _, call := range h.calls(52) {
+	for _, call := range h.callLines(52) {
 		lines[call["status"]]++
 	}
 	require.Equal(t, map[any]int{401.0: 1, 404.0: 1, 200.0: 50}, lines, "each call of a known caller has a line")

@@ -78,7 +78,7 @@ func TestCallsAreCountedByPatternAndStatus(t *testing.T) {
 		}
 	})
 	all.Wait()
-	h.calls(2*each + 3) // refused anonymous calls share a line
+	h.callLines(2*each + 3) // refused anonymous calls share a line
 	labels := "{function=greeter}{route=GET /api/v1/greet/{id}}"
 	want := map[string]float64{
 		"sendonce_http_requests_total" + labels + "{status=200}":          each,
@@ -139,7 +139,7 @@ func TestOpenScrapeAllowsGETAndHEAD(t *testing.T) {
 	require.Equal(t, 404, h.call("GET", "/metrics/", "").status)
 	close(h.env.limiter.draining)
 	require.NotEmpty(t, h.scrape(), "during the drain too")
-	require.Len(t, h.calls(1), 1, "only the wrong path is logged")
+	require.Len(t, h.callLines(1), 1, "only the wrong path is logged")
 }
 
 func TestScrapeShowsPostgresConnections(t *testing.T) {

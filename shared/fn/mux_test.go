@@ -217,7 +217,7 @@ func TestErrorsHaveStatusAndNoInternals(t *testing.T) {
 		require.Equal(t, c.status, r.Code)
 		require.Equal(t, c.code, r.Error)
 		require.Equal(t, c.retryAfter, r.header.Get("Retry-After"), c.err)
-		line := h.calls(1)[0]
+		line := h.callLines(1)[0]
 		require.Equal(t, c.code, line["error"])
 		require.Equal(t, c.err.Error(), line["cause"], "the log has the whole error")
 		require.Equal(t, map[bool]string{true: "ERROR", false: "INFO"}[c.status >= 500], line["level"])
@@ -235,7 +235,7 @@ func TestUnencodableResponseIs500(t *testing.T) {
 	}))
 	r := h.call("GET", "/bad", "")
 	require.Equal(t, 500, r.status)
-	require.Contains(t, h.calls(1)[0]["cause"], "encode the response")
+	require.Contains(t, h.callLines(1)[0]["cause"], "encode the response")
 }
 
 func TestHandlerTimeoutIs503(t *testing.T) {
@@ -258,7 +258,7 @@ func TestPanicIs500AndOneLogLine(t *testing.T) {
 	r := h.call("POST", "/api/v1/fail", "")
 	require.Equal(t, 500, r.status)
 	require.NotContains(t, r.body, "138")
-	line := h.calls(1)[0]
+	line := h.callLines(1)[0]
 	require.Equal(t, "panic: phone 13800138000", line["cause"])
 	require.Contains(t, line["stack"], "mux_test.go")
 
@@ -267,7 +267,7 @@ func TestPanicIs500AndOneLogLine(t *testing.T) {
 		h := startServer(t, nil, failing(func(context.Context) error { panic(http.ErrAbortHandler) }))
 		_, err := http.DefaultClient.Do(h.request("POST", "/api/v1/fail", ""))
 		require.Error(t, err)
-		require.Equal(t, "aborted", h.calls(1)[0]["error"])
+		require.Equal(t, "aborted", h.callLines(1)[0]["error"])
 		require.Eventually(t, func() bool { return h.env.limiter.countInFlight() == 0 }, waitAtMost, tick)
 	})
 }
@@ -287,7 +287,7 @@ func TestLostClientIsLoggedAs499(t *testing.T) {
 	}()
 	_, err := http.DefaultClient.Do(h.request("POST", "/api/v1/fail", "").WithContext(ctx))
 	require.ErrorIs(t, err, context.Canceled)
-	line := h.calls(1)[0]
+	line := h.callLines(1)[0]
 	require.Equal(t, 499.0, line["status"])
 	require.Equal(t, "client_gone", line["error"])
 }
@@ -303,7 +303,7 @@ func TestCallLogsOneLineWithoutPath(t *testing.T) {
 		})}
 	}))
 	h.call("GET", "/api/v1/sms/by-phone/13800138000?phone=13800138000", "", as("submitter", "token"), header("X-Request-Id", "abc-1"))
-	line := h.calls(1)[0]
+	line := h.callLines(1)[0]
 	require.Positive(t, line["ms"])
 	require.Positive(t, line["bytes"])
 	for name, want := range map[string]any{
@@ -320,10 +320,10 @@ func TestCallLogsOneLineWithoutPath(t *testing.T) {
 	})
 	h.call("GET", "/13800138000", "", header("X-Request-Id", "sms-13800138000"), as("13800138000", "token"))
 	h.call("GET", "/api/v1/sms/by-phone/1?phone=1", "", header("X-Request-Id", "sms-13800138000"), as("13800138000", "token"))
-	require.Equal(t, "138****8000", h.calls(3)[2]["caller"])
-	require.Equal(t, "none", h.calls(3)[1]["route"])
+	require.Equal(t, "138****8000", h.callLines(3)[2]["caller"])
+	require.Equal(t, "none", h.callLines(3)[1]["route"])
 	h.call("M13800138000", "/api/v1/sms/by-phone/1", "", as("submitter", "token"))
-	require.Equal(t, "M138****8000", h.calls(4)[3]["method"])
+	require.Equal(t, "M138****8000", h.callLines(4)[3]["method"])
 	require.NotContains(t, h.log.String(), "13800138000")
 }
 

@@ -136,7 +136,7 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 					<-stream.done
 					require.LessOrEqual(t, time.Since(changed), c.within)
 					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "the client reconnects, and is authenticated again")
-					require.Contains(t, []any{"unauthenticated", "forbidden"}, h.calls(1)[0]["error"])
+					require.Contains(t, []any{"unauthenticated", "forbidden"}, h.callLines(1)[0]["error"])
 					if c.notify {
 						require.Equal(t, 6, stream.events(), "only the events before the change")
 					}
@@ -176,7 +176,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 			t.Parallel()
 			h := startServer(t, nil)
 			registry := h.changing()
-			runServer(t, h, nil, sayFunction(repeats))
+			runServer(t, h, nil, sayFunction(echo))
 			c, other := h.dial(nil, as("submitter", "token")), h.dial(nil, as("receiver", "token"))
 			c.send(`{"say":"a"}`)
 			require.Contains(t, c.read(), `"a"`)
@@ -187,7 +187,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 				want = websocket.StatusPolicyViolation
 			}
 			require.Equal(t, want, c.closed().Code)
-			require.Contains(t, []any{"unauthenticated", "forbidden"}, h.calls(2)[1]["error"])
+			require.Contains(t, []any{"unauthenticated", "forbidden"}, h.callLines(2)[1]["error"])
 			other.send(`{"say":"b"}`)
 			require.Contains(t, other.read(), `"b"`)
 		})
@@ -201,7 +201,7 @@ func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 	sent := make(chan error, 1)
 	runServer(t, h, nil, HTTP("late", func(*Env, struct{}) Routes {
 		return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits).Or(Submitter), nil, func(_ context.Context, c *Call, _ streamRequest, s *Socket) error {
-			if err := s.Open(10, repeats); err != nil {
+			if err := s.Open(10, echo); err != nil {
 				return err
 			}
 			if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {

@@ -173,7 +173,7 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 	h := serveFunctions(t, greeter())
 	response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
 	require.Contains(t, response, "broke off before its end")
-	require.Equal(t, 400.0, h.calls(1)[0]["status"])
+	require.Equal(t, 400.0, h.callLines(1)[0]["status"])
 }
 
 func TestHalfClosedClientGetsNo200(t *testing.T) {

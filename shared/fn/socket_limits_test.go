@@ -66,7 +66,7 @@ func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := serveFunctions(t, sayFunction(repeats))
+			h := serveFunctions(t, sayFunction(echo))
 			neighbour := h.dial(nil, as("receiver", "token"))
 			attacker, raw := h.dialWithConn(as("submitter", "token"))
 			sent := make(chan struct{})
@@ -109,7 +109,7 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := serveFunctions(t, sayFunction(repeats))
+			h := serveFunctions(t, sayFunction(echo))
 			_, raw := h.dialWithConn(as("submitter", "token"))
 			_, _ = raw.Write([]byte(sent)) // fails if the service ends the socket first
 			_ = raw.(*net.TCPConn).CloseWrite()
@@ -124,7 +124,7 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 
 func TestSomePingsGetPongs(t *testing.T) {
 	t.Parallel()
-	h := serveFunctions(t, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(echo))
 	c := h.dial(nil)
 	ctx := c.conn.CloseRead(t.Context())
 	for range maxControls {

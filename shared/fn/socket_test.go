@@ -26,8 +26,8 @@ type sayRequest struct {
 	Say         string `json:"say"`
 }
 
-// repeats responds to a frame with the same text.
-func repeats(_ context.Context, c *Call) (any, error) {
+// echo responds to a frame with the same text.
+func echo(_ context.Context, c *Call) (any, error) {
 	var req sayRequest
 	bad := decode.Object(c.Body, &req)
 	c.Correlate(req.ClientMsgID)
@@ -117,7 +117,7 @@ func (c *client) closed() websocket.CloseError {
 
 func TestResponsesToFramesAreInOrder(t *testing.T) {
 	t.Parallel()
-	h := serveFunctions(t, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(echo))
 	c := h.dial(nil)
 	for _, text := range []string{
 		`{"client_msg_id":"1","say":"<a&b>"}`, `{"client_msg_id":"2","say":3,"shout":true}`, `{"client_msg_id":`, ``, `{"client_msg_id":"3","say":"panic"}`, `{"client_msg_id":"4","say":"d"}`,
@@ -142,7 +142,7 @@ func TestResponsesToFramesAreInOrder(t *testing.T) {
 	require.Equal(t, "must be a text frame", c.refusal().Fields[0].Message)
 	require.NoError(t, c.conn.Close(websocket.StatusNormalClosure, ""))
 
-	lines := h.calls(8)
+	lines := h.callLines(8)
 	for i, status := range []float64{200, 400, 400, 400, 500, 200, 400, 101} {
 		require.Equal(t, status, lines[i]["status"], "%v", lines[i])
 	}
@@ -154,7 +154,7 @@ func TestResponsesToFramesAreInOrder(t *testing.T) {
 
 func TestTooLargeFrameEndsSocket(t *testing.T) {
 	t.Parallel()
-	h := serveFunctions(t, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(echo))
 	c := h.dial(nil)
 	fits := `{"say":"` + strings.Repeat("x", 1000-10) + `"}`
 	c.send(fits)
@@ -173,7 +173,7 @@ func upgrade(r *http.Request) {
 func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, func(c *settings.Config) { c.MaxWaiting = 1 })
-	runServer(t, h, nil, sayFunction(repeats))
+	runServer(t, h, nil, sayFunction(echo))
 	call := func(options ...func(*http.Request)) reply {
 		t.Helper()
 		return h.call("GET", "/api/v1/stream?after=404", "", append([]func(*http.Request){upgrade}, options...)...)
@@ -202,7 +202,7 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 // The request is written as text, because the library of the client sends only HTTP/1.1.
 func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	t.Parallel()
-	h := serveFunctions(t, sayFunction(repeats))
+	h := serveFunctions(t, sayFunction(echo))
 	var request strings.Builder
 	require.NoError(t, h.request("GET", "/api/v1/stream", "", upgrade, header("Connection", "Upgrade")).Write(&request)) // without keep-alive
 	w := h.dialRaw(t)
@@ -210,7 +210,7 @@ func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	response, err := io.ReadAll(w.responses)
 	require.NoError(t, err)
 
-	line := h.calls(1)[0]
+	line := h.callLines(1)[0]
 	require.Equal(t, []any{"INFO", 400.0, "invalid_request"}, []any{line["level"], line["status"], line["error"]}, "%s", response)
 	require.Contains(t, string(response), `"fields":[{"field":"Upgrade","message":"must be sent over HTTP/1.1"}]`)
 }
@@ -246,7 +246,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
 					require.Equal(t, 5*time.Second, time.Since(began))
 				}
-				for _, line := range h.calls(2) {
+				for _, line := range h.callLines(2) {
 					require.Nil(t, line["error"])
 				}
 				web.CloseIdleConnections()
@@ -265,7 +265,7 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h, server, stop := serveInMemory(t, sayFunction(repeats))
+				h, server, stop := serveInMemory(t, sayFunction(echo))
 				began := time.Now()
 				conn := server.dial()
 				defer conn.Close()
@@ -284,10 +284,10 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 				require.NoError(t, other.conn.Close(websocket.StatusNormalClosure, ""))
 				web.CloseIdleConnections()
 				synctest.Wait()
-				h.calls(2) // the frame and the socket of other; the stalled socket is not closed early
+				h.callLines(2) // the frame and the socket of other; the stalled socket is not closed early
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
-				line := h.calls(3)[2]
+				line := h.callLines(3)[2]
 				require.Equal(t, "client_gone", line["error"])
 				require.Contains(t, line["cause"], c.cause)
 				stop()
@@ -306,7 +306,7 @@ func TestSocketIsClosedWhenFunctionFails(t *testing.T) {
 			t.Parallel()
 			h := serveFunctions(t, HTTP("broken", func(*Env, struct{}) Routes {
 				return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits), nil, func(_ context.Context, _ *Call, _ streamRequest, s *Socket) error {
-					if err := s.Open(10, repeats); err != nil {
+					if err := s.Open(10, echo); err != nil {
 						return err
 					}
 					if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {
@@ -317,7 +317,7 @@ func TestSocketIsClosedWhenFunctionFails(t *testing.T) {
 			}))
 			_, _, err := h.dial(nil).conn.Read(t.Context())
 			require.Error(t, err)
-			line := h.calls(1)[0]
+			line := h.callLines(1)[0]
 			require.Equal(t, "internal", line["error"])
 			require.Contains(t, line["cause"], "bug")
 			require.Equal(t, "ERROR", line["level"])

@@ -126,7 +126,7 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 		require.Equal(t, "retry: 250\n\n", string(rest))
 		require.Equal(t, streamTimeout, time.Since(began), "the WriteTimeout of the server does not end the stream")
 		stop()
-		line := h.calls(1)[0]
+		line := h.callLines(1)[0]
 		require.Equal(t, 200.0, line["status"])
 		require.Nil(t, line["error"])
 		require.EqualValues(t, 43+3*3+12, line["bytes"])
@@ -150,7 +150,7 @@ func TestWriteTimeoutEndsStalledReader(t *testing.T) {
 		<-over
 		require.Equal(t, clientWriteTimeout, time.Since(began))
 		stop()
-		line := h.calls(1)[0]
+		line := h.callLines(1)[0]
 		require.Equal(t, "client_gone", line["error"])
 		require.Contains(t, line["cause"], "timeout")
 	})
@@ -166,7 +166,7 @@ func TestStreamEndsWhenClientLeaves(t *testing.T) {
 	require.NoError(t, err)
 	leave()
 	require.NoError(t, res.Body.Close())
-	line := h.calls(1)[0]
+	line := h.callLines(1)[0]
 	require.Equal(t, 200.0, line["status"], "which was sent")
 	require.Equal(t, "client_gone", line["error"])
 }
@@ -218,7 +218,7 @@ func TestFailureAfterStreamBeganEndsIt(t *testing.T) {
 			r := h.call("GET", "/api/v1/stream", "")
 			require.Equal(t, 200, r.status)
 			require.Equal(t, ": hello  world\n\n", r.body)
-			line := h.calls(1)[0]
+			line := h.callLines(1)[0]
 			require.Equal(t, "internal", line["error"])
 			require.Contains(t, line["cause"], "bug")
 			require.Equal(t, "ERROR", line["level"])

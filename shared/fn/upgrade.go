@@ -32,7 +32,7 @@ func hasToken(h http.Header, name, token string) bool {
 // origins, because a browser sends the credentials of its user with the handshake.
 func (req *request) checkUpgrade(origins []string) error {
 	h := req.r.Header
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(!req.r.ProtoAtLeast(1, 1), "Upgrade", "must be sent over HTTP/1.1")
 	if h.Get("Sec-WebSocket-Version") != "13" {
 		req.w.Header().Set("Sec-WebSocket-Version", "13")

@@ -86,7 +86,7 @@ func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*me
 		return nil, err
 	}
 	if m.To.Kind == message.URL {
-		var bad decode.Rules
+		var bad decode.BadFields
 		bad.Reachable("to", m.To.Name, in.env.Config.OutgoingNetworks)
 		m.Refused = task.Invalid(bad)
 	}

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// Delay returns the wait after the nth failed try: first after the first try, then doubled, at most longest.
-func Delay(first, longest time.Duration, n int) time.Duration {
-	d := first
+// Delay returns the wait after the nth failed try: initial after the first try, doubled after each further try, but
+// never more than longest.
+func Delay(initial, longest time.Duration, n int) time.Duration {
+	d := initial
 	for ; n > 1 && d < longest; n-- {
 		d *= 2
 	}

@@ -19,7 +19,7 @@ type Alerts struct {
 
 // Validate checks what the types alone cannot.
 func (a *Alerts) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	for _, rate := range a.FailureRate {
 		bad.When(rate >= 1, "ALERT_FAILURE_RATE", "must be less than 1: it is a part of the finished tasks")
 	}

@@ -73,7 +73,7 @@ type Config struct {
 func (c *Config) Validate() []task.Field {
 	_, badKeys := store.ParseKeys(c.EncryptionKeys)
 	const maxDays, daysRule = 36500, "must be between 0 and 36500, where 0 keeps for ever"
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(c.Username == "" || strings.Contains(c.Username, ":"), "BASIC_AUTH_USERNAME", "must not be empty or contain a colon")
 	bad.When(!c.PhoneCountry.Valid(), "PHONE_DEFAULT_COUNTRY_CODE", "must be a country code without +, 1 to 3 digits such as 86, or empty")
 	if badKeys != nil {

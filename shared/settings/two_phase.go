@@ -30,7 +30,7 @@ type TwoPhase struct {
 
 // Validate checks what the types alone cannot.
 func (c *TwoPhase) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.When(c.DefaultAck != api.AckSaved && c.DefaultAck != api.AckAccepted, "TWO_PHASE_DEFAULT_ACK", "must be saved or accepted")
 	bad.When(c.DefaultAck == api.AckAccepted && !c.Enabled, "TWO_PHASE_DEFAULT_ACK", "needs TWO_PHASE_ENABLED=true: set that too, or saved")
 	bad.When(!task.ValidName(c.Stream, 32) || strings.Contains(c.Stream, "."), "TWO_PHASE_STREAM", "must be 1 to 32 characters of A-Z a-z 0-9 _ -")

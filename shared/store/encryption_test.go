@@ -100,7 +100,7 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 		require.Regexp(t, `^enc2\.[0-9a-f]{8}\.[A-Za-z0-9+/]+$`, text)
 	}
 	require.Equal(t, "token-in-clear", db.MustToken(t).Value)
-	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{7}, storetest.FreshSecret)
+	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{7}, storetest.FirstSecret)
 	require.NoError(t, err)
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_second", "whsec_first"}}, signing[7])
 }
@@ -127,7 +127,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	db.MustHaveCaller(t, 7)
 	db.MustHaveCaller(t, 8)
 	secretOf := func(caller int64) (string, error) {
-		s, err := db.Webhooks.SigningSecret(t.Context(), caller, storetest.FreshSecret())
+		s, err := db.Webhooks.SigningSecret(t.Context(), caller, storetest.FirstSecret())
 		return s.Secret, err
 	}
 	_, err := secretOf(7)
@@ -150,7 +150,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	move(9, 9)
 	_, err = secretOf(9)
 	require.ErrorIs(t, err, store.ErrDecrypt, "the secret of an endpoint")
-	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{0, 8, 9}, storetest.FreshSecret)
+	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{0, 8, 9}, storetest.FirstSecret)
 	require.NoError(t, err)
 	require.ErrorIs(t, signing[8].Err, store.ErrDecrypt)
 	require.ErrorIs(t, signing[9].Err, store.ErrDecrypt)
@@ -188,7 +188,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	for _, caller := range []int64{7, 8, 9} {
 		s := storetest.Submission(storetest.FromCaller(caller))
 		after.MustSubmit(t, s)
-		after.CountEvents(t, s.ID, 1, "task.succeeded")
+		after.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	}
 	signing := map[string]webhooks.Signing{}
 	for _, d := range after.MustClaimDeliveries(t) {

@@ -46,7 +46,7 @@ func TestFailedWakeUpIsRepeatedIfReplaced(t *testing.T) {
 	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 2, Retried: 1}, trigger.Counts()["deliver"])
 	consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 	require.NoError(t, err)
-	require.EqualValues(t, 3, consumer.CachedInfo().Delivered.Consumer, "NATS redelivers nothing")
+	require.EqualValues(t, 3, consumer.CachedInfo().Delivered.Consumer, "two wake-ups and the one that was published again: NATS redelivers nothing")
 }
 
 func TestStopPublishesPendingRepeat(t *testing.T) {
@@ -58,5 +58,5 @@ func TestStopPublishesPendingRepeat(t *testing.T) {
 	bustest.Eventually(t, func() bool {
 		consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 		return err == nil && consumer.CachedInfo().NumPending == 1
-	}, "the stream has the wake-up for another trigger")
+	}, "the wake-up is in the stream again, and another trigger can take it")
 }

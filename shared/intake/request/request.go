@@ -20,7 +20,7 @@ type Message api.MessageRequest
 
 // Validate returns every bad field.
 func (r *Message) Validate() []task.Field {
-	var bad decode.Rules
+	var bad decode.BadFields
 	bad.User("from", r.From)
 	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+task.KeyRule)
 	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", task.KeyRule)

@@ -245,7 +245,7 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	results(t, db, "q", 100, 0, 3, 1, "")
 	check(t, db)
 	alert := alertList(t, db)[0].ID
-	require.Zero(t, db.CountEvents(t, alert, 1, "alert.raised"), "no endpoint subscribes")
+	require.Zero(t, db.MustRecordEvent(t, alert, 1, "alert.raised"), "no endpoint subscribes")
 	caller := func(name string, roles ...string) (id int64) {
 		require.NoError(t, db.Owner(t).QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
 			name, roles).Scan(&id))
@@ -264,7 +264,7 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	db.MustAddEndpoint(t, revoked, "https://gone.example")
 	db.Exec(t, `update callers set revoked_at = now() where id = $1`, revoked)
 	for range 2 {
-		require.Equal(t, 3, db.CountEvents(t, alert, 2, "alert.raised"))
+		require.Equal(t, 3, db.MustRecordEvent(t, alert, 2, "alert.raised"))
 	}
 	got, err := store.QueryRows(t.Context(), db.Owner(t), pgx.RowTo[task.ID],
 		`select d.endpoint_id from webhook_deliveries d join webhook_endpoints e on e.id = d.endpoint_id and e.caller_id = d.caller_id`)

@@ -113,7 +113,7 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, [][]string{{"shop"}, {"1"}}, [][]string{sources, queues})
 	require.Equal(t, map[string]int{"alerts": 3}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
-	require.Equal(t, 1, db.CountEvents(t, alert, 1, "alert.cleared"))
+	require.Equal(t, 1, db.MustRecordEvent(t, alert, 1, "alert.cleared"))
 }
 
 func TestBadRowDoesNotStopTheArchive(t *testing.T) {

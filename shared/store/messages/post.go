@@ -130,8 +130,8 @@ type Posted struct {
 
 // SettledPosts is the result of SettlePosts.
 type SettledPosts struct {
-	Locked []int       // indexes of results that were not stored, because another transaction had locked the message: settle these again
-	Again  []time.Time // when messages are due again
+	Locked    []int       // indexes of results that were not stored, because another transaction had locked the message: settle these again
+	NextTries []time.Time // when messages are due again
 }
 
 // SettlePosts stores the results of posts. It serves many callers, so it never waits for a locked message, but
@@ -164,7 +164,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 			after := changes[n].after.SettlePost(p.Message, p.Result, locked.now, rand.Float64())
 			changes[n].after = after
 			if !after.NextAt.IsZero() {
-				settled.Again = append(settled.Again, after.NextAt)
+				settled.NextTries = append(settled.NextTries, after.NextAt)
 			}
 		}
 		var batch pgx.Batch

@@ -58,7 +58,7 @@ func TestPostIsLeasedToOneProcess(t *testing.T) {
 	refused := msg.Result{Outcome: msg.Refused, Reason: "returned 500"}
 	settlePosts(t, db, refused, first[0])
 	require.EqualValues(t, 2, db.MustMessage(t, m.ID).Remaining, "a failure after the lease does not count as a send")
-	require.Len(t, settlePosts(t, db, refused, second[0]).Again, 1)
+	require.Len(t, settlePosts(t, db, refused, second[0]).NextTries, 1)
 	d := db.MustMessage(t, m.ID)
 	require.EqualValues(t, 1, d.Remaining)
 	require.Equal(t, "returned 500", d.LastError)
@@ -73,7 +73,7 @@ func TestRedriveSendsMessageStuckOnDeadURL(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", toURL, func(m *messages.Submission) { m.MaxSends = 1 })
 	db.MustSave(t, m)
-	require.Empty(t, settlePosts(t, db, msg.Result{Outcome: msg.Refused, Reason: "connection refused"}, claimPosts(t, db)...).Again)
+	require.Empty(t, settlePosts(t, db, msg.Result{Outcome: msg.Refused, Reason: "connection refused"}, claimPosts(t, db)...).NextTries)
 	d := db.MustMessage(t, m.ID)
 	require.True(t, d.Stuck())
 	require.Equal(t, "sending", d.State())

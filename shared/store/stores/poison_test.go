@@ -148,7 +148,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		for _, id := range []task.ID{long, callback.ID} {
 			recorded = append(recorded, webhooks.RecordedEvent{ID: id.String(), Kind: "task.failed", Subject: id, Payload: `{}`})
 		}
-		n, _, err := db.Webhooks.RecordEvents(t.Context(), recorded, storetest.FreshSecret)
+		n, _, err := db.Webhooks.RecordEvents(t.Context(), recorded, storetest.FirstSecret)
 		require.NoError(t, err)
 		require.Equal(t, 3, n)
 	})

@@ -13,12 +13,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// CountEvents records the n-th event of a subject and returns how many deliveries it has.
-func (db *DB) CountEvents(t *testing.T, subject task.ID, n int, kind string) int {
+// MustRecordEvent records the n-th event of a subject and returns how many deliveries it has.
+func (db *DB) MustRecordEvent(t *testing.T, subject task.ID, n int, kind string) int {
 	t.Helper()
 	recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{
 		ID: fmt.Sprintf("%s-%d", subject, n), Kind: kind, Type: "sendonce." + kind + ".v1", Subject: subject, Payload: `{}`,
-	}}, FreshSecret)
+	}}, FirstSecret)
 	require.NoError(t, err)
 	require.Empty(t, unknown)
 	return recorded
@@ -31,7 +31,8 @@ func (db *DB) MustClaimDeliveries(t *testing.T, inFlight ...webhooks.DueDelivery
 	return due
 }
 
-func FreshSecret() string { return "whsec_fresh" }
+// FirstSecret returns the signing secret of callers that have none yet: always the same.
+func FirstSecret() string { return "whsec_first" }
 
 // ByCaller counts values by caller.
 func ByCaller[T any](all []T, caller func(T) int64) map[int64]int {

@@ -53,9 +53,9 @@ func TestReportOfAnotherClaimIsStale(t *testing.T) {
 	db.MustSubmit(t, s)
 	c := db.Claim(t)[0]
 	for name, r := range map[string]task.Report{
-		"another app":  {TaskID: s.ID, AppID: "other", Outcome: task.SentOK},
-		"a guessed id": {TaskID: s.ID, AppID: "other", ClaimID: c.ClaimID, Outcome: task.SentOK},
-		"not a claim":  {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Outcome: task.SentOK},
+		"another app":                 {TaskID: s.ID, AppID: "other", Outcome: task.SentOK},
+		"the claim id of another app": {TaskID: s.ID, AppID: "other", ClaimID: c.ClaimID, Outcome: task.SentOK},
+		"not a claim":                 {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Outcome: task.SentOK},
 	} {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}
@@ -85,19 +85,19 @@ func TestReportsOfOneTaskInOneBatchAreDecidedInOrder(t *testing.T) {
 func TestReleasedTaskWaitsAndUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	s, now := storetest.Submission(), storetest.Submission()
-	db.MustSubmit(t, s, now)
+	delayed, immediate := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, delayed, immediate)
 	require.Len(t, db.Claim(t), 2)
-	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.Released, RetryAfter: time.Hour, Message: "quota"})
-	d := db.MustTask(t, s.ID)
+	db.MustReport(t, task.Report{TaskID: delayed.ID, AppID: "app", Outcome: task.Released, RetryAfter: time.Hour, Message: "quota"})
+	d := db.MustTask(t, delayed.ID)
 	require.Equal(t, task.Scheduled, d.State)
 	require.Zero(t, d.RetryCount)
 	require.WithinDuration(t, time.Now().Add(time.Hour), d.DueAt, 10*time.Second)
-	db.MustReport(t, task.Report{TaskID: now.ID, AppID: "app", Outcome: task.Released})
+	db.MustReport(t, task.Report{TaskID: immediate.ID, AppID: "app", Outcome: task.Released})
 	require.Len(t, db.Claim(t), 1)
 }
 
-func TestReportWithLostResponseIsAppliedOnce(t *testing.T) {
+func TestReportIsAppliedOnceIfPostgresResponseIsLost(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -196,19 +196,19 @@ func TestRetryWithBackoffIsScheduledAndPromoted(t *testing.T) {
 	db.MustSubmit(t, failed, timedOut, quick)
 	require.Len(t, db.Claim(t, fromSlow), 2)
 	require.Len(t, db.Claim(t), 1)
-	again := func(s *tasks.Submission) task.Report {
+	askRetry := func(s *tasks.Submission) task.Report {
 		return task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
 	}
-	require.Equal(t, task.Pending, db.MustReport(t, again(quick)).Task.State, "a queue that is not named retries at once")
-	waits := db.MustReport(t, again(failed)).Task
+	require.Equal(t, task.Pending, db.MustReport(t, askRetry(quick)).Task.State, "a task of a queue without a backoff is retried at once")
+	waits := db.MustReport(t, askRetry(failed)).Task
 	require.Equal(t, task.Scheduled, waits.State)
 	require.WithinDuration(t, time.Now().Add(time.Hour), waits.DueAt, 10*time.Second)
 	db.ExpireLeases(t)
 	require.Empty(t, db.Claim(t, fromSlow), "a task whose lease expired waits as well")
-	swept := db.MustTask(t, timedOut.ID)
-	require.Equal(t, task.Scheduled, swept.State)
-	require.Equal(t, task.ResultTimeoutRetry, swept.Result)
-	require.WithinDuration(t, time.Now().Add(time.Hour), swept.DueAt, 10*time.Second)
+	recovered := db.MustTask(t, timedOut.ID)
+	require.Equal(t, task.Scheduled, recovered.State)
+	require.Equal(t, task.ResultTimeoutRetry, recovered.Result)
+	require.WithinDuration(t, time.Now().Add(time.Hour), recovered.DueAt, 10*time.Second)
 	batch, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.WithinDuration(t, waits.DueAt, batch.Next, 0)
@@ -220,7 +220,7 @@ func TestRetryWithBackoffIsScheduledAndPromoted(t *testing.T) {
 	require.Zero(t, batch.Next)
 	require.Equal(t, tasks.PendingByQueue{"slow": 2}, batch.Pending)
 	require.Len(t, db.Claim(t, fromSlow), 2)
-	second := db.MustReport(t, again(failed)).Task
+	second := db.MustReport(t, askRetry(failed)).Task
 	require.WithinDuration(t, time.Now().Add(2*time.Hour), second.DueAt, 10*time.Second)
 	require.Equal(t, 2, db.Count(t, `select retry_count from sms_tasks where task_id = $1 and status = 0`, failed.ID))
 	late := task.Report{TaskID: failed.ID, AppID: "app", Outcome: task.SentOK}

@@ -272,9 +272,9 @@ type EndpointChange struct {
 
 // Settled is the result of SettleDeliveries.
 type Settled struct {
-	Locked  []int       // indexes of tries to settle again: a row was locked, or an earlier element was a try of the same delivery
-	Again   []time.Time // times of the next tries
-	Changed []EndpointChange
+	Locked    []int // indexes of tries to settle again: a row was locked, or an earlier element was a try of the same delivery
+	NextTries []time.Time
+	Changed   []EndpointChange
 }
 
 // SettleDeliveries stores the results of deliveries. It disables an endpoint that is gone or whose tries have all failed
@@ -363,7 +363,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 		s.deliveries[t.ID], s.skipped[t.ID] = d, true // updateDeliveriesSQL takes one try of each delivery
 		s.settled, s.tries = append(s.settled, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
-			settled.Again = append(settled.Again, d.NextAt)
+			settled.NextTries = append(settled.NextTries, d.NextAt)
 		}
 		last[t.EndpointID] = t
 		before, registered := s.health[t.EndpointID]

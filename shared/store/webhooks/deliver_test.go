@@ -236,7 +236,7 @@ func TestBacklogOfOneHostDoesNotBlockOthers(t *testing.T) {
 // callbackEndpoint returns the id of the row without a URL that a caller's callbacks belong to.
 func callbackEndpoint(t *testing.T, db *storetest.DB, caller int64) (id task.ID) {
 	t.Helper()
-	_, err := db.Webhooks.SigningSecrets(t.Context(), []int64{caller}, storetest.FreshSecret)
+	_, err := db.Webhooks.SigningSecrets(t.Context(), []int64{caller}, storetest.FirstSecret)
 	require.NoError(t, err)
 	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from webhook_endpoints where caller_id = $1 and url is null`, caller).Scan(&id))
 	return id
@@ -248,12 +248,12 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 	e := db.MustAddEndpoint(t, 7, "https://gone.example")
 	db.MustAddEndpoint(t, 8, "https://neighbour.example")
 	s, other := submit(t, db, 7, storetest.WithCallback), submit(t, db, 8)
-	require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"))
+	require.Equal(t, 2, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"))
 	insertDuePosts(t, db, 7, 1, "shop.example")
 	_, _, err := db.Callers.Revoke(t.Context(), 7, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.Exec(t, `update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null where id = $1`, e.ID) // as a concurrent update could
-	require.Zero(t, db.CountEvents(t, s.ID, 2, "task.failed"), "later events are not recorded")
+	require.Zero(t, db.MustRecordEvent(t, s.ID, 2, "task.failed"), "later events are not recorded")
 	require.Empty(t, claimDeliveries(t, db), "no delivery, neither to the endpoint nor to the callback")
 
 	posts := claimPosts(t, db)
@@ -264,7 +264,7 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, due, "the deliveries of the revoked caller do not wake deliver")
 	require.Zero(t, next)
-	require.Equal(t, 1, db.CountEvents(t, other.ID, 1, "task.succeeded"))
+	require.Equal(t, 1, db.MustRecordEvent(t, other.ID, 1, "task.succeeded"))
 	require.Len(t, claimDeliveries(t, db), 1, "other callers' deliveries are claimed")
 }
 

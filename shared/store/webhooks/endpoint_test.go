@@ -28,7 +28,7 @@ func submit(t *testing.T, db *storetest.DB, caller int64, change ...func(*tasks.
 	return s
 }
 
-// withResponse returns a try of each claimed delivery, to which the response had this status.
+// withResponse returns one try for each claimed delivery. The response to each try had this status.
 func withResponse(status int, due ...webhooks.DueDelivery) []webhooks.Tried {
 	return store.Column(due, func(d webhooks.DueDelivery) webhooks.Tried {
 		try := webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}
@@ -36,12 +36,12 @@ func withResponse(status int, due ...webhooks.DueDelivery) []webhooks.Tried {
 	})
 }
 
-// settle settles all deliveries with one status.
+// settle settles the deliveries of due with one HTTP status, and returns when they are tried again.
 func settle(t *testing.T, db *storetest.DB, status int, due ...webhooks.DueDelivery) []time.Time {
 	t.Helper()
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), withResponse(status, due...), 120*time.Hour)
 	require.NoError(t, err)
-	return settled.Again
+	return settled.NextTries
 }
 
 func mustDeliveries(t *testing.T, db *storetest.DB, f webhooks.DeliveryFilter) []webhooks.Delivery {
@@ -64,9 +64,9 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 			db.MustAddEndpoint(t, 8, "https://stranger.example")
 			s := submit(t, db, 7, storetest.WithCallback)
 			for range 2 {
-				require.Equal(t, 2, db.CountEvents(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
+				require.Equal(t, 2, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
 			}
-			require.Equal(t, 3, db.CountEvents(t, s.ID, 2, "task.failed"))
+			require.Equal(t, 3, db.MustRecordEvent(t, s.ID, 2, "task.failed"))
 			require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
 			require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: failures.ID}), 1)
 			require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
@@ -76,7 +76,7 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 			for _, d := range due {
 				want := []string{"whsec_" + d.URL}
 				if d.URL == s.CallbackURL {
-					want = []string{storetest.FreshSecret()}
+					want = []string{storetest.FirstSecret()}
 				}
 				require.Equal(t, want, d.Secrets)
 			}
@@ -87,14 +87,14 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 				require.Len(t, d.Tries, 1)
 				require.Equal(t, int64(7), d.Tries[0].DurationMS)
 			}
-			_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, storetest.FreshSecret)
+			_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, storetest.FirstSecret)
 			require.NoError(t, err)
 			require.Equal(t, []int{0}, unknown)
 		})
 	}
 }
 
-// One call records the events of a caller with many endpoints and large events in several statements. The events of a
+// If a caller has many endpoints and its events are large, one call records them in several statements. The events of a
 // caller with few endpoints are recorded first, even if they are last in the call.
 func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	t.Parallel()
@@ -110,17 +110,17 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	}
 	events = append(events, webhooks.RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: calm.ID, Payload: "{}"})
 	for range 2 {
-		recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), events, storetest.FreshSecret)
+		recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), events, storetest.FirstSecret)
 		require.NoError(t, err)
 		require.Empty(t, unknown)
 		require.Equal(t, 64*20+1, recorded)
 	}
 	require.Equal(t, 64*20+1, db.Count(t, `select count(*) from webhook_deliveries`), "once each")
 	require.Zero(t, db.Count(t, `select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 8)`))
-	require.LessOrEqual(t, db.Count(t, `select max(n) from (select count(*) as n from webhook_deliveries group by xmin::text) of`), webhooks.RecordRows)
-	require.LessOrEqual(t, db.Count(t, `select max(n) from (select sum(length(payload)) as n from webhook_events group by xmin::text) of`), webhooks.RecordBytes)
+	require.LessOrEqual(t, db.Count(t, `select max(n) from (select count(*) as n from webhook_deliveries group by xmin::text) as statements`), webhooks.RecordRows)
+	require.LessOrEqual(t, db.Count(t, `select max(n) from (select sum(length(payload)) as n from webhook_events group by xmin::text) as statements`), webhooks.RecordBytes)
 	require.Zero(t, db.Count(t, `select count(*) from (select lead(event_id::integer) over (partition by endpoint_id order by next_at) - event_id::integer as step
-		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint gets the events in order")
+		from webhook_deliveries where caller_id = 7) as steps where step <> 1`), "each endpoint gets the events in order")
 }
 
 // claimPayloads claims all pending deliveries, and returns the payloads for each URL.
@@ -148,7 +148,7 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 		_, _, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{
 			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy}, {ID: "b", Kind: "task.failed", Subject: b.ID, Payload: "calm"},
 			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy},
-		}, storetest.FreshSecret)
+		}, storetest.FirstSecret)
 		require.NoError(t, err)
 	}
 	record("greedy")
@@ -168,7 +168,7 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 	}
 }
 
-// An event is deleted after its last delivery, however late the delivery ends, and not while the event is recorded again.
+// An event is deleted only when its last delivery has been deleted, however late the delivery ends, and not while the event is recorded again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -176,7 +176,7 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	db.MustAddEndpoint(t, 7, "https://one.example")
 	db.MustAddEndpoint(t, 7, "https://two.example")
 	s := submit(t, db, 7)
-	db.CountEvents(t, s.ID, 1, "task.failed")
+	db.MustRecordEvent(t, s.ID, 1, "task.failed")
 	due := db.MustClaimDeliveries(t)
 	settle(t, db, 200, due...)
 	const age = `update webhook_deliveries set finished_at = now() - interval '40 days' where state <> 0; update webhook_events set recorded_at = now() - interval '50 days'`
@@ -194,11 +194,11 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the last delivery of the event is locked")
 	release()
 	db.Exec(t, `delete from webhook_deliveries`)
-	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // as while it is recorded again
+	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // the lock that recording the event again would hold
 	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event is being recorded")
 	release()
 	db.Exec(t, age)
-	db.CountEvents(t, s.ID, 1, "task.failed")
+	db.MustRecordEvent(t, s.ID, 1, "task.failed")
 	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event was recorded again")
 	settle(t, db, 200, db.MustClaimDeliveries(t)...)
 	db.Exec(t, age)
@@ -211,9 +211,9 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")
 	a, b := submit(t, db, 7), submit(t, db, 8)
 	for n := range 10 {
-		db.CountEvents(t, a.ID, n, "task.pending")
+		db.MustRecordEvent(t, a.ID, n, "task.pending")
 	}
-	db.CountEvents(t, b.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, b.ID, 1, "task.succeeded")
 	count := func(due []webhooks.DueDelivery) map[webhooks.Destination]int {
 		n := map[webhooks.Destination]int{}
 		for _, d := range due {
@@ -223,11 +223,11 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	}
 	first := db.MustClaimDeliveries(t)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "at most three of one endpoint")
-	require.Empty(t, db.MustClaimDeliveries(t, first...), "deliveries in flight count")
+	require.Empty(t, db.MustClaimDeliveries(t, first...), "deliveries in flight use up the limit")
 	require.Len(t, settle(t, db, 500, first...), 4)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "a failing endpoint gets one at a time")
 
-	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases, and all waits for the next try, have ended
 	again := db.MustClaimDeliveries(t)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
 	settle(t, db, 204, again...)
@@ -246,10 +246,10 @@ func TestCallbacksToOneHostDoNotDelayOthers(t *testing.T) {
 	db := storetest.Open(t)
 	for n := range 10 {
 		s := submit(t, db, 0, func(s *tasks.Submission) { s.CallbackURL = "https://slow.example/" + fmt.Sprint(n) })
-		db.CountEvents(t, s.ID, 1, "task.succeeded")
+		db.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	}
 	quick := submit(t, db, 0, func(s *tasks.Submission) { s.CallbackURL = "https://quick.example/events" })
-	db.CountEvents(t, quick.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, quick.ID, 1, "task.succeeded")
 	hosts := map[string]int{}
 	for _, d := range db.MustClaimDeliveries(t) {
 		hosts[d.Host]++
@@ -266,7 +266,7 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7)
-	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	first := db.MustClaimDeliveries(t)
 	db.Exec(t, `update webhook_deliveries set next_at = now()`)
 	second := db.MustClaimDeliveries(t)
@@ -282,14 +282,14 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 }
 
-// The table refuses a list of tries that is too long. Without the replacement, no delivery of the batch could be settled.
-func TestSettleReplacesTriesThatAreTooLong(t *testing.T) {
+// The table refuses tries whose text is longer than 1 MiB. The forged tries just fit, so one more would be refused. Without the replacement, no delivery of the batch could be settled.
+func TestSettleReplacesTriesThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
 	forged, other := submit(t, db, 7), submit(t, db, 7)
-	db.CountEvents(t, forged.ID, 1, "task.succeeded")
-	db.CountEvents(t, other.ID, 2, "task.succeeded")
+	db.MustRecordEvent(t, forged.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, other.ID, 2, "task.succeeded")
 	db.Exec(t, `update webhook_deliveries set tries = ('[' || repeat('1e131071, ', 7) || '1e131000]')::jsonb where subject = $1`, forged.ID)
 	settle(t, db, 200, db.MustClaimDeliveries(t)...)
 	delivered := mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"})
@@ -302,7 +302,7 @@ func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	db := storetest.Open(t)
 	gone, failing := db.MustAddEndpoint(t, 7, "https://gone.example"), db.MustAddEndpoint(t, 7, "https://failing.example")
 	s := submit(t, db, 7, storetest.WithCallback)
-	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	for _, d := range db.MustClaimDeliveries(t) {
 		status := map[string]int{gone.URL: 410, failing.URL: 503, s.CallbackURL: 410}[d.URL]
 		settle(t, db, status, d)
@@ -314,7 +314,7 @@ func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 2, "the delivery to the endpoint and the callback")
 	secret, err := db.Webhooks.SigningSecret(t.Context(), 7, "other")
 	require.NoError(t, err)
-	require.Equal(t, storetest.FreshSecret(), secret.Secret, "a callback that is gone disables nothing")
+	require.Equal(t, storetest.FirstSecret(), secret.Secret, "a callback that is gone leaves the caller's secret as it is")
 
 	db.Exec(t, `update webhook_endpoints set failing_since = now() - interval '121 hours' where id = $1 and failing_since is not null`, failing.ID)
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -329,13 +329,13 @@ func TestGoneOrFailingEndpointIsDisabledWithAnEvent(t *testing.T) {
 	require.Equal(t, gone.URL, relayed[0].URL)
 	require.Equal(t, msg.DisabledGone, relayed[0].DisabledReason)
 	db.MustAddEndpoint(t, 7, "https://other.example")
-	require.Equal(t, 1, db.CountEvents(t, gone.ID, 9, "webhook.disabled"), "the caller's other endpoint receives the event")
+	require.Equal(t, 1, db.MustRecordEvent(t, gone.ID, 9, "webhook.disabled"), "the caller's other endpoint receives the event")
 
 	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), gone.ID, nil, store.Operator{Name: "shop"}))
-	require.Equal(t, 1, db.CountEvents(t, gone.ID, 10, "webhook.disabled"), "also after the endpoint was deleted")
-	_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "webhook.disabled", Subject: task.NewID()}}, storetest.FreshSecret)
+	require.Equal(t, 1, db.MustRecordEvent(t, gone.ID, 10, "webhook.disabled"), "also after the endpoint was deleted")
+	_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "webhook.disabled", Subject: task.NewID()}}, storetest.FirstSecret)
 	require.NoError(t, err)
-	require.Empty(t, unknown, "an event of an unknown endpoint has no receivers")
+	require.Empty(t, unknown, "an event about an endpoint is never reported as unknown")
 }
 
 func TestResendKeepsTheIDOfTheEvent(t *testing.T) {
@@ -343,7 +343,7 @@ func TestResendKeepsTheIDOfTheEvent(t *testing.T) {
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7)
-	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	first := db.MustClaimDeliveries(t)
 	settle(t, db, 200, first...)
 	_, err := db.Webhooks.Resend(t.Context(), first[0].ID, new(int64(8)), store.Operator{Name: "stranger"})
@@ -351,15 +351,15 @@ func TestResendKeepsTheIDOfTheEvent(t *testing.T) {
 	d, err := db.Webhooks.Resend(t.Context(), first[0].ID, new(int64(7)), store.Operator{Name: "shop"})
 	require.NoError(t, err)
 	require.Equal(t, "pending", d.State)
-	db.CountEvents(t, s.ID, 1, "task.succeeded") // the event is recorded again
+	db.MustRecordEvent(t, s.ID, 1, "task.succeeded") // the event is recorded again
 	second := db.MustClaimDeliveries(t)
 	require.Len(t, second, 1)
 	require.Equal(t, first[0].EventID, second[0].EventID)
-	settle(t, db, 500, first...) // of the try before the resend
+	settle(t, db, 500, first...) // the late result of the try before the resend
 	require.Zero(t, db.Count(t, `select attempts from webhook_deliveries`))
 	settle(t, db, 200, second...)
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
-	require.EqualValues(t, 3, mustDeliveries(t, db, webhooks.DeliveryFilter{})[0].Tried, "every try counts, also after a resend and late ones")
+	require.EqualValues(t, 3, mustDeliveries(t, db, webhooks.DeliveryFilter{})[0].Tried, "every try counts, also one after a resend and one whose result is late")
 
 	_, err = db.Webhooks.DisableEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "ops"})
 	require.NoError(t, err)
@@ -372,7 +372,7 @@ func TestOldSecretSignsForADayAfterARotation(t *testing.T) {
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7, storetest.WithCallback)
-	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	rotated, err := db.Webhooks.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", store.Operator{Name: "shop"})
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(24*time.Hour), *rotated.OldSecretUntil, time.Minute)
@@ -381,7 +381,7 @@ func TestOldSecretSignsForADayAfterARotation(t *testing.T) {
 	for _, d := range db.MustClaimDeliveries(t) {
 		want := []string{"whsec_new", "whsec_https://shop.example"}
 		if d.URL == s.CallbackURL {
-			want = []string{"whsec_sign", storetest.FreshSecret()}
+			want = []string{"whsec_sign", storetest.FirstSecret()}
 		}
 		require.Equal(t, want, d.Secrets)
 	}
@@ -397,12 +397,12 @@ func TestDeletedEndpointReceivesNothing(t *testing.T) {
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7)
-	db.CountEvents(t, s.ID, 1, "task.succeeded")
+	db.MustRecordEvent(t, s.ID, 1, "task.succeeded")
 	due := db.MustClaimDeliveries(t)
 	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "shop"}))
 	settle(t, db, 500, due...)
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "failed"}), 1)
-	require.Zero(t, db.CountEvents(t, s.ID, 2, "task.failed"))
+	require.Zero(t, db.MustRecordEvent(t, s.ID, 2, "task.failed"))
 	_, err := db.Webhooks.Endpoint(t.Context(), e.ID, nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
@@ -430,7 +430,7 @@ func TestCallerWithEndpointsCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	db.MustAddEndpoint(t, 0, "https://environment.example")
+	db.MustAddEndpoint(t, 0, "https://built-in-admin.example")
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: 8, URL: "https://nobody.example", Secret: "s"}, store.Operator{Name: "x"})
 	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey", "there is no caller 8")
@@ -441,8 +441,8 @@ func TestCallerWithEndpointsCannotBeDeleted(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Events of all callers are recorded together, and results of all callers are stored together. Neither may wait for a
-// transaction of one caller. Skipped results are settled later.
+// Events of all callers are recorded together, and results of all callers are settled together. Neither may wait for a
+// transaction of one caller. Results of locked rows are skipped and settled later.
 func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -463,7 +463,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 		record := func() int {
 			n, _, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{
 				{ID: name + " a", Kind: "task.failed", Subject: a.ID, Payload: `{}`}, {ID: name + " b", Kind: "task.failed", Subject: b.ID, Payload: `{}`},
-			}, storetest.FreshSecret)
+			}, storetest.FirstSecret)
 			require.NoError(t, err, name)
 			return n
 		}
@@ -494,7 +494,7 @@ func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 	db := storetest.OpenAt(t, url)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7)
-	db.CountEvents(t, s.ID, 1, "task.failed")
+	db.MustRecordEvent(t, s.ID, 1, "task.failed")
 	due := db.MustClaimDeliveries(t)
 	release := storetest.HoldLock(t, url, `select from webhook_endpoints where id = $1 for update`, e.ID)
 	settle(t, db, 200, due...)
@@ -535,7 +535,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7)
-	require.Equal(t, 1, db.CountEvents(t, s.ID, 1, "task.succeeded"))
+	require.Equal(t, 1, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"))
 	db.Exec(t, `create function fail() returns trigger language plpgsql as $$ begin perform 1 / 0; return null; end $$`)
 	db.Exec(t, `create constraint trigger fail after update on webhook_deliveries deferrable initially deferred for each row execute function fail()`)
 	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 10, Caller: 10, Destination: 10, Failing: 10}, nil, time.Minute)
@@ -545,7 +545,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	require.Len(t, db.MustClaimDeliveries(t), 1)
 }
 
-// The function deliver can write a text for a chat robot only for alerts and disabled endpoints.
+// The function deliver can write for a chat robot only the events alert.raised, alert.cleared and webhook.disabled have a text.
 func TestRobotForOtherEventsIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
