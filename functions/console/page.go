@@ -202,13 +202,13 @@ func (p *page) Nav() []navItem {
 }
 
 // Closed reports whether the visitor may not open a page because the page calls routes of the API that belong to no queue. For such
-// routes an admin or viewer with queues needs another role.
+// routes an admin with queues needs another role.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
 		return !p.MaySubmit()
 	case "/console/messages", "/console/subscribe", "/console/webhooks":
-		return !p.MaySubmit() && (len(p.Caller.Queues) > 0 || !slices.Contains(p.Caller.Roles, string(fn.Viewer)))
+		return !p.MaySubmit() && !slices.Contains(p.Caller.Roles, string(fn.Viewer))
 	}
 	return false
 }
