@@ -17,14 +17,14 @@ func (t Task) SettleDue(backoff Backoff, now time.Time) (Task, Verdict) {
 }
 
 // expireLease ends a claim whose lease has expired. A sender that marks sends and has not marked this task has not sent
-// the message, so another send is safe. Otherwise the outcome is unknown, and OnUnknown decides.
-func (t Task) expireLease(backoff Backoff, now time.Time) (Task, Verdict) {
-	policy := t.OnUnknown
-	if t.MarksSending && t.SendingAt.IsZero() {
-		policy = Resend
-	}
+// the message, so another send is safe (see retryUnsent). Otherwise the outcome is unknown, and OnUnknown decides.
+func (t Task) expireLease(backoff Backoff, now time.Time) (next Task, v Verdict) {
 	t.Ended = EndedByTimeout
-	next := t.settleUnknown(policy, TimedOut, backoff, now)
+	if t.MarksSending && t.SendingAt.IsZero() {
+		next = t.retryUnsent(backoff, now)
+	} else {
+		next = t.settleUnknown(t.OnUnknown, TimedOut, backoff, now)
+	}
 	switch {
 	case next.State == Held:
 		return next.withResult(ResultTimeoutUnknown, TimeoutHeld)
@@ -36,6 +36,20 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (Task, Verdict) {
 		return next.withResult(ResultExpired, ExpiredVerdict)
 	default:
 		return next.withResult(ResultTimeoutUnknown, TimeoutFailed)
+	}
+}
+
+// retryUnsent makes a task that was not sent pending again. It counts a retry while one is left: claims take new tasks
+// first, so a task that makes its senders crash does not delay them. Without a retry left the task does not fail: its
+// senders, or what they depend on, were away.
+func (t Task) retryUnsent(backoff Backoff, now time.Time) Task {
+	switch {
+	case t.expired(now):
+		return t.fail(Expired, now)
+	case t.RetryCount < t.MaxRetries:
+		return t.retry(backoff, now)
+	default:
+		return t.wait(now, backoff.wait(t.Queue, t.RetryCount))
 	}
 }
 

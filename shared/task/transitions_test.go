@@ -155,6 +155,9 @@ func TestSettleDue(t *testing.T) {
 		{"a zombie is held", claimed(hold), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
 		{"a zombie fails by its policy", claimed(func(t *Task) { t.OnUnknown = Fail }), Failed, UnknownOutcome, TimeoutFailed, ResultTimeoutUnknown},
 		{"a claim that marks sends and has no mark is retried", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
+		{"a claim that marks sends and has no mark needs no retry left", claimed(exhausted, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
+		{"a claim that marks sends and has no mark fails past its expiry", claimed(expired, exhausted, marks), Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a claim with a mark and without retries left fails", claimed(exhausted, marks, marked), Failed, TimedOut, TimeoutFailed, "处理超时，超过最大重试次数"},
 		{"a claim with a mark is held", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
 	} {
 		got, verdict := c.task.SettleDue(nil, now)
