@@ -175,14 +175,18 @@ func (a *attempt) readResponse(res *http.Response, refusal func(body []byte) str
 	default:
 		a.err = strings.TrimSpace(fmt.Sprintf("returned %d %s", a.status, http.StatusText(a.status)))
 	}
-	head, err := io.ReadAll(io.LimitReader(res.Body, excerptBytes))
-	a.response = excerpt(string(head))
+	limit := excerptBytes
+	if refusal != nil {
+		limit = drainBytes // refusal needs the whole body
+	}
+	head, err := io.ReadAll(io.LimitReader(res.Body, int64(limit)))
+	a.response = excerpt(string(head[:min(len(head), excerptBytes)]))
 	if refusal != nil && a.err == "" {
 		a.err = refusal(head)
 		a.refused = a.err != ""
 	}
 	if err == nil {
-		_, _ = io.CopyN(io.Discard, res.Body, drainBytes-excerptBytes)
+		_, _ = io.CopyN(io.Discard, res.Body, int64(drainBytes-limit))
 	}
 }
 

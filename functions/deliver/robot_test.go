@@ -108,7 +108,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 	cases := []struct{ name, format, refuses, accepts, problem string }{
 		{"dingtalk", "dingtalk", `{"errcode":310000,"errmsg":"keywords not in content"}`, `{"errcode":0,"errmsg":"ok"}`,
 			"the robot refused it with errcode 310000: its response says why"},
-		{"wecom", "wecom", `{"errcode":93000,"errmsg":"invalid webhook url"}`, `{"errcode":0,"errmsg":"ok"}`,
+		{"wecom", "wecom", `{"errcode":93000,"errmsg":"invalid webhook url"}`, `{"errmsg":"` + strings.Repeat("long", 4000) + `","errcode":0}`,
 			"the robot refused it with errcode 93000: its response says why"},
 		{"feishu", "feishu", `{"code":19024,"msg":"Key Words Not Found","data":{}}`, `{"code":0,"msg":"success"}`,
 			"the robot refused it with code 19024: its response says why"},
