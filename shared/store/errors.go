@@ -112,6 +112,13 @@ func SQLState(err error) string {
 	return ""
 }
 
+// TimedOutOnRowOf reports whether err is a lock timeout of a wait for another transaction that inserts the same key into
+// this table, or has locked one of its rows, and not for a lock of a whole table.
+func TimedOutOnRowOf(err error, table string) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == CodeLockTimeout && strings.Contains(pg.Where, `relation "`+table)
+}
+
 // Violates reports whether err is the violation of this unique constraint.
 func Violates(err error, constraint string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)

@@ -27,7 +27,7 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 		if err == nil {
 			err = outs[i].err
 		}
-		if store.SQLState(err) == store.CodeLockTimeout {
+		if store.TimedOutOnRowOf(err, "messages") {
 			err = store.KeyInFlight()
 		}
 		errs[i] = store.Wrap("submit messages", err)

@@ -267,15 +267,20 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 	default:
 	}
 	require.NoError(t, tx.Rollback(t.Context())) // the keys are no longer in flight
-	accepted := 0
+	accepted, unknown := 0, 0
 	for _, err := range <-all {
-		if err == nil {
+		switch {
+		case err == nil:
 			accepted++
-			continue
+		case task.CodeOf(err) == task.CodeServerBusy:
+			unknown++ // the task may have been stored
+		default:
+			require.Equal(t, task.CodeKeyInFlight, task.CodeOf(err))
 		}
-		require.Contains(t, []string{task.CodeKeyInFlight, task.CodeServerBusy}, task.CodeOf(err))
 	}
-	require.Equal(t, 20+accepted, db.Count(t, `select count(*) from tasks`))
+	stored := db.Count(t, `select count(*) from tasks`) - 20
+	require.GreaterOrEqual(t, stored, accepted)
+	require.LessOrEqual(t, stored, accepted+unknown)
 }
 
 func TestLockedDefaultContentIsServerBusy(t *testing.T) {

@@ -20,7 +20,7 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 		if err == nil {
 			err = outs[i].err
 		}
-		if store.SQLState(err) == store.CodeLockTimeout && rows[i].Key != nil {
+		if store.TimedOutOnRowOf(err, "submission_keys") {
 			err = store.KeyInFlight()
 		}
 		errs[i] = store.Wrap("submit", err)

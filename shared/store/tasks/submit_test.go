@@ -146,6 +146,17 @@ func TestKeyIsFreeIfItsFirstCallDidNotCommit(t *testing.T) {
 	require.False(t, out.Replayed)
 }
 
+func TestLockedTableIsServerBusyAlsoWithAKey(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := storetest.OpenAt(t, url)
+	db.MustSubmit(t, storetest.Submission(storetest.Keyed("first", "a")))
+	release := storetest.HoldLock(t, url, `lock table task_live in access exclusive mode`)
+	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.Keyed("k", "a"))})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "no other call has this key")
+	release()
+}
+
 func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
