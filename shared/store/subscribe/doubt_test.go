@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -48,7 +47,7 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 	})
 }
 
-func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
+func TestSendThatWasNotStartedRaisesNoDoubt(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Booking(1, `{}`)
@@ -59,9 +58,6 @@ func TestManualRetryOfUnstartedSendRaisesNoDoubt(t *testing.T) {
 	db.Exec(t, `update task_live set due_at = now()`)
 	_, err = db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
-	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent)
-	_, err = db.Tasks.RetryFailed(t.Context(), out.TaskID, store.Operator{Name: "ann"})
-	require.NoError(t, err)
+	require.Equal(t, task.SubscribeSending, mustLog(t, db, out.ID).Status, "it is sent again")
 	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent, "no attempt was started")
 }
