@@ -17,10 +17,9 @@ example: ## an order and a points service that use a running make run: each paid
 booking: ## a booking confirmation through the fake WeChat of a running make run, submitted three times and sent once
 	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example booking
 
-# Tests also wait for processes, so more of them run at once than there are cores: 12 keep two cores busy, and with more
-# each takes so long that it exceeds timeouts on a slow machine. The target check
-# has vetted them. Each package is linked every time, without symbols a tenth faster. A process under the race detector
-# otherwise sleeps for a second before it ends.
+# Tests also wait for processes, so 12 of them run at once: this keeps two cores busy. With more at once, tests exceed
+# timeouts on a slow machine. The target check has vetted the tests. Each package is linked every time; without symbols
+# linking is a tenth faster. A process under the race detector otherwise sleeps for a second before it ends.
 test: check ## format, vet, lint, the tests on one private Postgres, and each fuzz target at the same time; TAGS=slow adds the slow tests
 	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
 	go -C scripts/tools test && GORACE="atexit_sleep_ms=10 $$GORACE" go run ./scripts/test go test $(RACE) -tags='$(TAGS)' -vet=off -ldflags='-s -w' -p 2 -parallel 6 -timeout 900s ./... && \

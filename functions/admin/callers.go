@@ -164,7 +164,7 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 	return h.publishChanges(ctx, row, created), err
 }
 
-// publishChanges tells all processes that a caller and the callers that it created were changed, and returns the response.
+// publishChanges publishes to all processes that a caller and the callers that it created were changed, and returns the response.
 func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, created []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
 	for _, other := range created {

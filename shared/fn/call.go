@@ -97,7 +97,7 @@ func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, 
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
 // HidesURLs reports whether the caller is a viewer who sees only the host of other callers' URLs. The rest of
-// a URL may be a secret: whoever knows it can post to the URL.
+// a URL may be a secret: anyone who knows it can post to the URL.
 func (c *Call) HidesURLs() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
 
 // ShownURL returns a URL of another caller, masked if this caller sees only its host.

@@ -18,7 +18,7 @@ func (t *Trigger) checkWakeStream(ctx context.Context) {
 		if connected.Err() == nil {
 			t.setWakeFailure(ctx, err)
 			if wait = t.wakeCheckEvery; err != nil {
-				wait /= 12
+				wait /= 12 // 5 s
 			}
 		}
 		unbind()
