@@ -265,7 +265,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.MustRecordEvent(1) // or 0, without an endpoint or callback URL
+		n.CountEvents(1) // or 0, without an endpoint or callback URL
 	}
 	return n
 }
