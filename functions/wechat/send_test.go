@@ -58,6 +58,24 @@ func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
 }
 
+func TestTwoCallsSendAtOnceAndTheThirdWaits(t *testing.T) {
+	t.Parallel()
+	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s", "WECHAT_CONCURRENCY=1")
+	for n := range uint64(3) {
+		c.submit(n + 1)
+	}
+	c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour})
+	for range 3 {
+		c.begin()
+	}
+	c.until("two send", func() bool { return len(c.fake.Sends()) == 2 })
+	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the third call has claimed nothing")
+	require.Equal(t, 200, c.Get("/healthz").Status)
+	c.fake.ClearFaults()
+	c.until("all are sent", func() bool { return c.Count(`select count(*) from task_done`) == 3 })
+	require.Len(t, c.fake.Delivered(), 3)
+}
+
 func TestLostClaimDoesNotSend(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
