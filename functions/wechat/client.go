@@ -219,12 +219,21 @@ func readResponse(res *http.Response, a *response) error {
 	return nil
 }
 
-// clean returns a text as one printable line without the token and the app secret.
+// secretPart is the length in bytes from which a part of a secret is secret, too.
+const secretPart = 12
+
+// clean returns a text as one printable line without the token and the app secret. A text with a part of one of them is not shown.
 func (c *client) clean(message, token string) string {
 	message = text.Line(message)
 	for _, secret := range []string{token, c.secret} {
-		if secret != "" {
-			message = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(message)
+		if secret == "" {
+			continue
+		}
+		message = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(message)
+		for i := range len(secret) - secretPart + 1 {
+			if strings.Contains(message, secret[i:i+secretPart]) {
+				return "not shown: the text has a part of a secret"
+			}
 		}
 	}
 	return text.Cut(message, messageRunes)
