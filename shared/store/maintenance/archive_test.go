@@ -94,6 +94,25 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "no replay made a task")
 }
 
+func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
+	t.Parallel()
+	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	s := storetest.Submission(storetest.Keyed("k", "body"), createdDaysAgo(91))
+	db.MustSubmit(t, s)
+	db.Claim(t)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	moveEndsBack(t, db, 91)
+	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	require.Equal(t, 1, moved)
+	db.Exec(t, `delete from archived_tasks`) // as an operator may, after an export
+
+	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "body")), storetest.Submission(storetest.Keyed("other", "body")))
+	require.Equal(t, task.CodeKeyReused, outs[0].Refused.Code)
+	require.Contains(t, outs[0].Refused.Message, "deleted from the archive")
+	require.Nil(t, outs[1].Refused)
+	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "the repeat made no task")
+}
+
 func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 	t.Parallel()
 	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)

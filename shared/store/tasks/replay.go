@@ -26,11 +26,11 @@ left join task_live l on l.id = t.id
 left join task_done d on d.id = t.id
 where t.id = any($2::uuid[])`
 
-// archivedCallsSQL is firstCallsSQL for archived tasks.
+// archivedCallsSQL is firstCallsSQL for archived tasks. A task that an operator has deleted from the archive has no state.
 const archivedCallsSQL = `
-select k.key, k.fingerprint, k.id, a.content, a.status + 2
-from submission_keys k join archived_tasks a on a.id = k.id
-where k.key = any($1::uuid[])
+select k.key, k.fingerprint, k.id, coalesce(a.content, ''), a.status + 2
+from submission_keys k left join archived_tasks a on a.id = k.id
+where k.key = any($1::uuid[]) and not exists (select from tasks where id = k.id)
 union all
 select null, null, a.id, a.content, a.status + 2
 from archived_tasks a
@@ -50,8 +50,19 @@ func (c firstCall) check(found bool) error {
 	switch {
 	case !found:
 		return errors.New("a submission was neither inserted nor found")
-	case c.state == nil:
+	case c.state == nil && !c.archived:
 		return fmt.Errorf("task %s has no state: its row of task_live or task_done was deleted", c.id)
+	}
+	return nil
+}
+
+// refusal returns why a call with the key of c gets no task. It is nil if the call with this fingerprint is a replay of c.
+func (c firstCall) refusal(fingerprint task.Hash) *task.Error {
+	switch {
+	case c.fingerprint != fingerprint:
+		return task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")
+	case c.state == nil:
+		return task.Refuse(task.CodeKeyReused, "this idempotency key was used for a task that was deleted from the archive; use a new key for a new message")
 	}
 	return nil
 }

@@ -146,9 +146,10 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 		if f.out[i].err = first.check(found); f.out[i].err != nil {
 			continue
 		}
-		f.out[i] = Submitted{ID: first.id, State: *first.state, Text: first.content, Replayed: first.id != s.ID, Archived: first.archived}
-		if s.Key != nil && first.fingerprint != s.Fingerprint {
-			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
+		if refusal := first.refusal(s.Fingerprint); s.Key != nil && refusal != nil {
+			f.out[i] = Submitted{ID: s.ID, Refused: refusal}
+		} else {
+			f.out[i] = Submitted{ID: first.id, State: *first.state, Text: first.content, Replayed: first.id != s.ID, Archived: first.archived}
 		}
 		if first.id != s.ID {
 			logs = append(logs, f.store.receivedLog(s, f.out[i]))
