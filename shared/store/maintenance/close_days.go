@@ -80,8 +80,8 @@ type dayPart struct{ day, from time.Time }
 func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 
 // firstUncounted returns the uncounted rest of the first day that is not closed, and the database's time. That day is the
-// day that is counted in part, or else the day after the last closed day, or else the day before the oldest result. The
-// part is zero if there are no results.
+// day that is counted in part, or else the day after the last closed day, or else the day before the oldest result, but
+// no day before 1970, which task_totals refuses. The part is zero if there are no results.
 func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
 	var last, partial, countedTo *time.Time
 	var oldest *task.ID
@@ -96,6 +96,9 @@ func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Tim
 	case oldest != nil:
 		// One day earlier, since the time in the id is not from the database's clock.
 		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
+		if epoch := time.Unix(0, 0).UTC(); part.day.Before(epoch) {
+			part.day = epoch
+		}
 	}
 	part.from = part.day
 	return part, now, nil

@@ -127,6 +127,21 @@ func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 	require.Equal(t, int64(1), db.MustCount(t).Succeeded)
 }
 
+// A compromised function can write such a row.
+func TestResultWithTheLowestIDDoesNotStopTheCount(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	_, err := conn.Exec(t.Context(), `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, now())`, task.ID{})
+	require.NoError(t, err)
+	for db.Count(t, `select count(*) from task_totals`) == 0 {
+		more, err := db.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
+		require.NoError(t, err)
+		require.True(t, more, "the days from 1970 until yesterday need many calls")
+	}
+	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where day = '1970-01-01'`))
+}
+
 func TestCountingResultsUsesAnIndex(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
