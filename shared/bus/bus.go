@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
@@ -16,6 +17,7 @@ import (
 type Bus struct {
 	cfg         Config
 	log         *slog.Logger
+	streams     []jetstream.StreamConfig // ours, without schedules
 	failedSends atomic.Uint64
 	denied      denials
 

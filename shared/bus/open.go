@@ -23,7 +23,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 		return nil, fmt.Errorf("open bus: %w", err)
 	}
 	b := &Bus{
-		cfg: cfg, log: log,
+		cfg: cfg, log: log, streams: streamConfigs(&cfg, false),
 		attempted: make(chan struct{}), connected: make(chan struct{}),
 		pending: map[string]int{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
 		inboxes: map[inboxKey]*inboxSubscription{},

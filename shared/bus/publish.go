@@ -128,7 +128,7 @@ func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages 
 			errs[i] = b.deniedError(messages[i].Subject)
 			continue // not to the block below: the subjects of other messages may be permitted
 		default:
-			futures[i], errs[i] = send(publisher, &messages[i])
+			futures[i], errs[i] = b.publish(publisher, &messages[i])
 		}
 		if errors.Is(errs[i], ErrUnavailable) {
 			for j := i + 1; j < len(messages); j++ {
@@ -149,7 +149,9 @@ func (b *Bus) deniedError(subject string) error {
 	return streamUnavailable(fmt.Errorf("%w: %s", errDenied, subject))
 }
 
-func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, error) {
+// publish publishes to a subject of our streams only if our stream stores the message. Otherwise a foreign stream that has the
+// subject would acknowledge the message, and nothing would read it there.
+func (b *Bus) publish(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, error) {
 	if !publishable(m.Subject) {
 		return nil, refused(fmt.Errorf("%.100q is not a subject to publish to", m.Subject))
 	}
@@ -157,8 +159,11 @@ func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, er
 	if err != nil {
 		return nil, refused(err)
 	}
-	f, err := publisher.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()},
-		jetstream.WithMsgID(cmp.Or(m.MsgID, m.Event.ID())), jetstream.WithRetryAttempts(0))
+	options := []jetstream.PublishOpt{jetstream.WithMsgID(cmp.Or(m.MsgID, m.Event.ID())), jetstream.WithRetryAttempts(0)}
+	if stream := b.streamOf(m.Subject); stream != "" {
+		options = append(options, jetstream.WithExpectStream(stream))
+	}
+	f, err := publisher.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()}, options...)
 	return f, classify(err)
 }
 

@@ -168,6 +168,34 @@ func TestPublishRefusesSubjectWithoutStream(t *testing.T) {
 	require.ErrorIs(t, errs[0], ErrRefused, "a subscriber is not a stream")
 }
 
+// NATS lost its streams, and then somebody made a stream with our subjects.
+func TestForeignStreamWithOurSubjectsGetsNoMessages(t *testing.T) {
+	t.Parallel()
+	broker := bustest.NewBroker(t)
+	_, err := broker.JS().CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "ARCHIVE", Subjects: []string{EventPrefix + ">", MessagePrefix + ">", UserPrefix + ">", wakePrefix + ">", "orders.>"},
+	})
+	require.NoError(t, err)
+	b := newBus(t, broker.URL())
+	require.Error(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+
+	errs := b.Publish(bustest.Within(t, bustest.Soon), []Message{
+		eventMessage("1"),
+		{Subject: "msg.orders.paid", Event: bustest.Event("2")},
+		{Subject: UserSubject("ann"), Event: bustest.Event("3")},
+		{Subject: "orders.paid", Event: bustest.Event("4")}, // a stream of the operator's own
+	})
+	for _, err := range errs[:3] {
+		require.ErrorIs(t, err, ErrStreamUnavailable)
+		require.ErrorContains(t, err, "stream does not match")
+	}
+	require.NoError(t, errs[3])
+	conn, err := b.AwaitConnection(t.Context())
+	require.NoError(t, err)
+	require.Error(t, conn.CheckWakeUps(t.Context()))
+	require.EqualValues(t, 1, broker.Info("ARCHIVE").State.Msgs)
+}
+
 func TestPublishWithoutBroker(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)

@@ -115,7 +115,8 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 	if err == nil {
 		connCtx, unbind := conn.UntilLost(ctx)
 		defer unbind()
-		_, err = conn.js.PublishMsg(connCtx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
+		_, err = conn.js.PublishMsg(connCtx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject),
+			jetstream.WithExpectStream(StreamWake))
 	}
 	if err != nil {
 		b.mu.Lock()

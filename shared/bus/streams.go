@@ -63,7 +63,7 @@ func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 // StreamNames returns the names of our streams, most important first.
 func (b *Bus) StreamNames() []string {
 	var names []string
-	for _, s := range streamConfigs(&b.cfg, false) {
+	for _, s := range b.streams {
 		names = append(names, s.Name)
 	}
 	return names
@@ -71,7 +71,7 @@ func (b *Bus) StreamNames() []string {
 
 // streamOf returns the name of our stream that stores subject, or "".
 func (b *Bus) streamOf(subject string) string {
-	for _, s := range streamConfigs(&b.cfg, false) {
+	for _, s := range b.streams {
 		for _, pattern := range s.Subjects {
 			if pattern == subject || strings.HasPrefix(subject, strings.TrimRight(pattern, "*>")) {
 				return s.Name

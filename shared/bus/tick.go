@@ -24,7 +24,7 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 		}
 		bounded, cancel := context.WithTimeout(ctx, scheduleTimeout)
 		_, err := conn.js.PublishMsg(bounded, &nats.Msg{Subject: subject, Data: []byte("1")},
-			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", name, at.Unix())))
+			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", name, at.Unix())), jetstream.WithExpectStream(StreamWake))
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			b.keepUnsent(wakeUp{subject: subject})
@@ -38,7 +38,7 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 func (conn *Connection) CheckWakeUps(ctx context.Context) error {
 	ctx, cancel := conn.withTimeout(ctx, scheduleTimeout)
 	defer cancel()
-	if _, err := conn.js.Publish(ctx, wakePrefix+"check", []byte("check")); err != nil {
+	if _, err := conn.js.Publish(ctx, wakePrefix+"check", []byte("check"), jetstream.WithExpectStream(StreamWake)); err != nil {
 		return fmt.Errorf("the stream WAKE stores no wake-ups: free the disk of nats-server and restart it: %w", err)
 	}
 	return nil

@@ -61,7 +61,7 @@ func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, it
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
 	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: it.event.data},
-		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)))
+		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)), jetstream.WithExpectStream(bus.StreamDeadLetters))
 	return err
 }
 
