@@ -172,6 +172,20 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	require.Equal(t, 3, w.Admin.Count(`select accept_seq from accepted_checked`))
 }
 
+// After a power loss NATS may have lost the end of the stream, whose messages were saved, and uses their sequence numbers again.
+func TestDrainWaitsForMessageWithSequenceNumberOfLostOne(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t)
+	w.Admin.Exec(`insert into accepted_messages (accept_seq, id) values (1, gen_random_uuid())`)
+	require.EqualValues(t, 1, w.Accept("new", `1`).AcceptSeq)
+	drain := cluster.StartProcess(t, w.Bin, w.Env, "drain")
+	require.NoError(t, drain.WaitFor(t.Context(), "1 accepted messages are not saved"))
+	w.StartTrigger(w.Client.BaseURL)
+	cluster.WaitExit(t, drain)
+	require.Zero(t, drain.ExitCode(), drain.Output())
+	require.Equal(t, 1, w.SavedMessages())
+}
+
 // Entries of the stream that are not messages are removed after the deduplication window, which is 0 while the stream is nearly full.
 func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 	t.Parallel()

@@ -127,8 +127,9 @@ type AcceptState struct {
 	FirstSeq uint64
 	LastSeq  uint64
 
-	// Pending and SavedTo are only of the consumers whose number of shards is Config.AcceptShards.
+	// Pending, Unsaved and SavedTo are only of the consumers whose number of shards is Config.AcceptShards.
 	Pending map[string]uint64 // by durable: messages that are not acknowledged, whether delivered or not
+	Unsaved uint64            // messages that the function save has not acknowledged; all messages while a durable of save is missing
 	SavedTo uint64            // the function save has acknowledged everything up to this sequence number; 0 while a durable of save is missing
 }
 
@@ -150,13 +151,14 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 			state.Pending[c.Config.Durable] = pending
 			if strings.HasPrefix(c.Config.Durable, saveDurablePrefix) {
 				savers++
+				state.Unsaved += pending
 				if pending > 0 {
 					state.SavedTo = min(state.SavedTo, c.AckFloor.Stream)
 				}
 			}
 		}
 		if savers < b.cfg.acceptShards() {
-			state.SavedTo = 0
+			state.SavedTo, state.Unsaved = 0, state.Messages
 		}
 		if err := consumers.Err(); err != nil {
 			return fmt.Errorf("list consumers: %w", err)
