@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 // probedTrigger is a trigger process, and functions whose responses the test chooses.
@@ -46,6 +48,7 @@ func startProbed(t *testing.T, change ...func(*probedTrigger)) *probedTrigger {
 		if r.URL.Path == "/events/sweep" && p.held != nil {
 			<-p.held
 		}
+		w.Header().Set(trigger.FunctionHeader, path.Base(r.URL.Path))
 		w.WriteHeader(int(p.status.Load()))
 	}))
 	t.Cleanup(p.functions.Close)

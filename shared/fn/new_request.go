@@ -9,6 +9,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/task"
 	"github.com/sendonce/sendonce/shared/text"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRoute) *request {
@@ -29,6 +30,9 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 		req.call.roles, req.call.withinQueues = p.roles, p.withinQueues
 	}
 	w.Header().Set("X-Request-Id", req.call.RequestID)
+	if req.event {
+		w.Header().Set(trigger.FunctionHeader, req.function)
+	}
 	return req
 }
 

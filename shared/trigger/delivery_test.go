@@ -37,6 +37,28 @@ func TestUnavailableFunctionIsRetried(t *testing.T) {
 	}
 }
 
+// A proxy responds in place of a function that it cannot reach.
+func TestResponseOfAProxySettlesNoEvent(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{200, 405, 413} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			broker, b := newBroker(t)
+			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+				if n <= 2 {
+					w.Header().Del(FunctionHeader)
+					w.WriteHeader(status)
+				}
+			})
+			publishAll(t, b, eventMessage("1"))
+			trigger := runTrigger(t, b, testConfig(f), testRoute())
+			bustest.Eventually(t, func() bool { return isSettled(t, broker, testRoute()) }, "settled")
+			want := RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}
+			bustest.Eventually(t, func() bool { return trigger.Counts()["d"] == want }, "the third delivery is acknowledged")
+		})
+	}
+}
+
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	_, b := newBroker(t)
@@ -56,8 +78,8 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 	t.Parallel()
 	trigger := &Trigger{cfg: Config{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
 	pause := func(status int, retryAfter string) time.Duration {
-		response := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
-		return trigger.retryDelay(&route{}, verdictOf(response, nil), 20)
+		response := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}, FunctionHeader: {"f"}}}
+		return trigger.retryDelay(&route{}, verdictOf(response, nil, "f"), 20)
 	}
 	require.LessOrEqual(t, pause(503, "1"), unavailableBackoffMax)
 	require.Equal(t, time.Minute, pause(503, "60"))
@@ -75,7 +97,7 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, function.URL, nil)
 		require.NoError(t, err)
-		v := trigger.call(req)
+		v := trigger.call(req, "f")
 		require.Equal(t, verdictRetry, v.kind)
 		return trigger.retryDelay(&route{}, v, 20)
 	}

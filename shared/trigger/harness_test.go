@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strconv"
 	"sync"
@@ -107,6 +108,7 @@ func newFunction(t *testing.T, respond func(w http.ResponseWriter, c call, n int
 		f.busy++
 		f.peak = max(f.peak, f.busy)
 		f.mu.Unlock()
+		w.Header().Set(FunctionHeader, path.Base(r.URL.Path))
 		respond(w, c, n)
 		f.mu.Lock()
 		f.busy--

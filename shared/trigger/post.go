@@ -15,6 +15,10 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
+// FunctionHeader is the header of a response in which an event function gives its name. A response without it came from
+// something in between, such as a proxy, and does not prove that the function handled the event.
+const FunctionHeader = "Sendonce-Function"
+
 const (
 	retryAfterMax     = time.Hour
 	responseReadLimit = 64 << 10 // bytes of a response; the connection is reused only if this is the whole response
@@ -33,8 +37,8 @@ type verdict struct {
 type verdictKind int
 
 const (
-	verdictDone    verdictKind = iota // 2xx
-	verdictRetry                      // may succeed later
+	verdictDone    verdictKind = iota // 2xx of the function
+	verdictRetry                      // may succeed later, or the response is not of the function
 	verdictDenied                     // the trigger's settings are wrong: the event is retried, and an error is logged
 	verdictRefused                    // the function will never accept the event
 )
@@ -67,7 +71,7 @@ func (t *Trigger) post(ctx context.Context, r *route, event postedEvent) verdict
 	r.deliveries.Add(1)
 	r.inFlight.Add(1)
 	began := time.Now()
-	v := t.call(req)
+	v := t.call(req, r.Function)
 	r.inFlight.Add(-1)
 	if t.cfg.OnDelivery != nil {
 		t.cfg.OnDelivery(Delivery{Durable: r.Durable, Function: r.Function, Status: v.status, Took: time.Since(began)})
@@ -75,7 +79,7 @@ func (t *Trigger) post(ctx context.Context, r *route, event postedEvent) verdict
 	return v
 }
 
-func (t *Trigger) call(req *http.Request) verdict {
+func (t *Trigger) call(req *http.Request, function string) verdict {
 	resp, err := t.client.Do(req)
 	if err != nil {
 		var op *net.OpError
@@ -86,13 +90,13 @@ func (t *Trigger) call(req *http.Request) verdict {
 	if err != nil && resp.StatusCode/100 != 2 {
 		return verdict{kind: verdictRetry, status: resp.StatusCode, reason: err.Error()}
 	}
-	return verdictOf(resp, body)
+	return verdictOf(resp, body, function)
 }
 
 // statusClientClosedRequest is the response to a call that was cancelled.
 const statusClientClosedRequest = 499
 
-func verdictOf(resp *http.Response, body []byte) verdict {
+func verdictOf(resp *http.Response, body []byte, function string) verdict {
 	v := verdict{
 		status:     resp.StatusCode,
 		reason:     oneLine(resp.Status + " " + string(body)),
@@ -100,10 +104,12 @@ func verdictOf(resp *http.Response, body []byte) verdict {
 	}
 	v.unavailable = resp.StatusCode == http.StatusServiceUnavailable && v.retryAfter > 0
 	switch s := resp.StatusCode; {
-	case s/100 == 2:
-		v.kind = verdictDone
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s/100 == 3:
 		v.kind = verdictDenied
+	case resp.Header.Get(FunctionHeader) != function:
+		v = verdict{kind: verdictRetry, status: s, reason: oneLine("this is not a response of the function " + function + ": " + v.reason), unavailable: true}
+	case s/100 == 2:
+		v.kind = verdictDone
 	case s == http.StatusNotFound, // a function that is being deployed
 		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s == statusClientClosedRequest, s/100 == 5:
 		v.kind = verdictRetry
