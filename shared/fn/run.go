@@ -50,7 +50,15 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	case p.stream != nil:
 		return nil, req.stream(ctx, p)
 	}
-	return p.handle(ctx, &req.call)
+	if !req.env.HasDatabase() {
+		return p.handle(ctx, &req.call)
+	}
+	cancelledSyncs := req.env.db.CancelledSyncs()
+	out, err := p.handle(ctx, &req.call)
+	if err == nil && req.env.db.CancelledSyncs() != cancelledSyncs {
+		err = req.env.db.WaitForStandby(ctx)
+	}
+	return out, err
 }
 
 // authenticateFor is authenticate for a route, which may also accept tokens (see Route.TokenInURL).

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,12 +29,20 @@ const Unprepared = pgx.QueryExecModeExec
 type pools struct {
 	Hot, Read        *pgxpool.Pool
 	admin, Retention *pgxpool.Pool // the same as Hot if Roles.Hot is empty
+
+	cancelledSyncs *atomic.Uint64 // see DB.CancelledSyncs
 }
 
 func openPools(cfg Config) (p pools, err error) {
 	hot, err := poolConfig(cfg)
 	if err != nil {
 		return p, err
+	}
+	p.cancelledSyncs = new(atomic.Uint64)
+	hot.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == "SyncRepWaitForLSN" { // the text depends on lc_messages
+			p.cancelledSyncs.Add(1)
+		}
 	}
 	open := func(pc *pgxpool.Config, role, password, application string) *pgxpool.Pool {
 		if err != nil {

@@ -16,7 +16,7 @@ const (
 // RetryLostCommit runs a transaction. If the response to its commit is lost, RetryLostCommit runs the
 // transaction again until it succeeds, fails permanently or ctx ends. If again is true, an earlier try may
 // have been committed or may be committed later: run must look for the effects of that try.
-// If there is no error, the effects that run has found are durable.
+// If there is no error, the effects that run has found are durable: the synchronous standby, if there is one, has them.
 func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {
@@ -26,8 +26,9 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 		}
 	}()
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		cancelledSyncs := db.CancelledSyncs()
 		err := db.WithPartitions(ctx, func() error { return run(lost) })
-		if isConnectionLost(err) {
+		if isConnectionLost(err) || db.CancelledSyncs() != cancelledSyncs {
 			lost = true
 		}
 		if err == nil && lost {
@@ -49,9 +50,18 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 // standby does not have can be visible: after a restart of the primary, or after the termination of a
 // session that waited for the standby.
 func (db *DB) WaitForStandby(ctx context.Context) error {
-	_, err := db.Hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
-	return err
+	for {
+		cancelled := db.CancelledSyncs()
+		_, err := db.Hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
+		if err != nil || db.CancelledSyncs() == cancelled {
+			return err
+		}
+	}
 }
+
+// CancelledSyncs counts the commits whose wait for the synchronous standby somebody has cancelled, such as an operator
+// with pg_cancel_backend. Postgres reports success for such a commit, although a fail-over may lose it.
+func (db *DB) CancelledSyncs() uint64 { return db.cancelledSyncs.Load() }
 
 // isOwnRetry reports whether the transaction failed because an earlier try of it had inserted the id of a
 // task: the commit of the earlier try was still under way.
