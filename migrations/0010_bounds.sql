@@ -19,7 +19,7 @@ BEGIN
                 WHEN type = 'date' THEN '%1$I BETWEEN ''1970-01-01'' AND ''9999-12-31'''
                 WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- excludes NaN, which is greater than all numbers
                 WHEN column_name = 'claimed_by' OR name = 'report_logs.caller_id' THEN '%1$I >= -1' -- -1 is a function of the service itself
-                WHEN is_id THEN '%1$I >= 0' -- the API accepts no negative id
+                WHEN is_id THEN '%1$I >= 0' -- the API accepts no negative id, and Go reads sequence numbers as uint64
                 WHEN name = 'provider_tokens.version' THEN '%1$I BETWEEN 1 AND 1000000000000000'
                 WHEN name = 'event_outbox.ids' -- ten times what a transaction writes; the relay has all events of a row in memory
                     THEN 'cardinality(%1$I) BETWEEN 1 AND 10000 AND array_position(%1$I, NULL) IS NULL'
@@ -36,7 +36,8 @@ BEGIN
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
         JOIN pg_type t ON t.oid = a.atttypid
         CROSS JOIN LATERAL (SELECT t.typname::text AS type, a.attname AS column_name, c.relname || '.' || a.attname AS name,
-            t.typname = 'int8' AND a.attname IN ('caller_id', 'claim_id', 'claimed_by', 'log_id') AS is_id) n
+            t.typname = 'int8' AND a.attname IN ('caller_id', 'claim_id', 'claimed_by', 'log_id',
+                'seq', 'accept_seq', 'purged_seq', 'looked_seq', 'looked_taken') AS is_id) n
         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_migrations'
             AND (is_id OR c.relkind = 'r' AND (type IN ('timestamptz', 'date', 'float8', 'text', 'bytea', 'json', 'jsonb') OR type LIKE '\_%' OR name = 'provider_tokens.version'))
         GROUP BY c.relname ORDER BY c.relname COLLATE "C"

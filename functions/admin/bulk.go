@@ -37,8 +37,8 @@ func checkBulk(bad *decode.BadFields, action string, f *api.BulkFilter) {
 	bad.AtMost("filter.source", f.Source, 50)
 	bad.Queue("filter.queue", f.Queue)
 	bad.When(f.From != nil && f.To != nil && !f.From.Before(*f.To), "filter.to", "must be after from")
-	bad.When(f.From != nil && (f.From.Year() < 1970 || f.From.Year() > 9999), "filter.from", "must be between the years 1970 and 9999")
-	bad.When(f.To != nil && (f.To.Year() < 1970 || f.To.Year() > 9999), "filter.to", "must be between the years 1970 and 9999")
+	bad.When(f.From != nil && (f.From.UTC().Year() < 1970 || f.From.UTC().Year() > 9999), "filter.from", "must be between the years 1970 and 9999")
+	bad.When(f.To != nil && (f.To.UTC().Year() < 1970 || f.To.UTC().Year() > 9999), "filter.to", "must be between the years 1970 and 9999")
 }
 
 type bulkPreviewRequest api.BulkPreviewRequest

@@ -39,7 +39,7 @@ from w`
 const sharesExceededSQL = `
 select stream, caller_id from (
     select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
-    from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' group by 1, 2
+    from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' and since <= now() group by 1, 2
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where size > 0 and total > size / 2 and own > size / 4`
 

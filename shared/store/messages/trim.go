@@ -58,7 +58,7 @@ on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.s
 
 	inboxTrimmedSQL = `select coalesce(max(seq), 0) from inbox_trims where user_name = $1`
 
-	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
+	forgetUsageSQL = `delete from stream_usage where since not between now() - interval '1 hour' and now() + interval '1 hour'`
 
 	// endPausesSQL makes the relays try the streams at once.
 	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`

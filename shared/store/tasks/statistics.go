@@ -77,13 +77,15 @@ const ResultCounts = `
 
 // statisticsSQL counts live rows, and results since the first open day ($1). To the results it adds the stored
 // totals of earlier days. The day is a parameter, since the planner uses the index on reported_at only for
-// a known value.
+// a known value. An attacker can write a total; least and greatest prevent an overflow of the sum.
 const statisticsSQL = `
 select closed.succeeded + open.succeeded, closed.failed + open.failed,
     closed.subscribe_succeeded + open.subscribe_succeeded, closed.subscribe_failed + open.subscribe_failed, live.*
 from (
-    select coalesce(sum(succeeded), 0)::bigint as succeeded, coalesce(sum(failed), 0)::bigint as failed,
-        coalesce(sum(subscribe_succeeded), 0)::bigint as subscribe_succeeded, coalesce(sum(subscribe_failed), 0)::bigint as subscribe_failed
+    select least(greatest(coalesce(sum(succeeded), 0), -1000000000000000000), 1000000000000000000)::bigint as succeeded,
+        least(greatest(coalesce(sum(failed), 0), -1000000000000000000), 1000000000000000000)::bigint as failed,
+        least(greatest(coalesce(sum(subscribe_succeeded), 0), -1000000000000000000), 1000000000000000000)::bigint as subscribe_succeeded,
+        least(greatest(coalesce(sum(subscribe_failed), 0), -1000000000000000000), 1000000000000000000)::bigint as subscribe_failed
     from task_totals where day < $1::date
 ) closed
 cross join (

@@ -109,3 +109,16 @@ func TestSMSTasksShowQueueAndReason(t *testing.T) {
 		db.Exec(t, `update task_done set reason = $1, status = $2`, int16(task.Cancelled), task.Failed.Status())
 	}
 }
+
+func TestFalseTotalsDoNotStopStatistics(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed)
+		select day, 9e18, -9e18, 9e18, -9e18 from unnest('{2026-01-01, 2026-01-02}'::date[]) day`)
+	db.Exec(t, `insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
+		select day, 9, 'booking', 9e18, 9e18, -9e18 from unnest('{2026-01-01, 2026-01-02}'::date[]) day`)
+	require.Positive(t, db.MustCount(t).Succeeded)
+	rates, err := db.Subscribe.TemplateRates(t.Context(), time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC), nil)
+	require.NoError(t, err)
+	require.Len(t, rates, 1)
+}
