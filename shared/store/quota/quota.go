@@ -87,7 +87,7 @@ type estimate struct {
 	*counter
 	counted Waiting       // by the database
 	known   bool          // a count succeeded
-	ready   chan struct{} // closed when the first count ended, successfully or not
+	ready   chan struct{} // closed when the first count ended, successfully or not; renewed with a count that begins at the limit
 	first   sync.Once
 
 	underWay Waiting   // of calls that have not returned
@@ -142,7 +142,7 @@ func Refuse(retry time.Duration, message string) *task.Error {
 	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
 }
 
-// AwaitCount waits up to half a second for the first count of a caller.
+// AwaitCount waits up to half a second for the first count of a caller, and for each count that begins at its limit.
 func (q *Quotas) AwaitCount(ctx context.Context, caller int64, limit Waiting) {
 	ready := q.Refresh(caller, limit)
 	wait := time.NewTimer(firstCountWait)
@@ -188,8 +188,8 @@ func (q *Quotas) estimate(caller int64) *estimate {
 	return e
 }
 
-// Refresh starts a count if one is due, and does not wait for it. ready is closed when the first
-// count of the caller has ended.
+// Refresh starts a count if one is due, and does not wait for it. ready is closed when the count that AwaitCount waits for
+// has ended.
 func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -198,6 +198,9 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 		return e.ready
 	}
 	e.counting = true
+	if e.known && q.joint == nil && e.total().plus(Waiting{1, 1}).exceeds(limit) {
+		e.ready, e.first = make(chan struct{}), sync.Once{} // calls wait for this count: the last one may be old
+	}
 	counted := map[int64]*estimate{caller: e}
 	if q.joint != nil {
 		counted = q.estimates // including those that are added before the count ends
