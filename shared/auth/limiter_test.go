@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,29 @@ func TestFloodOfUnknownNamesCausesFewQueries(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A wrong password that is repeated counts as one guess.
+func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, nil, knownCallers)
+		_, err := p.login("submitter", token)
+		require.NoError(t, err)
+		for address, passwords := range map[string]int{"203.0.113.1": pairBurst + 2, "203.0.113.2": 1} {
+			got := map[string][]string{}
+			for _, name := range []string{"submitter", "nobody", "admin"} {
+				for i := range pairBurst + 2 {
+					began := time.Now()
+					_, err := p.loginFrom(address, name, fmt.Sprint("guess ", i%passwords))
+					require.Equal(t, failureTime, time.Since(began), name)
+					got[name] = append(got[name], task.CodeOf(err))
+				}
+				require.Equal(t, got["submitter"], got[name], name)
+			}
+			require.Equal(t, passwords > 1, slices.Contains(got["submitter"], CodeTooManyAttempts))
+		}
+	})
 }
 
 // Above the limit of an address too, an error does not show whether there is a caller with the name,
