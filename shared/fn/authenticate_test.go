@@ -65,18 +65,6 @@ func TestBuiltInAdminNeedsNoDatabase(t *testing.T) {
 	require.Equal(t, 503, h.call("PUT", "/api/v1/empty", "", as("other", "x")).status)
 }
 
-func TestCallerIsLimitedToItsQueues(t *testing.T) {
-	t.Parallel()
-	c := &Call{Caller: callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}}
-	require.True(t, c.May(Sender))
-	require.False(t, c.May(Submitter))
-	require.True(t, c.MayUseQueue("a"))
-	require.False(t, c.MayUseQueue("b"))
-	c.Caller = callers.Caller{Roles: []string{"admin"}}
-	require.True(t, c.May(Submitter))
-	require.True(t, c.MayUseQueue("b"))
-}
-
 func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 	t.Parallel()
 	admin := callers.Caller{Roles: []string{"admin"}, Queues: []string{"a"}}

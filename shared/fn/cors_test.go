@@ -21,15 +21,6 @@ func corsHeaders(h http.Header) map[string]string {
 	return cors
 }
 
-// send makes a request of the admin and returns the response without its body.
-func (h *testServer) send(method, path string, edit func(*http.Request)) *http.Response {
-	h.t.Helper()
-	res, err := http.DefaultClient.Do(h.request(method, path, "", edit))
-	require.NoError(h.t, err)
-	require.NoError(h.t, res.Body.Close())
-	return res
-}
-
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	const chat = "https://chat.example"
@@ -46,16 +37,16 @@ func TestCORS(t *testing.T) {
 	closed := startServer(t, func(*settings.Config) {}, site)
 
 	expose := map[string]string{"Allow-Origin": chat, "Expose-Headers": corsResponseHeaders}
-	res := h.send("GET", "/api/v1/read", headers("Origin", chat))
-	require.Equal(t, expose, corsHeaders(res.Header))
-	require.Equal(t, "Origin", res.Header.Get("Vary"))
-	res = h.send("GET", "/api/v1/read", headers("Origin", chat, "Authorization", "Basic eDp4"))
-	require.Equal(t, expose, corsHeaders(res.Header), "a page can read why it was refused")
+	res := h.call("GET", "/api/v1/read", "", header("Origin", chat))
+	require.Equal(t, expose, corsHeaders(res.header))
+	require.Equal(t, "Origin", res.header.Get("Vary"))
+	res = h.call("GET", "/api/v1/read", "", header("Origin", chat, "Authorization", "Basic eDp4"))
+	require.Equal(t, expose, corsHeaders(res.header), "a page can read why it was refused")
 
-	preflight := headers("Origin", chat, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", "authorization,content-type")
-	res = h.send("OPTIONS", "/api/v1/things/1", preflight)
-	require.Equal(t, http.StatusNoContent, res.StatusCode)
-	require.Equal(t, map[string]string{"Allow-Origin": chat, "Expose-Headers": corsResponseHeaders, "Allow-Methods": "PUT", "Allow-Headers": corsRequestHeaders, "Max-Age": corsMaxAge}, corsHeaders(res.Header))
+	preflight := header("Origin", chat, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", "authorization,content-type")
+	res = h.call("OPTIONS", "/api/v1/things/1", "", preflight)
+	require.Equal(t, http.StatusNoContent, res.status)
+	require.Equal(t, map[string]string{"Allow-Origin": chat, "Expose-Headers": corsResponseHeaders, "Allow-Methods": "PUT", "Allow-Headers": corsRequestHeaders, "Max-Age": corsMaxAge}, corsHeaders(res.header))
 
 	for name, c := range map[string]struct {
 		server             *testServer
@@ -80,8 +71,8 @@ func TestCORS(t *testing.T) {
 		if c.preflightMethod != "" {
 			pairs = append(pairs, "Access-Control-Request-Method", c.preflightMethod)
 		}
-		res := c.server.send(c.method, c.path, headers(pairs...))
-		require.Empty(t, corsHeaders(res.Header), name)
-		require.NotEqual(t, http.StatusNoContent, res.StatusCode, name)
+		res := c.server.call(c.method, c.path, "", header(pairs...))
+		require.Empty(t, corsHeaders(res.header), name)
+		require.NotEqual(t, http.StatusNoContent, res.status, name)
 	}
 }

@@ -2,7 +2,6 @@ package fn
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -23,14 +22,6 @@ func counting(calls *int) Function {
 			"GET /api/v1/read":    Query(Submitter, count),
 		}
 	})
-}
-
-func headers(pairs ...string) func(*http.Request) {
-	return func(r *http.Request) {
-		for i := 0; i < len(pairs); i += 2 {
-			r.Header.Set(pairs[i], pairs[i+1])
-		}
-	}
 }
 
 func TestOtherOriginsCannotChangeData(t *testing.T) {
@@ -66,7 +57,7 @@ func TestOtherOriginsCannotChangeData(t *testing.T) {
 		for _, route := range []string{change, claim, read} {
 			method, path, _ := strings.Cut(route, " ")
 			before := calls
-			r := h.call(method, path, "", headers(c.headers...))
+			r := h.call(method, path, "", header(c.headers...))
 			want, called := 200, 1
 			if slices.Contains(c.refused, route) {
 				want, called = 403, 0

@@ -139,8 +139,12 @@ func TestInvalidBatchIsRefused(t *testing.T) {
 func TestEventWhoseBodyBreaksOffIsRetried(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, eventFunction(nil), greeter())
-	for path, status := range map[string]string{"/events/ticker": "503", "/api/v1/greet": "400"} {
+	for path, c := range map[string]struct{ status, message string }{
+		"/events/ticker": {"503", "the body did not arrive in full"},
+		"/api/v1/greet":  {"400", "broke off before its end"},
+	} {
 		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
-		require.Contains(t, response, "HTTP/1.1 "+status, path)
+		require.Contains(t, response, "HTTP/1.1 "+c.status, path)
+		require.Contains(t, response, c.message, path)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,19 +32,26 @@ type testServer struct {
 	log *sandbox.LogBuffer
 }
 
-func startServer(t *testing.T, change func(*settings.Config), functions ...Function) *testServer {
+// newTestServer returns a server that does not run yet.
+func newTestServer(t *testing.T, change func(*settings.Config)) *testServer {
 	t.Helper()
 	h := &testServer{t: t, log: &sandbox.LogBuffer{}}
 	cfg := settings.Config{Username: "admin", Password: "secret", Metrics: settings.MetricsForAll}
 	if change != nil {
 		change(&cfg)
 	}
-	env, err := NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
+	var err error
+	h.env, err = NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
-	h.env = env
 	h.setCallers(knownCallers)
-	env.database = newDatabaseProbe(func(context.Context) error { return nil })
-	handler, err := Handler(env, functions...)
+	h.env.database = newDatabaseProbe(func(context.Context) error { return nil })
+	return h
+}
+
+func startServer(t *testing.T, change func(*settings.Config), functions ...Function) *testServer {
+	t.Helper()
+	h := newTestServer(t, change)
+	handler, err := Handler(h.env, functions...)
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -124,8 +132,13 @@ func authorization(name, password string) string {
 
 var adminLine = authorization("admin", "secret")
 
-func header(name, value string) func(*http.Request) {
-	return func(r *http.Request) { r.Header.Set(name, value) }
+// header sets headers, given as names and values in turn.
+func header(pairs ...string) func(*http.Request) {
+	return func(r *http.Request) {
+		for pair := range slices.Chunk(pairs, 2) {
+			r.Header.Set(pair[0], pair[1])
+		}
+	}
 }
 
 // callLines returns the log lines of calls. It waits until there are n lines, because a line is written

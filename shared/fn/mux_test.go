@@ -102,8 +102,6 @@ func TestBadInputNamesEveryField(t *testing.T) {
 	h := startServer(t, nil, greeter())
 	for _, c := range []struct{ method, path, body, want string }{
 		{"POST", "/api/v1/greet", `{"times":"x","shout":1}`, `[{times must be an integer} {shout is not a known field} {name is required}]`},
-		{"POST", "/api/v1/greet", ``, `[{body must be a JSON object, it is empty}]`},
-		{"POST", "/api/v1/greet", `{"name":"a"`, `[{body is not valid JSON at byte 11: unexpected end of JSON input}]`},
 		{"POST", "/api/v1/greet?name=x", `{"name":"a"}`, `[{name is not a known parameter}]`},
 		{"GET", "/api/v1/greet/7?times=x&shout=1&loud=yes", ``, `[{loud must be true, false, 1 or 0} {shout is not a known parameter} {times must be an integer} {name is required}]`},
 		{"GET", "/api/v1/greet/7?name=a&name=b&times=9223372036854775808", ``, `[{name is given more than once} {times must be an integer between -9223372036854775808 and 9223372036854775807}]`},

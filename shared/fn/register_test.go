@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"testing"
@@ -67,9 +66,7 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 // serveUnbounded serves function in memory with a server without limits, like the framework's.
 // wrap wraps the handler.
 func serveUnbounded(t *testing.T, function Function, wrap func(http.Handler) http.Handler) *pipes {
-	env, err := NewEnv(settings.Config{Username: "admin", Password: "secret", Metrics: settings.MetricsForAll}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	handler, err := Handler(env, function)
+	handler, err := Handler(newTestServer(t, nil).env, function)
 	require.NoError(t, err)
 	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 	server := &http.Server{Handler: wrap(handler)}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -133,16 +132,10 @@ func (d *deadlines) SetReadDeadline(at time.Time) error { d.set = append(d.set, 
 
 func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 	t.Parallel()
-	env := startServer(t, nil).env
-	h, err := Handler(env, Event("tick", func(*Env, struct{}) EventHandler {
-		return func(context.Context, *Call, cloudevents.Event) error { return nil }
-	}))
+	h, err := Handler(startServer(t, nil).env, eventFunction(nil))
 	require.NoError(t, err)
-	r := httptest.NewRequest("POST", "/events/tick", http.NoBody)
-	r.SetBasicAuth("admin", "secret")
-	for name, value := range map[string]string{"Specversion": "1.0", "Id": "1", "Source": "/s", "Type": "t"} {
-		r.Header.Set("Ce-"+name, value)
-	}
+	r := httptest.NewRequest("POST", "/events/ticker", http.NoBody)
+	eventHeaders(r)
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	h.ServeHTTP(w, r)
 	require.Equal(t, 204, w.Code, w.Body)
@@ -153,8 +146,7 @@ func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 
 func TestConnectionOfCancelledCallsIsClosed(t *testing.T) {
 	t.Parallel()
-	env := startServer(t, nil).env
-	h, err := Handler(env, greeter())
+	h, err := Handler(startServer(t, nil).env, greeter())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -86,16 +86,6 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	require.Equal(t, 409, (<-first).status, "the response of that call is complete")
 }
 
-func TestDrainEndsAfterLastResponse(t *testing.T) {
-	t.Parallel()
-	h := startServer(t, nil)
-	stop, ended := runServer(t, h, nil, greeter())
-	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
-	stop()
-	require.NoError(t, <-ended)
-	require.Contains(t, h.log.String(), `"drained"`)
-}
-
 func TestDrainingInstanceIsNotReady(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
@@ -166,14 +156,6 @@ func TestConnectionWithoutKnownCallerIsClosed(t *testing.T) {
 	n, closed = statuses(strings.Repeat(unknownPath, maxUnknown/2) + greetText + strings.Repeat(unknownPath, maxUnknown/2-1))
 	require.Equal(t, map[int]int{404: maxUnknown - 1, 200: 1}, n, "a call of a known caller resets the count")
 	require.False(t, closed)
-}
-
-func TestTruncatedBodyIsRefused(t *testing.T) {
-	t.Parallel()
-	h := serveFunctions(t, greeter())
-	response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
-	require.Contains(t, response, "broke off before its end")
-	require.Equal(t, 400.0, h.callLines(1)[0]["status"])
 }
 
 func TestHalfClosedClientGetsNo200(t *testing.T) {

@@ -94,14 +94,6 @@ func TestBadSettingsOfServedFunctionStopStart(t *testing.T) {
 	require.Equal(t, "greeter", served[0].Name)
 }
 
-func TestCommandsNeedNoPasswordOrDatabase(t *testing.T) {
-	env, served, err := Prepare(nil, []Function{greeter()}, false)
-	require.NoError(t, err)
-	defer env.Close()
-	require.Empty(t, served)
-	require.False(t, env.HasDatabase())
-}
-
 func TestSettingsTableListsEachOnce(t *testing.T) {
 	t.Parallel()
 	var got senderConfig
@@ -109,10 +101,11 @@ func TestSettingsTableListsEachOnce(t *testing.T) {
 	require.Contains(t, table, "| Name | Default | Meaning | Read by |\n|---|---|---|---|\n| `DATABASE_URL` |  | Postgres,")
 	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 = a free one | all |\n")
 	require.Contains(t, table, "| `FNTEST_RETRIES` | `3` | retries \\| before a failure is final | b, a |\n")
+	require.Contains(t, table, "| `FNTEST_KEY` |  | key of the provider; or `FNTEST_KEY_FILE` | b, a |\n")
 	require.Regexp(t, "(?s)FNTEST_BACKOFF.*FNTEST_KEY.*FNTEST_RETRIES", table)
 }
 
-func TestConflictingSettingsPanic(t *testing.T) {
+func TestWrongDeclarationsOfSettingsPanic(t *testing.T) {
 	t.Parallel()
 	type other struct {
 		Retries int `envconfig:"FNTEST_RETRIES" default:"4" desc:"retries"`
@@ -121,17 +114,8 @@ func TestConflictingSettingsPanic(t *testing.T) {
 	clash := HTTP("clash", func(*Env, other) Routes { return nil })
 	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { Settings(nil, []Function{configured("a", &got), clash}) })
 	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
-}
-
-func TestSettingsTableNamesSecretFile(t *testing.T) {
-	t.Parallel()
-	var got senderConfig
-	require.Contains(t, config.Table(Settings(nil, []Function{configured("a", &got)})), "| `FNTEST_KEY` |  | key of the provider; or `FNTEST_KEY_FILE` | a |\n")
-	require.Panics(t, func() {
-		HTTP("number", func(*Env, struct {
-			Pin int `envconfig:"FNTEST_PIN" secret:"true" desc:"pin"`
-		}) Routes {
-			return nil
-		})
-	})
+	type number struct {
+		Pin int `envconfig:"FNTEST_PIN" secret:"true" desc:"pin"`
+	}
+	require.Panics(t, func() { HTTP("secret", func(*Env, number) Routes { return nil }) })
 }

@@ -167,7 +167,7 @@ func TestTooLargeFrameEndsSocket(t *testing.T) {
 
 // upgrade makes a request the handshake of a WebSocket.
 func upgrade(r *http.Request) {
-	headers("Connection", "keep-alive, Upgrade", "Upgrade", "WebSocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")(r)
+	header("Connection", "keep-alive, Upgrade", "Upgrade", "WebSocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")(r)
 }
 
 func TestHandshakeIsRefusedLikeACall(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -16,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -73,10 +70,8 @@ func (p *pipes) client() *http.Client {
 
 // serveInMemory serves function with our server over pipes until stop is called.
 func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, stop func()) {
-	h = &testServer{t: t, url: "http://pipe", log: &sandbox.LogBuffer{}}
-	var err error
-	h.env, err = NewEnv(settings.Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(h.log, nil)))
-	require.NoError(t, err)
+	h = newTestServer(t, nil)
+	h.url = "http://pipe"
 	handler, err := Handler(h.env, function)
 	require.NoError(t, err)
 	l = &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
