@@ -42,9 +42,9 @@ type Env struct {
 	reads            *callerSemaphores // of events, for streams and sockets
 	anonymousPages   *semaphore.Weighted
 	anonymousSlots   *callerSemaphores // of anonymousPages, by address
-	sessionKeys      func() store.Keys
+	sessionKeys      store.Keys
 	database         *cache.Value[struct{}] // pings the database, for /readyz
-	metrics          func() *telemetry.Metrics
+	metrics          *telemetry.Metrics
 	scraped          sync.Map   // *telemetry.Endpoint by path
 	snapshots        *snapshots // nil without DATABASE_URL
 	alerts           task.AlertRules
@@ -79,13 +79,7 @@ func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 func (e *Env) IsDraining() bool { return e.limiter.isDraining() }
 
 // Metrics returns the metrics of this process.
-func (e *Env) Metrics() *telemetry.Metrics { return e.metrics() }
-
-func (e *Env) newMetrics() *telemetry.Metrics {
-	m := telemetry.New(e.Log)
-	m.Registry.Collect(e.collect)
-	return m
-}
+func (e *Env) Metrics() *telemetry.Metrics { return e.metrics }
 
 // collect adds the current state of this process to a scrape.
 func (e *Env) collect(s *metrics.Scrape) {

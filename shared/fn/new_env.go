@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -18,6 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/quota"
 	"github.com/sendonce/sendonce/shared/store/stores"
+	"github.com/sendonce/sendonce/shared/telemetry"
 	"github.com/sendonce/sendonce/shared/waiters"
 )
 
@@ -25,17 +25,14 @@ import (
 // their defaults (see settings.Config.SetDefaults). The caller must call Close.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
+	keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
 	env := &Env{
-		Config: cfg, Log: log, alerts: cfg.Alerts.Rules(), waiters: waiters.New(),
+		Config: cfg, Log: log, alerts: cfg.Alerts.Rules(), waiters: waiters.New(), sessionKeys: keys, metrics: telemetry.New(log),
 		limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
 		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()),
 		anonymousPages: semaphore.NewWeighted(anonymousPages), anonymousSlots: newCallerSemaphores(anonymousPerAddress),
 	}
-	env.sessionKeys = sync.OnceValue(func() store.Keys {
-		keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
-		return keys
-	})
-	env.metrics = sync.OnceValue(env.newMetrics)
+	env.metrics.Registry.Collect(env.collect)
 	var err error
 	var hash *auth.PasswordHash
 	if cfg.PasswordHash != "" {
@@ -52,7 +49,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 		env.database = newDatabaseProbe(func(context.Context) error { return errNoDatabase })
 		return env, nil
 	}
-	storesCfg := storesConfig(&cfg)
+	storesCfg := storesConfig(&cfg, keys)
 	storesCfg.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
 	storesCfg.OnAlert = env.logAlert
 	storesCfg.OnPending = env.WakeClaims
@@ -70,8 +67,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	return env, nil
 }
 
-func storesConfig(c *settings.Config) stores.Config {
-	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has checked them
+func storesConfig(c *settings.Config, keys store.Keys) stores.Config {
 	return stores.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf, Keys: keys,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Alerts: c.Alerts.Rules(),

@@ -26,7 +26,7 @@ var ErrNoSessionKey = errors.New("SENDONCE_ENCRYPTION_KEYS is not set: without a
 // LogIn authenticates the visitor and sets the cookie of the session. The errors are those of
 // auth.Authenticator, and ErrNoSessionKey.
 func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password string) error {
-	if v.req.env.sessionKeys().IsEmpty() {
+	if v.req.env.sessionKeys.IsEmpty() {
 		return ErrNoSessionKey
 	}
 	s, err := v.req.env.auth.Begin(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(v.req.call.SourceIP), Began: v.req.start})
@@ -37,7 +37,7 @@ func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password
 	if err != nil {
 		return err
 	}
-	value, err := v.req.env.sessionKeys().Encrypt(sessionRow, string(text))
+	value, err := v.req.env.sessionKeys.Encrypt(sessionRow, string(text))
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (req *request) resumeSession(ctx context.Context) (err error) {
 // set further cookies of the same name.
 func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error) {
 	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
-		text, err := req.env.sessionKeys().Decrypt(sessionRow, cookie.Value)
+		text, err := req.env.sessionKeys.Decrypt(sessionRow, cookie.Value)
 		if err != nil {
 			continue // the cookie was changed, or its key was removed from the settings
 		}

@@ -31,7 +31,7 @@ func (r Route) TokenInURL() Route { r.token = true; return r }
 
 // Token returns a token that authenticates requests for path as this caller, for a minute.
 func (c *Call) Token(path string) (token string, expires time.Time, err error) {
-	keys := c.env.sessionKeys()
+	keys := c.env.sessionKeys
 	name, password, ok := c.r.BasicAuth()
 	switch {
 	case keys.IsEmpty():
@@ -50,7 +50,7 @@ func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 
 // callerOfToken returns the present state of the caller of a token for the path of this request.
 func (req *request) callerOfToken(ctx context.Context, token string) (callers.Caller, error) {
-	text, err := req.env.sessionKeys().Decrypt(tokenRow(req.r.URL.Path), fromURL.Replace(token))
+	text, err := req.env.sessionKeys.Decrypt(tokenRow(req.r.URL.Path), fromURL.Replace(token))
 	var s auth.Session
 	if err != nil || json.Unmarshal([]byte(text), &s) != nil {
 		return callers.Caller{}, errToken
