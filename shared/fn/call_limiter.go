@@ -28,7 +28,7 @@ const (
 // callLimiter limits the concurrent calls and signals the drain to them. A call acquires its
 // slot once its caller is known. The steps before that cost little and have their own limits
 // (see package auth). No caller uses more than its share of a pool, so one caller cannot
-// block the others. Admins also have the pool reserved, so a caller can always be revoked. Probes
+// block the others. Admins may also use the reserved pool, so a caller can always be revoked. Probes
 // and scrapes need no slot.
 //
 // While its body is being read, a call counts for its caller's share but uses no slot, so
@@ -61,7 +61,7 @@ type slot struct {
 	limiter *callLimiter
 	pool    *slotPool
 	caller  string
-	admin   bool // may use the pool reserved
+	admin   bool // may use the reserved pool
 	reading bool // counts for its caller's share, but not in used
 }
 
@@ -170,8 +170,8 @@ func (s *slot) endReadingLocked() {
 	s.pool.used++
 }
 
-// startReading releases the slot while the body is read, unless the slot is in the pool reserved,
-// events or waiting. keepConnection is false if more than maxKeptReading bodies are being read.
+// startReading releases the slot while the body is read, if the slot is in the pool calls. keepConnection is
+// false if more than maxKeptReading bodies are being read.
 func (s *slot) startReading() (keepConnection bool) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *slot) startReading() (keepConnection bool) {
 	return s.limiter.reading <= maxKeptReading
 }
 
-// endReading acquires a slot again. If the pool is full, an admin gets a slot of the pool reserved.
+// endReading acquires a slot again. If the pool is full, an admin gets a slot of the reserved pool.
 func (s *slot) endReading() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -204,8 +204,7 @@ func (s *slot) endReading() error {
 	return nil
 }
 
-// moveToWaiting moves a call to the pool waiting, where the call stays. After an error the call has
-// its old slot.
+// moveToWaiting moves a call to the waiting pool until the call ends. After an error the call has its old slot.
 func (s *slot) moveToWaiting() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()

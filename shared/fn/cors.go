@@ -13,9 +13,9 @@ const (
 	corsMaxAge          = "600" // seconds that a browser keeps the response to a preflight
 )
 
-// allowOrigin reports whether the request comes from a page of an origin of SENDONCE_STREAM_ORIGINS, which
-// is for the whole API and not only for streams, and lets such a page read the response. Access-Control-Allow-Credentials is never sent: such a page authenticates
-// its calls itself.
+// allowOrigin reports whether the request comes from a page of an allowed origin, and lets such a page read the
+// response. SENDONCE_STREAM_ORIGINS has the allowed origins, for the whole API and not only for streams.
+// Access-Control-Allow-Credentials is never sent: such a page authenticates its calls itself.
 func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	if len(m.env.Config.Origins) == 0 {
 		return false
@@ -30,8 +30,8 @@ func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	return true
 }
 
-// preflight responds yes to a browser's question whether a page of another origin may call a route of the API. If the
-// answer is no, and for every other request, it writes no response and returns false.
+// preflight responds to a preflight: the question of a browser whether a page of another origin may call a route. If the
+// page may not call the route, or if the request is no preflight, preflight writes no response and returns false.
 func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	method := r.Header.Get("Access-Control-Request-Method")
 	if r.Method != http.MethodOptions || method == "" {

@@ -54,15 +54,13 @@ func statusOf(code string) int {
 	return http.StatusInternalServerError
 }
 
-// refusalOf returns the error that the caller sees: err itself if err is a *task.Error with a
-// known code, task.Busy if a dependency timed out or is unreachable, else an error without err's text.
+// refusalOf returns the error that the caller sees: the *task.Error in err's chain if its code is known, task.Busy if a
+// dependency timed out or is unreachable, else an error without err's text.
 func refusalOf(err error, requestID string) *task.Error {
-	var ours *task.Error
-	var network *net.OpError
-	switch {
-	case errors.As(err, &ours) && statusOf(ours.Code) != http.StatusInternalServerError:
+	if ours, ok := errors.AsType[*task.Error](err); ok && statusOf(ours.Code) != http.StatusInternalServerError {
 		return ours
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*net.OpError)) {
 		return task.Busy("the service is busy, try again")
 	}
 	return task.Refuse(codeInternal, "internal error, request id "+requestID)

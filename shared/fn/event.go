@@ -61,8 +61,7 @@ func Poison(err error) error { return poison{err} }
 
 // PoisonIn returns the error that was given to Poison, if err wraps the result; else nil.
 func PoisonIn(err error) error {
-	var p poison
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[poison](err); ok {
 		return p.error
 	}
 	return nil
@@ -174,8 +173,8 @@ func readEvent(c *Call) (*cloudevents.Event, error) {
 }
 
 func eventFields(err error) []task.Field {
-	var invalid event.ValidationError
-	if !errors.As(err, &invalid) {
+	invalid, ok := errors.AsType[event.ValidationError](err)
+	if !ok {
 		return []task.Field{{Name: "event", Message: err.Error()}}
 	}
 	var fields []task.Field
