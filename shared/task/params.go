@@ -44,8 +44,7 @@ func ParseParams(encoded string) (map[string]string, error) {
 func decodeParam(raw string) (string, error) {
 	text, err := url.QueryUnescape(raw)
 	if err != nil {
-		var escape url.EscapeError
-		if errors.As(err, &escape) {
+		if escape, ok := errors.AsType[url.EscapeError](err); ok {
 			return "", fmt.Errorf("malformed escape %q", string(escape))
 		}
 		return "", err

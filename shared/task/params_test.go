@@ -135,13 +135,6 @@ func TestParamsFromJSON(t *testing.T) {
 		_, bad = ParamsFromJSON(map[string]any{"long": strings.Repeat("张", MaxEncoded)})
 		require.Empty(t, bad)
 	})
-
-	t.Run("reads nothing from nothing", func(t *testing.T) {
-		t.Parallel()
-		params, bad := ParamsFromJSON(nil)
-		require.Empty(t, bad)
-		require.Empty(t, params)
-	})
 }
 
 func FuzzParseParams(f *testing.F) {
