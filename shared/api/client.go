@@ -247,7 +247,7 @@ func post[T any](ctx context.Context, c *Client, path string, body any, mayRepea
 	return data, err
 }
 
-// call tries until there is a final response. If ctx would end during the pause before the next try, it returns the
+// call tries until there is a final response. If ctx would end during the pause before the next try, call returns the
 // error of the last try at once.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, mayRepeat repeatPolicy) error {
 	for try := 1; ; try++ {
@@ -268,7 +268,7 @@ func pauseAfter(try int, err error) time.Duration {
 	return d + rand.N(d/4)
 }
 
-// pause waits for d. It returns false if ctx ends first. If the deadline of ctx is earlier than that, it does not wait.
+// pause waits for d. It returns false if ctx ends first, and at once if the deadline of ctx is before the end of d.
 func pause(ctx context.Context, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false

@@ -48,7 +48,7 @@ func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (Conve
 // Peers reads one page of the users who wrote to a user, sorted by their newest message, the newest first. After a
 // StreamGap, Peers shows which conversations to read.
 func (c *Client) Peers(ctx context.Context, r PeersRequest) (Page[Peer], error) {
-	return list[Peer](ctx, c, "/api/v1/messages/peers", r)
+	return getFor[Page[Peer]](ctx, c, "/api/v1/messages/peers", r)
 }
 
 // MarkRead marks how far a user has read a conversation. The mark never moves back, so a repeat is harmless.

@@ -37,7 +37,7 @@ func TestMessageIsReadByIDAndByKey(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"GET /api/v1/messages/m", "GET /api/v1/messages/by-key/k", "GET /api/v1/messages/by-key/k?from=a+b"},
-		[]string{s.calls[0].path, s.calls[1].path, s.calls[2].path})
+		s.paths())
 }
 
 func TestPeersReadsOnePage(t *testing.T) {

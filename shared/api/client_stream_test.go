@@ -97,9 +97,10 @@ func TestStreamEndsWithLoopOrContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		s = &streams{bodies: []any{nil}}
-		for _, err := range s.client().Stream(ctx, "ann", StreamRequest{}) {
-			require.ErrorIs(t, err, context.DeadlineExceeded)
+		var end error
+		for _, end = range s.client().Stream(ctx, "ann", StreamRequest{}) {
 		}
+		require.ErrorIs(t, end, context.DeadlineExceeded)
 		require.Equal(t, []string{""}, s.after)
 	})
 }

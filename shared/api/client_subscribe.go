@@ -1,8 +1,6 @@
 package api
 
-import (
-	"context"
-)
+import "context"
 
 const subscribePath = "/api/v1/subscribe/"
 
@@ -31,12 +29,12 @@ func (c *Client) SubscribeSent(ctx context.Context, r SubscribeSentRequest) (Sub
 
 // SubscribeLogs reads one page of the messages of a business event, sorted by id.
 func (c *Client) SubscribeLogs(ctx context.Context, r SubscribeLogsRequest) (Page[SubscribeLogResponse], error) {
-	return list[SubscribeLogResponse](ctx, c, subscribePath+"logs", r)
+	return getFor[Page[SubscribeLogResponse]](ctx, c, subscribePath+"logs", r)
 }
 
 // SubscribeFailures reads one page of the messages that failed, newest first.
 func (c *Client) SubscribeFailures(ctx context.Context, r SubscribeFailuresRequest) (Page[SubscribeLogResponse], error) {
-	return list[SubscribeLogResponse](ctx, c, subscribePath+"failures", r)
+	return getFor[Page[SubscribeLogResponse]](ctx, c, subscribePath+"failures", r)
 }
 
 // SubscribeStatistics counts messages by template type.

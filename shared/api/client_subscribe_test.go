@@ -68,15 +68,11 @@ func TestSubscribeReadsCallTheirPaths(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.SubscribeStatistics(ctx, SubscribeStatisticsRequest{})
 	require.NoError(t, err)
-	var paths []string
-	for _, call := range s.calls {
-		paths = append(paths, call.path)
-	}
 	require.Equal(t, []string{
 		"GET /api/v1/subscribe/sent?business_id=3&business_type=b&receiver_user_id=9007199254740993&template_type=T",
 		"GET /api/v1/subscribe/17", "GET /api/v1/subscribe/logs?after=17&business_id=3&business_type=b",
 		"GET /api/v1/subscribe/failures", "GET /api/v1/subscribe/statistics",
-	}, paths)
+	}, s.paths())
 }
 
 func TestNumberInJSONKeepsItsDigits(t *testing.T) {

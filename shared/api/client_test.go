@@ -54,6 +54,14 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
+// paths returns the method and path of each call.
+func (s *script) paths() (paths []string) {
+	for _, call := range s.calls {
+		paths = append(paths, call.path)
+	}
+	return paths
+}
+
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
@@ -240,13 +248,9 @@ func TestEachMethodCallsItsPath(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Statistics(ctx)
 	require.NoError(t, err)
-	var paths []string
-	for _, call := range s.calls {
-		paths = append(paths, call.path)
-	}
 	require.Equal(t, []string{
 		"GET /api/v1/sms/by-key/a:b", "POST /api/v1/sms/task/a%2Fb/cancel", "POST /api/v1/sms/tasks/t/extend", "GET /api/v1/admin/statistics",
-	}, paths)
+	}, s.paths())
 }
 
 func TestNewKeyIsUniqueAndValid(t *testing.T) {

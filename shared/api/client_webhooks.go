@@ -23,7 +23,7 @@ func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointRe
 
 // Endpoints reads one page of the registered URLs, sorted by id.
 func (c *Client) Endpoints(ctx context.Context, r EndpointsRequest) (Page[EndpointResponse], error) {
-	return list[EndpointResponse](ctx, c, endpointsPath, r)
+	return getFor[Page[EndpointResponse]](ctx, c, endpointsPath, r)
 }
 
 // Endpoint reads a registered URL.
@@ -67,7 +67,7 @@ func (c *Client) RotateSigningSecret(ctx context.Context) (SigningSecretResponse
 
 // Deliveries reads one page of the deliveries without their payloads, newest first.
 func (c *Client) Deliveries(ctx context.Context, r DeliveriesRequest) (Page[DeliveryResponse], error) {
-	return list[DeliveryResponse](ctx, c, deliveriesPath, r)
+	return getFor[Page[DeliveryResponse]](ctx, c, deliveriesPath, r)
 }
 
 // Delivery reads a delivery with its payload.
@@ -93,11 +93,6 @@ func (c *Client) TestEndpoint(ctx context.Context, id string) (DeliveryResponse,
 }
 
 func endpointPath(id, action string) string { return endpointsPath + "/" + url.PathEscape(id) + action }
-
-// list reads the page that filter, a struct, selects.
-func list[T any](ctx context.Context, c *Client, path string, filter any) (Page[T], error) {
-	return getFor[Page[T]](ctx, c, path, filter)
-}
 
 // getFor makes a GET with the fields of filter, a struct, as query string.
 func getFor[T any](ctx context.Context, c *Client, path string, filter any) (data T, err error) {
