@@ -1,7 +1,7 @@
 // Package metrics counts what a process does and writes it in Prometheus's text format
 // (version 0.0.4).
 //
-// It is not Prometheus's client library: functions start for single calls, and importing
+// Prometheus's client library is not used: functions start for single calls, and importing
 // that library takes 1.7 ms of each start and 5.7 MB of the binary.
 package metrics
 
@@ -16,7 +16,7 @@ import (
 
 const maxLabels = 3 // of a Counter or Histogram
 
-// Registry has the metrics of a process. It and its metrics are safe for concurrent use.
+// Registry has the metrics of a process. A Registry and its metrics are safe for concurrent use.
 type Registry struct {
 	prefix string
 
@@ -127,8 +127,8 @@ type Counter struct {
 	counts map[values]uint64
 }
 
-// Counter makes a counter. It has at most 3 labels, which must have few different values. One
-// without labels is shown from the start.
+// Counter makes a counter with at most 3 labels, which must have few different values. A counter without
+// labels is shown from the start.
 func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	c := &Counter{counts: map[values]uint64{}}
 	if len(labels) == 0 {
@@ -144,7 +144,7 @@ func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	return c
 }
 
-// Inc counts one event. labelValues are those of the labels, in their order.
+// Inc counts one event. labelValues has the value of each label, in the order of the labels.
 func (c *Counter) Inc(labelValues ...string) { c.Add(1, labelValues...) }
 
 // Add counts n, which must not be negative.

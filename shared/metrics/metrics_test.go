@@ -8,8 +8,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
-
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // example returns a registry with metrics of each kind, and the two that have labels.
@@ -92,12 +90,4 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 		c.Inc("/a", "200")
 		h.Observe(1, "/a")
 	}))
-}
-
-func TestPromtoolAcceptsOutput(t *testing.T) {
-	t.Parallel()
-	r, c, h := example()
-	c.Inc("/a", "200")
-	h.Observe(1, "/a")
-	sandbox.RequirePromtoolAccepts(t, string(r.Text()))
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -78,19 +77,12 @@ type Timer struct {
 
 // Observe counts one call. Status 0 is a call without a response.
 func (t Timer) Observe(first, second string, status int, took time.Duration) {
-	t.count.Inc(first, second, statusLabel(status))
-	t.seconds.Observe(took.Seconds(), first, second)
-}
-
-// statusLabel does not allocate for the most frequent statuses.
-func statusLabel(status int) string {
-	switch status {
-	case 0:
-		return "none"
-	case http.StatusOK:
-		return "200"
+	label := "none"
+	if status != 0 {
+		label = strconv.Itoa(status)
 	}
-	return strconv.Itoa(status)
+	t.count.Inc(first, second, label)
+	t.seconds.Observe(took.Seconds(), first, second)
 }
 
 // New returns metrics that count from 0. Failures to read or write them go to log.
