@@ -82,8 +82,7 @@ func (d *decoder) body(p *Plan, raw []byte, dst any) {
 func syntaxProblem(raw []byte) string {
 	var whole json.RawMessage
 	err := json.Unmarshal(raw, &whole)
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("is not valid JSON at byte %d: %v", syntax.Offset, syntax)
 	}
 	return fmt.Sprintf("is not valid JSON: %v", err)

@@ -338,35 +338,6 @@ func FuzzObjectAcceptsNoMoreThanEncodingJSON(f *testing.F) {
 	})
 }
 
-type sendRequest struct {
-	PhoneNumber string `json:"phone_number"`
-	Content     string `json:"content"`
-	UseTemplate bool   `json:"use_template"`
-	Source      string `json:"source"`
-}
-
-func BenchmarkObject(b *testing.B) {
-	raw := []byte(`{"phone_number":"13800138000","content":"code=123456&name=张三","use_template":false,"source":"system_a"}`)
-	b.Run("decode", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			var req sendRequest
-			if err := Object(raw, &req); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("encoding/json", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			var req sendRequest
-			if err := json.Unmarshal(raw, &req); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
-
 func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 	t.Parallel()
 	type shape struct {

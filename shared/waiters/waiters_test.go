@@ -50,15 +50,6 @@ func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
 	require.Empty(t, l.queues)
 }
 
-func TestWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
-	t.Parallel()
-	l := New()
-	w := l.Register("q")
-	defer w.Close()
-	l.Notify("q", 1)
-	<-w.C
-}
-
 func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	t.Parallel()
 	l := New()
