@@ -45,7 +45,7 @@ func (v *Value[T]) Get() (T, error) {
 	return r.value, r.err
 }
 
-// read has a context of its own: if it used that of a caller who leaves, all others would see an error.
+// read has a context of its own. With the context of a caller, all callers would get an error when that caller leaves.
 func (v *Value[T]) read() *result[T] {
 	ctx, cancel := context.WithTimeout(context.Background(), v.Timeout)
 	defer cancel()

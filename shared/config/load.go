@@ -63,8 +63,7 @@ func Load(cfg any) []task.Field {
 
 func badValue(field reflect.StructField, err error) task.Field {
 	message := err.Error()
-	var parse *envconfig.ParseError
-	if errors.As(err, &parse) {
+	if parse, ok := errors.AsType[*envconfig.ParseError](err); ok {
 		message = parse.Err.Error()
 	}
 	if accepted := accepts(field.Type); accepted != "" {

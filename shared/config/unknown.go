@@ -15,12 +15,9 @@ import (
 // and APP_NAME.
 var prefixes = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 
-// isServiceLink reports whether a variable was set by Kubernetes or by a container link to
-// describe a service. Its name may begin with one of prefixes.
-func isServiceLink(pair string) bool {
-	const pattern = `_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`
-	return regexp.MustCompile(pattern).MatchString(pair) // compiled here, as most starts do not need it
-}
+// serviceLink matches a variable that Kubernetes or a container link sets to describe a service. Its name may begin with
+// one of prefixes.
+var serviceLink = regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`)
 
 // Unknown returns the misspelt settings, so that a process does not start with a default in place
 // of the intended value. A variable is a misspelt setting if its name has one of prefixes, or
@@ -55,7 +52,7 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 		meant := nearest(name, unset)
 		isOurs := slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		switch {
-		case meant == "" && !isOurs || isServiceLink(pair):
+		case meant == "" && !isOurs || serviceLink.MatchString(pair):
 		case meant != "":
 			problems = append(problems, task.Field{Name: name, Message: fmt.Sprintf("is no setting; if %s is meant, rename it, else set %s too; `sendonce config` lists them all", meant, meant)})
 		default:

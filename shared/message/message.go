@@ -192,8 +192,8 @@ func (m Message) delivered(now time.Time) Message {
 	return m
 }
 
-// acceptedStatus returns the status after a successful send: a 2xx comes from the receiver at the URL, but
-// an acknowledgement of the broker not from a receiver.
+// acceptedStatus returns the status after a successful send. A 2xx comes from the receiver at the URL. An
+// acknowledgement of the broker does not come from a receiver.
 func (m Message) acceptedStatus() Status {
 	if m.Kind == URL && !m.Confirm {
 		return Received
