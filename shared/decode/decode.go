@@ -53,7 +53,7 @@ func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	switch {
 	case len(r.Body) == 0:
 	case r.Method == http.MethodGet:
-		d.failBody("must be empty on GET")
+		d.note("body", "must be empty on GET")
 	default:
 		d.body(p, r.Body, dst)
 	}
@@ -62,17 +62,17 @@ func (p *Plan) Parameters(r Request, dst any) *task.Error {
 
 func (d *decoder) body(p *Plan, raw []byte, dst any) {
 	if len(raw) == 0 {
-		d.failBody("must be a JSON object, it is empty")
+		d.note("body", "must be a JSON object, it is empty")
 		return
 	}
 	if !json.Valid(raw) {
-		d.failBody(syntaxProblem(raw))
+		d.note("body", syntaxProblem(raw))
 		return
 	}
 	d.raw, d.pos = raw, 0
 	d.space()
 	if d.raw[d.pos] != '{' {
-		d.failBody("must be a JSON object")
+		d.note("body", "must be a JSON object")
 		return
 	}
 	d.object(p, reflect.ValueOf(dst).Elem())

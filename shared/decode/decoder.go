@@ -26,8 +26,6 @@ type step struct {
 	index int // in a list, if name is ""
 }
 
-func (d *decoder) failBody(message string) { d.note("body", message) }
-
 // fail records that the value at path is bad.
 func (d *decoder) fail(message string) {
 	if len(d.bad) > maxFields {

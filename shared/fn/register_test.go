@@ -106,7 +106,7 @@ func TestHostDeadlineEndsStreamInOrder(t *testing.T) {
 				h.ServeHTTP(w, r.WithContext(ctx))
 			})
 		})
-		conn := server.open(t)
+		conn := server.open(t, adminLine)
 		defer conn.Close()
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		require.NoError(t, err)

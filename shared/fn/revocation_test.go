@@ -96,10 +96,8 @@ func (r *reading) events() int {
 
 // openAs begins a stream in memory and reads it.
 func (p *pipes) openAs(t *testing.T, name string) *reading {
-	conn := p.dial()
+	conn := p.open(t, authorization(name, "token"))
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n"+authorization(name, "token")+"\r\n")
-	require.NoError(t, err)
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	require.Equal(t, 200, res.StatusCode)
@@ -248,23 +246,21 @@ func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 	}
 }
 
-// slowCall is a call whose body is sent except for its last byte.
-type slowCall struct{ conn net.Conn }
-
-func (p *pipes) beginCall(t *testing.T, name string) slowCall {
+// beginCall sends a call without the last byte of its body.
+func (p *pipes) beginCall(t *testing.T, name string) net.Conn {
 	conn := p.dial()
 	t.Cleanup(func() { _ = conn.Close() })
 	_, err := io.WriteString(conn, "POST /api/v1/say HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"+
 		authorization(name, "token")+"\r\n{")
 	require.NoError(t, err)
-	return slowCall{conn}
+	return conn
 }
 
-// finish sends the last byte and returns the response.
-func (c slowCall) finish(t *testing.T) (status int, body string) {
-	_, err := io.WriteString(c.conn, "}")
+// finishCall sends the last byte and returns the response.
+func finishCall(t *testing.T, conn net.Conn) (status int, body string) {
+	_, err := io.WriteString(conn, "}")
 	require.NoError(t, err)
-	res, err := http.ReadResponse(bufio.NewReader(c.conn), nil)
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	text, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
@@ -293,7 +289,7 @@ func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 				registry.change(change)
 				h.env.CallersChanged(t.Context(), "submitter")
 
-				status, body := slow.finish(t)
+				status, body := finishCall(t, slow)
 				require.Equal(t, want[name], status, body)
 				if status == 200 {
 					require.Equal(t, name == "has another queue", len(handled["submitter"]) > 0, "the call uses the caller as it is now")
@@ -302,7 +298,7 @@ func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 				}
 				require.EqualValues(t, lookups+1, registry.lookups.Load())
 
-				status, body = other.finish(t)
+				status, body = finishCall(t, other)
 				require.Equal(t, 200, status, body)
 				require.Contains(t, handled, "receiver")
 				require.EqualValues(t, lookups+1, registry.lookups.Load(), "a caller that was not changed is not looked up again")

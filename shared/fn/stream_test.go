@@ -82,9 +82,9 @@ func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, st
 }
 
 // open requests the stream over a new connection.
-func (p *pipes) open(t *testing.T) net.Conn {
+func (p *pipes) open(t *testing.T, credentials string) net.Conn {
 	conn := p.dial()
-	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n"+adminLine+"\r\n")
+	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n"+credentials+"\r\n")
 	require.NoError(t, err)
 	return conn
 }
@@ -93,7 +93,7 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, server, stop := serveInMemory(t, streamer(waits))
-		conn := server.open(t)
+		conn := server.open(t, adminLine)
 		defer conn.Close()
 		began := time.Now()
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -141,7 +141,7 @@ func TestWriteTimeoutEndsStalledReader(t *testing.T) {
 				}
 			}
 		}))
-		defer server.open(t).Close()
+		defer server.open(t, adminLine).Close()
 		<-over
 		require.Equal(t, clientWriteTimeout, time.Since(began))
 		stop()

@@ -18,7 +18,8 @@ import (
 // for each id, and returns ack accepted. After bus.ErrUnavailable or bus.ErrRefused it is unknown
 // whether the stream has the message.
 func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted, error) {
-	m.AcceptedAt, m.Producer = time.Now().UTC(), producer()
+	hostname, _ := os.Hostname() // "" if it is not known
+	m.AcceptedAt, m.Producer = time.Now().UTC(), hostname
 	event, err := streamevent.OfAccepted(m)
 	if err != nil {
 		return Submitted{}, err
@@ -79,12 +80,6 @@ func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.
 		return Submitted{}, errBusy()
 	}
 	return replayResult(m, durability, accepted.Seq, accepted.Event.Time(), accepted.Fingerprint)
-}
-
-// producer names this process in the stream, for operators.
-func producer() string {
-	name, _ := os.Hostname() // "" if it is not known
-	return name
 }
 
 // durability returns the failures that an accepted message is known to survive before it is saved.

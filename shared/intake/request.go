@@ -15,12 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const (
-	// MaxBody limits the bytes of a request: the data, white space in it, and other fields.
-	MaxBody = 2 * message.MaxData
-
-	bestEffort = "best-effort"
-)
+// MaxBody limits the bytes of a request: the data, white space in the data, and other fields.
+const MaxBody = 2 * message.MaxData
 
 // Request is the body of a request to submit a message.
 type Request = request.Message

@@ -60,7 +60,7 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 		return Submitted{}, errBusy()
 	}
 	saved, err := in.save(m)
-	saved.Ack.Ordering = bestEffort
+	saved.Ack.Ordering = "best-effort"
 	return saved, err
 }
 
