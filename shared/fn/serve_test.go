@@ -166,4 +166,6 @@ func TestHalfClosedClientGetsNo200(t *testing.T) {
 	}))
 	response := h.dialRaw(t).sendLast("POST /api/v1/fail HTTP/1.1\r\nHost: x\r\n" + adminLine + "\r\n")
 	require.Contains(t, response, "HTTP/1.1 499")
+	line := h.callLines(1)[0]
+	require.Equal(t, []any{499.0, "client_gone"}, []any{line["status"], line["error"]})
 }
