@@ -70,9 +70,6 @@ func TestIDIsUniqueAndStable(t *testing.T) {
 	t.Parallel()
 	id := ID(7, "shop", "order-1")
 	require.Equal(t, "12271fe2f66c5f8b902aea98ca8bf637", fmt.Sprintf("%x", id), "stored ids must never change")
-	require.Equal(t, id, ID(7, "shop", "order-1"))
-	require.EqualValues(t, 5, id[6]>>4, "the version")
-	require.EqualValues(t, 2, id[8]>>6, "the variant")
 	seen := map[[16]byte]bool{id: true}
 	for _, other := range [][16]byte{ID(8, "shop", "order-1"), ID(7, "shoporder", "-1"), ID(7, "shop", "order-2"), ID(7, "", "shoporder-1"), ID(-7, "shop", "order-1")} {
 		require.False(t, seen[other])

@@ -79,15 +79,6 @@ func TestZeroThresholdDisablesAlert(t *testing.T) {
 	require.False(t, AlertRules{FailureRate: Limits{"*": 0}}.On())
 }
 
-func TestThresholdPerQueue(t *testing.T) {
-	t.Parallel()
-	var limits Limits
-	require.NoError(t, limits.Decode(" wechat = 10 ; *=100 "))
-	rules := AlertRules{Backlog: limits}
-	raised, _ := rules.CheckQueues(map[string]QueueLoad{"wechat": {Pending: 50}, "sms": {Pending: 50}}, nil)
-	require.Equal(t, []Alert{{AlertBacklog, "wechat", 50, 10}}, raised)
-}
-
 func TestParseAlertLimits(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Limits{

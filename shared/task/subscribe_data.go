@@ -12,7 +12,8 @@ import (
 )
 
 // CheckSubscribeData checks the data of a subscribe message. It returns the keywords that WeChat would refuse (errcode
-// 47003), sorted, each with the reason. The data must have the form {"thing1": {"value": "Tea"}, ...}, where a value is a string or a number.
+// 47003), sorted, each with the reason. The data must have the form {"thing1": {"value": "Tea"}, ...}. A value is a string
+// or a number.
 // The type of a keyword is its name without the number at the end. Values are checked by WeChat's documented rules for
 // their types. Unknown types are accepted. WeChat may still refuse the data, since only WeChat has the keywords of a
 // template.
