@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// prefixes are those of names that only Sendonce uses. APP_ is not one: many programs use APP_ENV
+// prefixes begin names that only Sendonce uses. APP_ is not among them: many programs use APP_ENV
 // and APP_NAME.
 var prefixes = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 
@@ -63,7 +63,7 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 	return problems
 }
 
-// nearest returns the most similar of names, if name may be a misspelling of it; else "". One letter
+// nearest returns the setting of names that name may misspell, the most similar one; "" if none is similar. One letter
 // in five may differ, at most three. In names as short as NATS_URL, the part before the underscore
 // must be the same, as other programs use API_HOST; PORT has no misspellings.
 func nearest(name string, names []string) string {

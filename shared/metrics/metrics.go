@@ -24,7 +24,7 @@ type Registry struct {
 	collectors []func(*Scrape)
 }
 
-// New returns a registry without metrics. Their names begin with prefix, such as sendonce_.
+// New returns a registry without metrics. prefix, such as sendonce_, begins the name of each metric.
 func New(prefix string) *Registry { return &Registry{prefix: prefix} }
 
 // Collect makes each scrape call collect, which adds the values of that moment.
