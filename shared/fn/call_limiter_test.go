@@ -45,9 +45,10 @@ func (h *holder) hold(ctx context.Context, c *Call) error {
 	}
 	select {
 	case <-h.goOn:
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return nil
 }
 
 func (h *holder) function() Function {
@@ -72,18 +73,24 @@ func (h *holder) function() Function {
 	})
 }
 
-// begin makes a call that is held, as a caller of knownCallers.
-func (h *testServer) begin(held *holder, method, path, name string) {
+// begin makes a call that is held, as a caller of knownCallers. The channel receives the status of the response after
+// the whole response has arrived, or 0 if the connection was cut.
+func (h *testServer) begin(held *holder, method, path, name string) <-chan int {
 	h.t.Helper()
 	r := h.request(method, path, "", as(name, "token"))
 	if name == "admin" {
 		r.SetBasicAuth("admin", "secret")
 	}
+	status := make(chan int, 1)
 	go func() {
+		defer close(status)
 		res, err := http.DefaultClient.Do(r)
-		if err == nil {
-			_, _ = io.Copy(io.Discard, res.Body)
-			res.Body.Close()
+		if err != nil {
+			return
+		}
+		defer res.Body.Close()
+		if _, err := io.Copy(io.Discard, res.Body); err == nil {
+			status <- res.StatusCode
 		}
 	}()
 	select {
@@ -92,6 +99,7 @@ func (h *testServer) begin(held *holder, method, path, name string) {
 	case <-time.After(waitAtMost):
 		require.Fail(h.t, "a call did not reach its handler", "%s %s of %s", method, path, name)
 	}
+	return status
 }
 
 // requireRefused requires that a call is refused.

@@ -2,7 +2,6 @@ package fn
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // scrape reads /metrics without a password and returns the values by name and labels.
@@ -94,19 +92,12 @@ func TestCallsAreCountedByPatternAndStatus(t *testing.T) {
 
 func TestScrapeShowsCallsInProgress(t *testing.T) {
 	t.Parallel()
-	begun, release := make(chan struct{}), make(chan struct{})
-	h := startServer(t, nil, failing(func(context.Context) error {
-		begun <- struct{}{}
-		<-release
-		return task.Refuse(task.CodeConflict, "done")
-	}))
+	held := newHolder(t)
+	h := startServer(t, nil, held.function())
 	require.Zero(t, h.scrape()["sendonce_http_requests_under_way"])
-	var call sync.WaitGroup
-	call.Go(func() { h.call("POST", "/api/v1/fail", "") })
-	<-begun
+	h.begin(held, "POST", "/hold", "submitter")
 	require.InDelta(t, 1, h.scrape()["sendonce_http_requests_under_way"], 0)
-	close(release)
-	call.Wait()
+	held.release()
 	require.Eventually(t, func() bool { return h.scrape()["sendonce_http_requests_under_way"] == 0 }, waitAtMost, tick)
 }
 

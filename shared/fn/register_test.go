@@ -19,16 +19,9 @@ import (
 
 func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	t.Parallel()
-	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startServer(t, nil, greeter(), failing(func(context.Context) error {
-		close(begun)
-		<-goOn
-		return task.Refuse(task.CodeConflict, "finished")
-	}))
-	first := make(chan reply, 1)
-	request := h.request("POST", "/api/v1/fail", "")
-	go func() { first <- send(t, request) }()
-	<-begun
+	held := newHolder(t)
+	h := startServer(t, nil, greeter(), held.function())
+	first := h.begin(held, "POST", "/hold", "submitter")
 	ended := make(chan error, 1)
 	go func() { ended <- h.env.drain(0) }()
 	var r reply
@@ -41,26 +34,19 @@ func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	require.True(t, r.closes)
 	require.Equal(t, "1", r.header.Get("Retry-After"))
 	require.Empty(t, ended, "the drain waits for the call in progress")
-	close(goOn)
-	require.Equal(t, 409, (<-first).status, "the response of that call is complete")
+	held.release()
+	require.Equal(t, 200, <-first, "the response of that call is complete")
 	require.NoError(t, <-ended)
 }
 
 func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	t.Parallel()
-	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, failing(func(context.Context) error {
-		close(begun)
-		<-goOn
-		return task.Refuse(task.CodeConflict, "late")
-	}))
-	request := h.request("POST", "/api/v1/fail", "")
-	late := make(chan reply, 1)
-	go func() { late <- send(t, request) }()
-	<-begun
+	held := newHolder(t)
+	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, held.function())
+	late := h.begin(held, "POST", "/hold", "submitter")
 	require.EqualError(t, h.env.drain(time.Hour), "drain: 1 calls were cut off: context deadline exceeded")
-	close(goOn)
-	require.Equal(t, 409, (<-late).status)
+	held.release()
+	require.Equal(t, 200, <-late)
 }
 
 // serveUnbounded serves function in memory with a server without limits, like the framework's.
