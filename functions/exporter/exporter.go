@@ -30,7 +30,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	if env.Bus() != nil {
 		e.streams = newStreams(env.Bus().StreamUsage)
 	}
-	r := metrics.New("sendonce_")
+	r := &metrics.Registry{}
 	r.Collect(e.collect)
 	env.ServeMetrics(Path, r)
 	return nil

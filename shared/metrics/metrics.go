@@ -14,18 +14,16 @@ import (
 	"sync"
 )
 
-const maxLabels = 3 // of a Counter or Histogram
+const (
+	prefix    = "sendonce_" // of the name of each metric
+	maxLabels = 3           // of a Counter or Histogram
+)
 
-// Registry has the metrics of a process. A Registry and its metrics are safe for concurrent use.
+// Registry has the metrics of a process; the zero value has none. A Registry and its metrics are safe for concurrent use.
 type Registry struct {
-	prefix string
-
 	mu         sync.Mutex
 	collectors []func(*Scrape)
 }
-
-// New returns a registry without metrics. prefix, such as sendonce_, begins the name of each metric.
-func New(prefix string) *Registry { return &Registry{prefix: prefix} }
 
 // Collect makes each scrape call collect, which adds the values of that moment.
 func (r *Registry) Collect(collect func(*Scrape)) {
@@ -39,7 +37,7 @@ func (r *Registry) Text() []byte {
 	r.mu.Lock()
 	collectors := slices.Clone(r.collectors)
 	r.mu.Unlock()
-	s := Scrape{prefix: r.prefix, families: map[string]*family{}}
+	s := Scrape{families: map[string]*family{}}
 	for _, collect := range collectors {
 		collect(&s)
 	}
@@ -53,10 +51,7 @@ func (r *Registry) Text() []byte {
 }
 
 // Scrape collects the metrics of one scrape.
-type Scrape struct {
-	prefix   string
-	families map[string]*family
-}
+type Scrape struct{ families map[string]*family }
 
 // family has the samples of one name.
 type family struct {
@@ -77,15 +72,15 @@ func (s *Scrape) Counter(name, help string, value float64, labels ...string) {
 // Histogram adds counted values. counts has the count of each bucket, whose upper bounds are bounds, and then that of
 // the values above all bounds. labels are names and values in turn.
 func (s *Scrape) Histogram(name, help string, bounds []float64, counts []uint64, sum float64, labels ...string) {
-	s.add("histogram", name, help, histogramText(s.prefix+name, labels, bounds, counts, sum))
+	s.add("histogram", name, help, histogramText(prefix+name, labels, bounds, counts, sum))
 }
 
 func (s *Scrape) sample(kind, name, help string, value float64, labels []string) {
-	s.add(kind, name, help, fmt.Sprintf("%s%s%s %v\n", s.prefix, name, labelText(labels), value))
+	s.add(kind, name, help, fmt.Sprintf("%s%s%s %v\n", prefix, name, labelText(labels), value))
 }
 
 func (s *Scrape) add(kind, name, help, text string) {
-	name = s.prefix + name
+	name = prefix + name
 	if s.families[name] == nil {
 		s.families[name] = &family{kind: kind, help: help}
 	}

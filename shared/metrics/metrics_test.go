@@ -12,7 +12,7 @@ import (
 
 // example returns a registry with metrics of each kind, and the two that have labels.
 func example() (*Registry, *Counter, *Histogram) {
-	r := New("test_")
+	r := &Registry{}
 	c := r.Counter("calls_total", "Calls.", "route", "status")
 	h := r.Histogram("call_seconds", "Time of a call.", []float64{0.1, 1}, "route")
 	r.Counter("failures_total", "Failures.")
@@ -29,29 +29,29 @@ func TestText(t *testing.T) {
 	h.Observe(0.1, "/a")
 	h.Observe(0.5, "/a")
 	h.Observe(5, "/a")
-	require.Equal(t, `# HELP test_call_seconds Time of a call.
-# TYPE test_call_seconds histogram
-test_call_seconds_bucket{route="/a",le="0.1"} 1
-test_call_seconds_bucket{route="/a",le="1"} 2
-test_call_seconds_bucket{route="/a",le="+Inf"} 3
-test_call_seconds_sum{route="/a"} 5.6
-test_call_seconds_count{route="/a"} 3
-# HELP test_calls_total Calls.
-# TYPE test_calls_total counter
-test_calls_total{route="/a",status="404"} 2
-test_calls_total{route="/b",status="200"} 1
-# HELP test_failures_total Failures.
-# TYPE test_failures_total counter
-test_failures_total 0
-# HELP test_lag_seconds Lag.
-# TYPE test_lag_seconds histogram
-test_lag_seconds_bucket{le="1"} 0
-test_lag_seconds_bucket{le="+Inf"} 0
-test_lag_seconds_sum 0
-test_lag_seconds_count 0
-# HELP test_waiting_tasks Tasks that wait.
-# TYPE test_waiting_tasks gauge
-test_waiting_tasks{queue="default"} 7
+	require.Equal(t, `# HELP sendonce_call_seconds Time of a call.
+# TYPE sendonce_call_seconds histogram
+sendonce_call_seconds_bucket{route="/a",le="0.1"} 1
+sendonce_call_seconds_bucket{route="/a",le="1"} 2
+sendonce_call_seconds_bucket{route="/a",le="+Inf"} 3
+sendonce_call_seconds_sum{route="/a"} 5.6
+sendonce_call_seconds_count{route="/a"} 3
+# HELP sendonce_calls_total Calls.
+# TYPE sendonce_calls_total counter
+sendonce_calls_total{route="/a",status="404"} 2
+sendonce_calls_total{route="/b",status="200"} 1
+# HELP sendonce_failures_total Failures.
+# TYPE sendonce_failures_total counter
+sendonce_failures_total 0
+# HELP sendonce_lag_seconds Lag.
+# TYPE sendonce_lag_seconds histogram
+sendonce_lag_seconds_bucket{le="1"} 0
+sendonce_lag_seconds_bucket{le="+Inf"} 0
+sendonce_lag_seconds_sum 0
+sendonce_lag_seconds_count 0
+# HELP sendonce_waiting_tasks Tasks that wait.
+# TYPE sendonce_waiting_tasks gauge
+sendonce_waiting_tasks{queue="default"} 7
 `, string(r.Text()))
 }
 
@@ -63,7 +63,7 @@ func TestLabelValuesAreEscaped(t *testing.T) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(string(r.Text())))
 	require.NoError(t, err)
-	require.Equal(t, special, families["test_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
+	require.Equal(t, special, families["sendonce_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
 }
 
 func TestConcurrentCounting(t *testing.T) {
@@ -78,8 +78,8 @@ func TestConcurrentCounting(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Contains(t, string(r.Text()), `test_calls_total{route="/a",status="200"} 100`)
-	require.Contains(t, string(r.Text()), `test_call_seconds_count{route="/a"} 100`)
+	require.Contains(t, string(r.Text()), `sendonce_calls_total{route="/a",status="200"} 100`)
+	require.Contains(t, string(r.Text()), `sendonce_call_seconds_count{route="/a"} 100`)
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {

@@ -87,7 +87,7 @@ func (t Timer) Observe(first, second string, status int, took time.Duration) {
 
 // New returns metrics that count from 0. Failures to read or write them go to log.
 func New(log *slog.Logger) *Metrics {
-	r := metrics.New("sendonce_")
+	r := &metrics.Registry{}
 	timing := func(name, help string, bounds []float64) Timing { return Timing{r.Histogram(name, help, bounds)} }
 	m := &Metrics{
 		TwoPhase: TwoPhase{
