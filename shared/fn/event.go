@@ -111,13 +111,13 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	if e.Type() == trigger.RefusedType {
 		return nil, r.saveRefused(ctx, c, e)
 	}
-	letter := store.DeadLetter{Function: r.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
-	defer r.countPanic(ctx, c, letter)
+	deadLetter := store.DeadLetter{Function: r.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
+	defer r.countPanic(ctx, c, deadLetter)
 	err = r.handle(ctx, c, *e)
 	if reason := PoisonIn(err); reason != nil {
-		letter.Reason = reason.Error()
-		c.Log("dead_letter", task.MaskNumbers(letter.Reason))
-		err = r.env.Admin.AddDeadLetter(ctx, letter)
+		deadLetter.Reason = reason.Error()
+		c.Log("dead_letter", task.MaskNumbers(deadLetter.Reason))
+		err = r.env.Admin.AddDeadLetter(ctx, deadLetter)
 	}
 	return nil, err
 }
@@ -137,17 +137,17 @@ func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 
 // countPanic counts a panic of the handler for the event and panics again: the response is 500, and
 // the event is delivered again. After too many panics the event becomes a dead letter instead.
-func (r eventRoute) countPanic(ctx context.Context, c *Call, letter store.DeadLetter) {
+func (r eventRoute) countPanic(ctx context.Context, c *Call, deadLetter store.DeadLetter) {
 	panicked := recover()
 	if panicked == nil {
 		return
 	}
-	letter.Reason = fmt.Sprint("panic: ", panicked)
-	dead, err := r.env.Admin.CountPanic(context.WithoutCancel(ctx), letter)
-	if err != nil || !dead {
+	deadLetter.Reason = fmt.Sprint("panic: ", panicked)
+	isDead, err := r.env.Admin.CountPanic(context.WithoutCancel(ctx), deadLetter)
+	if err != nil || !isDead {
 		panic(panicked)
 	}
-	c.Log("dead_letter", task.MaskNumbers(letter.Reason), "stack", string(debug.Stack()))
+	c.Log("dead_letter", task.MaskNumbers(deadLetter.Reason), "stack", string(debug.Stack()))
 }
 
 // readBatch decodes only the attributes of streamevent.Event: decoding all attributes would take

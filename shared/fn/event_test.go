@@ -119,7 +119,7 @@ func TestBusyEventsHaveOneLogLineAMinute(t *testing.T) {
 
 // batchFunction returns an event function that calls handle with each batch.
 func batchFunction(handle func([]streamevent.Event) error) Function {
-	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
+	return EventBatch("batches", func(*Env, struct{}) (EventHandler, BatchHandler) {
 		return func(context.Context, *Call, cloudevents.Event) error { return nil },
 			func(_ context.Context, _ *Call, events []streamevent.Event) error { return handle(events) }
 	})
@@ -129,7 +129,7 @@ func TestInvalidBatchIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, batchFunction(func([]streamevent.Event) error { return nil }))
 	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
-		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", trigger.BatchType))
+		r := h.call("POST", "/events/batches", body, as("trigger", "token"), header("Content-Type", trigger.BatchType))
 		require.Equal(t, 400, r.status, body)
 		require.Equal(t, "body", r.Fields[0].Field)
 	}
