@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"strconv"
+	"strings"
 )
 
 // ID identifies a stored row or a claim. In JSON it is a string of digits, because all ids are strings and JavaScript
@@ -18,13 +19,10 @@ func (id ID) MarshalJSON() ([]byte, error) { return []byte(`"` + id.String() + `
 
 // UnmarshalJSON reads a string of digits or a number. null changes nothing.
 func (id *ID) UnmarshalJSON(raw []byte) error {
-	text := string(raw)
-	if text == "null" {
+	if string(raw) == "null" {
 		return nil
 	}
-	if len(text) > 1 && text[0] == '"' {
-		text = text[1 : len(text)-1]
-	}
+	text := strings.Trim(string(raw), `"`)
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || ID(n).String() != text {
 		return errors.New("must be an id: an integer between 0 and 9223372036854775807, as digits in a string or as a number")

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"strconv"
+	"strings"
 )
 
 // Number is an unsigned 64-bit number in decimal digits; "" means none. In JSON it is a string, because JavaScript
@@ -17,13 +18,10 @@ func (n Number) Uint64() (uint64, error) { return strconv.ParseUint(string(n), 1
 
 // UnmarshalJSON reads a string of digits or a number. null changes nothing.
 func (n *Number) UnmarshalJSON(raw []byte) error {
-	text := string(raw)
-	if text == "null" {
+	if string(raw) == "null" {
 		return nil
 	}
-	if len(text) > 1 && text[0] == '"' {
-		text = text[1 : len(text)-1]
-	}
+	text := strings.Trim(string(raw), `"`)
 	value, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || NumberOf(value) != Number(text) {
 		return errors.New("must be an integer between 0 and 18446744073709551615, as digits in a string or as a number without fraction and exponent")
