@@ -174,17 +174,17 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 
 // lastStored returns the newest message of a subject; nil, nil if there is none.
 func (b *Bus) lastStored(ctx context.Context, conn *Connection, subject string) (*AcceptedMessage, error) {
-	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
-	if err != nil {
-		return nil, err
-	}
-	return b.readFromLeader(ctx, conn, request)
+	return b.readFromLeader(ctx, conn, map[string]any{"last_by_subj": subject})
 }
 
 // readFromLeader requests a message; nil, nil if there is none. The request goes to the leader of the
 // stream: a replica that lags behind would report an accepted message as missing.
-func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request []byte) (*AcceptedMessage, error) {
-	response, err := conn.nats().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
+func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request map[string]any) (*AcceptedMessage, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	response, err := conn.nats().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), body)
 	if err != nil {
 		return nil, err
 	}

@@ -25,11 +25,17 @@ func acceptance(t *testing.T, id, text string) Acceptance {
 	return Acceptance{Subject: AcceptSubject(testSender, id), Fingerprint: "print of " + text, Event: bustest.AcceptedEvent(t, id, text)}
 }
 
+func accept(t *testing.T, b *Bus, id, text string) Accepted {
+	t.Helper()
+	accepted, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, id, text))
+	require.NoError(t, err)
+	return accepted
+}
+
 func acceptAll(t *testing.T, b *Bus, from, to int) {
 	t.Helper()
 	for i := from; i <= to; i++ {
-		_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, strconv.Itoa(i), "x"))
-		require.NoError(t, err)
+		accept(t, b, strconv.Itoa(i), "x")
 	}
 }
 
@@ -51,8 +57,7 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 
 	replayed := func(b *Bus) {
 		t.Helper()
-		again, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "another text"))
-		require.NoError(t, err)
+		again := accept(t, b, "a", "another text")
 		require.Equal(t, Accepted{Seq: 3, Replayed: true, Fingerprint: "print of hello", Event: again.Event}, again)
 		require.Equal(t, first.Event.Context, again.Event.Context)
 		require.JSONEq(t, `{"text":"hello"}`, string(again.Event.Data()))
@@ -105,13 +110,10 @@ func TestAcceptOnFullStream(t *testing.T) {
 	require.Positive(t, accepted)
 	require.EqualValues(t, accepted, broker.Info(StreamAccepted).State.Msgs)
 	require.Nil(t, lookUp(t, b, strconv.Itoa(accepted+1)))
-	again, err := b.Accept(t.Context(), acceptance(t, "1", strings.Repeat("x", 200)))
-	require.NoError(t, err)
-	require.True(t, again.Replayed, "a full stream still detects repeats")
+	require.True(t, accept(t, b, "1", strings.Repeat("x", 200)).Replayed, "a full stream still detects repeats")
 
 	require.NoError(t, b.Forget(t.Context(), entries(1)))
-	_, err = b.Accept(t.Context(), acceptance(t, "new", "x"))
-	require.NoError(t, err)
+	accept(t, b, "new", "x")
 }
 
 func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
@@ -182,22 +184,6 @@ func TestAcceptTimesOut(t *testing.T) {
 	require.InDelta(t, acceptTimeout.Seconds(), time.Since(began).Seconds(), 1)
 }
 
-func TestAcceptWithoutNATS(t *testing.T) {
-	t.Parallel()
-	var none *Bus
-	_, err := none.Accept(t.Context(), acceptance(t, "1", "x"))
-	require.ErrorIs(t, err, ErrUnavailable)
-	_, err = none.LookUp(t.Context(), "1")
-	require.ErrorIs(t, err, ErrUnavailable)
-	_, err = none.AcceptedAt(t.Context(), []uint64{1})
-	require.ErrorIs(t, err, ErrUnavailable)
-	require.ErrorIs(t, none.Forget(t.Context(), entries(1)), ErrUnavailable)
-	_, err = none.OldestAccepted(t.Context(), 1, time.Hour, 1)
-	require.ErrorIs(t, err, ErrUnavailable)
-	_, err = none.AcceptState(t.Context())
-	require.ErrorIs(t, err, ErrUnavailable)
-}
-
 func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
@@ -216,9 +202,7 @@ func TestForgetRemovesAcceptedMessages(t *testing.T) {
 		require.WithinDuration(t, time.Now(), found[i].At, time.Minute)
 	}
 	require.Nil(t, lookUp(t, b, "2"))
-	again, err := b.Accept(t.Context(), acceptance(t, "2", "x"))
-	require.NoError(t, err)
-	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "after Forget the id is accepted again")
+	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, accept(t, b, "2", "x"), "after Forget the id is accepted again")
 
 	broker.Stop()
 	_, err = b.AcceptedAt(t.Context(), []uint64{1})
@@ -264,11 +248,7 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	require.EqualValues(t, 5, state.LastSeq)
 	require.Positive(t, state.Bytes)
 
-	batch, err = c.Fetch(3)
-	require.NoError(t, err)
-	for m := range batch.Messages() {
-		require.NoError(t, m.DoubleAck(t.Context()))
-	}
+	fetchAndAck(t, c, 3)
 	bustest.Eventually(t, func() bool { return stateNow().Pending["save-1-of-1"] == 0 }, "all acknowledged")
 	require.EqualValues(t, 5, stateNow().SavedTo)
 	require.EqualValues(t, 5, stateNow().Messages, "saved messages stay, to detect repeats")
@@ -305,8 +285,7 @@ func TestShardsAreStable(t *testing.T) {
 func TestAcceptRefusesOldServer(t *testing.T) {
 	t.Parallel()
 	_, b := newBrokerWithStreams(t)
-	_, err := b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
-	require.NoError(t, err)
+	accept(t, b, "a", "x")
 	conn, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	conn.isStrict = strictRequests.supportedBy("2.11.9")
@@ -321,13 +300,9 @@ func TestAcceptRefusesOldServer(t *testing.T) {
 
 func TestAcceptStreamName(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
-	b.cfg.AcceptStream = "OTHER"
-	require.NoError(t, b.Ensure(t.Context()))
+	b := newBusWithStreams(t, Config{URL: bustest.NewBroker(t).URL(), AcceptStream: "OTHER"})
 	acceptAll(t, b, 1, 1)
-	again, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
-	require.NoError(t, err)
-	require.True(t, again.Replayed)
+	require.True(t, accept(t, b, "1", "x").Replayed)
 	state, err := b.AcceptState(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, state.Messages)

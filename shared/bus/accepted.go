@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +19,7 @@ const forgetConcurrency = 16
 func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (messages []AcceptedMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, conn *Connection, _ jetstream.Stream) error {
 		for _, seq := range seqs {
-			m, err := b.readFromLeader(ctx, conn, []byte(`{"seq":`+strconv.FormatUint(seq, 10)+`}`))
+			m, err := b.readFromLeader(ctx, conn, map[string]any{"seq": seq})
 			switch {
 			case errors.Is(err, errNotEvent):
 				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err)
@@ -95,11 +94,8 @@ func (b *Bus) OldestAccepted(ctx context.Context, last uint64, age time.Duration
 			case m.Sequence > last || m.Time.After(before):
 				return nil
 			}
-			stored := StoredMessage{Subject: m.Subject, Seq: m.Sequence}
-			if stored.Message, err = newAcceptedMessage(m.Sequence, m.Time, m.Header, m.Data); err != nil && !errors.Is(err, errNotEvent) {
-				return err
-			}
-			oldest, next = append(oldest, stored), m.Sequence+1
+			message, _ := newAcceptedMessage(m.Sequence, m.Time, m.Header, m.Data) // nil if it is not an event
+			oldest, next = append(oldest, StoredMessage{m.Subject, m.Sequence, message}), m.Sequence+1
 		}
 		return nil
 	})

@@ -57,10 +57,3 @@ func TestNotifyCallerReachesAllProcesses(t *testing.T) {
 	bustest.Eventually(t, self.has(2, 2), "subscribed is called again, and the unsent notification is sent")
 	require.Equal(t, []string{"ann", "bob"}, self.names)
 }
-
-func TestNotifyCallerWithoutNATS(t *testing.T) {
-	t.Parallel()
-	var none *Bus
-	none.NotifyCaller(t.Context(), "ann")
-	none.OnCaller(func(string) { t.Error("called") }, func() { t.Error("called") })()
-}

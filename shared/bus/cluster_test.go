@@ -31,9 +31,7 @@ func TestClusterAcceptsOnce(t *testing.T) {
 	_, b := newCluster(t)
 	raceToAccept(t, b, 100)
 	for i := 1; i <= 100; i++ {
-		a := acceptance(t, strconv.Itoa(i), "x")
-		accepted, err := b.Accept(bustest.Within(t, bustest.Soon), a)
-		require.NoError(t, err)
+		accepted := accept(t, b, strconv.Itoa(i), "x")
 		found := lookUp(t, b, strconv.Itoa(i))
 		require.NotNil(t, found, "no replica may report it as missing")
 		require.Equal(t, accepted.Seq, found.Seq)

@@ -64,7 +64,7 @@ func (i *injector) serve(client net.Conn, server string) {
 	}
 }
 
-// end writes text to every client and closes its connection, as a server does after an error.
+// end writes text to every client and closes the connection of the client, as a server does after an error.
 func (i *injector) end(text string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,8 +92,7 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 			t.Parallel()
 			server := bustest.NewBroker(t)
 			proxy := newInjector(t, server.URL())
-			b, neighbour := newBus(t, "nats://"+proxy.addr), newBus(t, server.URL())
-			require.NoError(t, neighbour.Ensure(t.Context()))
+			b, neighbour := newBus(t, "nats://"+proxy.addr), newBusWithStreams(t, Config{URL: server.URL()})
 			callers := followCallers(b)
 			bustest.Eventually(t, callers.has(0, 1), "subscribed")
 			follower := follow(t, b, "ann", nil)
@@ -123,10 +122,7 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 // A real server closes a connection on which it receives a too long subject.
 func TestBusSurvivesTooLongSubject(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
-	_, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
-	require.NoError(t, err)
-	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	_, b := newBrokerWithStreams(t)
 	first := connectionOf(b)
 	require.NoError(t, first.Publish(strings.Repeat("x", 10_000), nil))
 	bustest.Eventually(t, first.IsClosed, "closed permanently")

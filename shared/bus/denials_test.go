@@ -51,7 +51,7 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	g, lines := newSecuredBroker(t), &sandbox.LogBuffer{}
-	relay := newBusLogging(t, g.URLAs("relay"), lines)
+	relay := openBus(t, Config{URL: g.URLAs("relay")}, lines)
 	deny := func(n int) {
 		batch := make([]Message, n)
 		for i := range batch {

@@ -49,22 +49,18 @@ func (d Durability) String() string {
 // Covers reports whether d survives everything that least survives.
 func (d Durability) Covers(least Durability) bool { return d&least == least }
 
-// parseDurability is the inverse of String.
-func parseDurability(name string) (Durability, error) {
-	for d, known := range durabilityNames {
+// Decode sets d to the level with this name; "" changes nothing.
+func (d *Durability) Decode(name string) error {
+	if name == "" {
+		return nil
+	}
+	for level, known := range durabilityNames {
 		if known == name {
-			return d, nil
+			*d = level
+			return nil
 		}
 	}
-	return 0, errors.New("must be process, host, replicated or replicated-host")
-}
-
-// Decode sets d to the level of a setting; "" changes nothing.
-func (d *Durability) Decode(name string) (err error) {
-	if name != "" {
-		*d, err = parseDurability(name)
-	}
-	return err
+	return errors.New("must be process, host, replicated or replicated-host")
 }
 
 // Durability returns the level of the stream of accepted messages. monitors are the monitoring URLs

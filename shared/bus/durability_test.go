@@ -57,8 +57,8 @@ func TestDurabilityCovers(t *testing.T) {
 		"replicated-host": {"process", "host", "replicated", "replicated-host"},
 	}
 	for name, covered := range covers {
-		d, err := parseDurability(name)
-		require.NoError(t, err)
+		var d Durability
+		require.NoError(t, d.Decode(name))
 		require.Equal(t, name, d.String())
 		var all []string
 		for _, other := range []string{"process", "host", "replicated", "replicated-host"} {
@@ -72,11 +72,10 @@ func TestDurabilityCovers(t *testing.T) {
 		require.False(t, Durability(0).Covers(d))
 	}
 	require.Equal(t, "nothing", Durability(0).String())
-	for _, bad := range []string{"", "nothing", "Host", "host,replicated"} {
-		_, err := parseDurability(bad)
-		require.Error(t, err, bad)
+	var unset Durability
+	for _, bad := range []string{"nothing", "Host", "host,replicated"} {
+		require.Error(t, unset.Decode(bad), bad)
 	}
-	unset := Durability(0)
 	require.NoError(t, unset.Decode(""))
 	require.Zero(t, unset)
 }
@@ -85,8 +84,7 @@ func TestDurableHostNeedsSyncAlways(t *testing.T) {
 	t.Parallel()
 	for syncs, want := range map[bool]Durability{true: DurableHost, false: DurableProcess} {
 		url, monitor := startMonitored(t, syncs)
-		b := newBus(t, url)
-		require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+		b := newBusWithStreams(t, Config{URL: url})
 		require.Equal(t, want, durabilityOf(t, b, monitor+"/"))
 		require.Equal(t, DurableProcess, durabilityOf(t, b, ""), "no monitor")
 	}
@@ -96,13 +94,11 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	t.Parallel()
 	url, own := startMonitored(t, false)
 	_, other := startMonitored(t, true)
-	b := newBus(t, url)
-	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	b := newBusWithStreams(t, Config{URL: url})
 	require.Equal(t, DurableProcess, durabilityOf(t, b, own+", "+other))
 
 	url, _ = startMonitored(t, true)
-	b = newBus(t, url)
-	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	b = newBusWithStreams(t, Config{URL: url})
 	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	serverName := conn.nats().ConnectedServerName()
@@ -152,13 +148,8 @@ func TestDurabilityOfMemoryStream(t *testing.T) {
 
 func TestDurabilityWithoutNATS(t *testing.T) {
 	t.Parallel()
-	var none *Bus
-	level, err := none.Durability(t.Context(), "")
-	require.ErrorIs(t, err, ErrUnavailable)
-	require.Zero(t, level)
-
 	broker, b := newBrokerWithStreams(t)
-	level, err = b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
+	level, err := b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
 	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
 	require.Equal(t, DurableProcess, level)
 	broker.Stop()

@@ -348,12 +348,10 @@ func (f *Follower) afterRead(conn *Connection, err error) {
 
 // awaitNext waits until the next read.
 func (f *Follower) awaitNext(ctx context.Context, conn *Connection) {
-	pause := time.NewTimer(f.poll)
-	defer pause.Stop()
 	select {
 	case <-f.wakeUps:
 		f.poll = firstPoll
-	case <-pause.C:
+	case <-time.After(f.poll):
 		f.poll = min(2*f.poll, maxPoll)
 	case <-conn.ctx.Done():
 	case <-ctx.Done():

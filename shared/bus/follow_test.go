@@ -172,8 +172,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	t.Parallel()
 	const streams, size, sent = 50, 60_000, 3
 	broker := bustest.NewBroker(t)
-	b, sender := newBus(t, broker.URL()), newBus(t, broker.URL())
-	require.NoError(t, sender.Ensure(t.Context()))
+	b, sender := newBus(t, broker.URL()), newBusWithStreams(t, Config{URL: broker.URL()})
 	subscriptions := func(user string, n int) {
 		t.Helper()
 		bustest.Eventually(t, func() bool {
@@ -234,10 +233,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	readAll(followers, 1)
 	subscriptions("mallory", 1)
 
-	b.mu.Lock()
-	nc := b.nc
-	b.mu.Unlock()
-	nc.Close() // permanently: the bus replaces it
+	connectionOf(b).Close() // permanently: the bus replaces it
 	publishAll(t, sender, toUser("mallory", "replaced"), toUser("ann", "2"))
 	readAll(followers, 1)
 	require.Equal(t, []string{"2"}, readIDs(t, ann, 1))
@@ -326,7 +322,7 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	// The server is restarted without its data.
 	broker.Stop()
 	broker.Start(t.TempDir())
-	require.NoError(t, newBus(t, broker.URL()).Ensure(bustest.Within(t, bustest.Soon)))
+	newBusWithStreams(t, Config{URL: broker.URL()})
 	_, err = late.Next(bustest.Within(t, bustest.Soon))
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 3, Next: 1}, gap)
@@ -339,7 +335,7 @@ func TestFollowSkipsInvalidMessages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	log := &sandbox.LogBuffer{}
-	b := newBusLogging(t, broker.URL(), log)
+	b := openBus(t, Config{URL: broker.URL()}, log)
 	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	nc := broker.Conn()
@@ -355,10 +351,7 @@ func TestFollowSkipsInvalidMessages(t *testing.T) {
 
 func TestFollowWithoutNATS(t *testing.T) {
 	t.Parallel()
-	var none *Bus
-	_, err := none.Follow(t.Context(), "ann", nil, nil, noLimit)
-	require.ErrorIs(t, err, ErrUnavailable)
-	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, noLimit)
+	_, err := newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, noLimit)
 	require.ErrorIs(t, err, ErrUnavailable)
 
 	_, b := newBrokerWithStreams(t)

@@ -67,9 +67,9 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 
 	conn, err := deliver.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	in, err := readInboxes(bustest.Within(t, bustest.Soon), conn, 1)
+	in, err := readUserMessages(bustest.Within(t, bustest.Soon), conn, 1)
 	require.NoError(t, err)
-	require.Len(t, in.entries, 1)
+	require.Len(t, in.messages, 1)
 	require.Equal(t, "ann", in.user[0])
 }
 

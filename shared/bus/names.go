@@ -2,6 +2,7 @@ package bus
 
 import (
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,18 +78,18 @@ const headersPrefix = "$SENDONCE.HEADERS."
 // headerStreams are the streams that deliver trims by the headers of their messages.
 var headerStreams = []string{StreamMessages, StreamUsers}
 
-// escapeToken makes a name one token of a subject: characters outside [A-Za-z0-9_-] become =XX.
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
+// escapeToken makes a name one token of a subject: bytes outside of nameChars become =XX.
 // Different names give different tokens.
 func escapeToken(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
-		c := name[i]
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' {
+		if c := name[i]; strings.IndexByte(nameChars, c) >= 0 {
 			b.WriteByte(c)
-			continue
+		} else {
+			fmt.Fprintf(&b, "=%02x", c)
 		}
-		b.WriteByte('=')
-		b.WriteString(hex.EncodeToString([]byte{c}))
 	}
 	return b.String()
 }

@@ -62,15 +62,6 @@ func TestPublishKeepsOrder(t *testing.T) {
 	}
 }
 
-func TestPublishWithNewMsgIDIsStored(t *testing.T) {
-	t.Parallel()
-	broker, b := newBrokerWithStreams(t)
-	for _, id := range []string{"m.0.1", "m.0.1", "m.0.2"} {
-		publishAll(t, b, Message{Subject: "msg.default.points", MsgID: id, Event: bustest.Event("m")})
-	}
-	require.EqualValues(t, 2, broker.Info(StreamMessages).State.Msgs)
-}
-
 func TestDeduplicationSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
@@ -85,37 +76,24 @@ func TestDeduplicationSurvivesRestart(t *testing.T) {
 	require.EqualValues(t, 2, broker.Info(StreamEvents).State.Msgs)
 }
 
-func TestPublishToFullStream(t *testing.T) {
+func TestPublishToFullStreamOrSubject(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FULL", Subjects: []string{"full.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
-	require.NoError(t, err)
-	errs := b.Publish(bustest.Within(t, bustest.Soon), []Message{
-		{Subject: "full.a", Event: bustest.Event("1")},
-		{Subject: "full.b", Event: bustest.Event("2")},
-	})
-	require.NoError(t, errs[0])
-	require.ErrorIs(t, errs[1], ErrUnavailable)
-	require.ErrorIs(t, errs[1], ErrStreamUnavailable, "only this stream is unavailable")
-	require.ErrorContains(t, errs[1], "maximum messages exceeded")
-}
-
-func TestPublishToFullSubject(t *testing.T) {
-	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
-	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: "FULL", Subjects: []string{"full.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+	_, err := broker.JS().CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "SMALL", Subjects: []string{"small.>"}, MaxMsgs: 2, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
 	})
 	require.NoError(t, err)
-	errs := b.Publish(bustest.Within(t, bustest.Soon), []Message{
-		{Subject: "full.a", Event: bustest.Event("1")}, {Subject: "full.a", Event: bustest.Event("2")}, {Subject: "full.b", Event: bustest.Event("3")},
+	errs := newBus(t, broker.URL()).Publish(bustest.Within(t, bustest.Soon), []Message{
+		{Subject: "small.a", Event: bustest.Event("1")}, {Subject: "small.a", Event: bustest.Event("2")},
+		{Subject: "small.b", Event: bustest.Event("3")}, {Subject: "small.c", Event: bustest.Event("4")},
 	})
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ErrSubjectUnavailable)
-	require.NotErrorIs(t, errs[1], ErrStreamUnavailable, "only this subject is unavailable")
+	require.NotErrorIs(t, errs[1], ErrStreamUnavailable, "other subjects are available")
 	require.NoError(t, errs[2])
+	require.ErrorIs(t, errs[3], ErrStreamUnavailable)
+	require.NotErrorIs(t, errs[3], ErrSubjectUnavailable, "the whole stream is full")
+	require.ErrorContains(t, errs[3], "maximum messages exceeded")
 }
 
 func TestPublishToSilentStream(t *testing.T) {
@@ -206,7 +184,7 @@ func TestPublishWithoutBroker(t *testing.T) {
 	require.NotErrorIs(t, err, ErrStreamUnavailable)
 
 	broker.Start(broker.Dir)
-	require.NoError(t, newBus(t, broker.URL()).Ensure(bustest.Within(t, bustest.Soon)))
+	newBusWithStreams(t, Config{URL: broker.URL()})
 	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1")})[0] == nil }, "published after the server has started")
 }
 
@@ -214,12 +192,29 @@ func TestNilBus(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{}, nil)
 	require.NoError(t, err)
+	require.Nil(t, b)
+	ctx := t.Context()
 	b.Wake(WakeSweep, 1)
 	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
 	b.OnQueue(nil, nil)()
-	require.NoError(t, b.Ensure(t.Context()))
-	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrUnavailable)
+	b.NotifyCaller(ctx, "ann")
+	b.OnCaller(nil, nil)()
+	require.NoError(t, b.Ensure(ctx))
 	require.Zero(t, b.FailedSends())
+	require.Zero(t, b.Denied())
+	_, acceptErr := b.Accept(ctx, acceptance(t, "1", "x"))
+	_, lookUpErr := b.LookUp(ctx, "1")
+	_, acceptedAtErr := b.AcceptedAt(ctx, []uint64{1})
+	_, oldestErr := b.OldestAccepted(ctx, 1, time.Hour, 1)
+	_, stateErr := b.AcceptState(ctx)
+	_, durabilityErr := b.Durability(ctx, "")
+	_, followErr := b.Follow(ctx, "ann", nil, nil, noLimit)
+	for name, err := range map[string]error{
+		"Publish": b.Publish(ctx, []Message{eventMessage("1")})[0], "Accept": acceptErr, "LookUp": lookUpErr, "AcceptedAt": acceptedAtErr,
+		"OldestAccepted": oldestErr, "Forget": b.Forget(ctx, entries(1)), "AcceptState": stateErr, "Durability": durabilityErr, "Follow": followErr,
+	} {
+		require.ErrorIs(t, err, ErrUnavailable, name)
+	}
 	b.Close()
 }
 

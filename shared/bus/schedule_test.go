@@ -73,8 +73,7 @@ func TestWakeAgainAtAfterEarlyWakeUp(t *testing.T) {
 
 func TestScheduleIsPublishedAgain(t *testing.T) {
 	t.Parallel()
-	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
-	require.NoError(t, err)
+	b := newBus(t, "nats://127.0.0.1:1")
 	now := time.Now()
 	for ahead, valid := range map[time.Duration]time.Duration{
 		time.Second: time.Second, time.Minute: 30 * time.Second, 10 * 24 * time.Hour: scheduleCacheTime,
@@ -89,8 +88,7 @@ func TestScheduleIsPublishedAgain(t *testing.T) {
 func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	buses := []*Bus{newBus(t, broker.URL()), newBus(t, broker.URL())}
-	require.NoError(t, buses[0].Ensure(t.Context()))
+	buses := []*Bus{newBusWithStreams(t, Config{URL: broker.URL()}), newBus(t, broker.URL())}
 	due := time.Now().Truncate(time.Second).Add(1500 * time.Millisecond)
 	for range 50 {
 		for _, b := range buses {
@@ -132,8 +130,7 @@ func TestFailedScheduleIsRetried(t *testing.T) {
 
 func TestScheduleCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
-	require.NoError(t, err)
+	b := newBus(t, "nats://127.0.0.1:1")
 	now := time.Now()
 	for i := range scheduleCacheSize {
 		at := now.Add(-time.Duration(i%2) * time.Hour)

@@ -21,11 +21,7 @@ func recordAll(t *testing.T, broker *bustest.Broker) {
 	t.Helper()
 	c, err := broker.JS().CreateConsumer(t.Context(), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckAllPolicy})
 	require.NoError(t, err)
-	batch, err := c.Fetch(int(c.CachedInfo().NumPending))
-	require.NoError(t, err)
-	for m := range batch.Messages() {
-		require.NoError(t, m.DoubleAck(t.Context()))
-	}
+	fetchAndAck(t, c, int(c.CachedInfo().NumPending))
 }
 
 func TestTrimEvents(t *testing.T) {
@@ -63,9 +59,7 @@ func TestTrimEvents(t *testing.T) {
 func TestTrimEventsOfFullStream(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	b.cfg.EventsMB = 1
-	require.NoError(t, b.Ensure(t.Context()))
+	b := newBusWithStreams(t, Config{URL: broker.URL(), EventsMB: 1})
 	large := func(id string) Message {
 		e := bustest.Event(id)
 		require.NoError(t, e.SetData("text/plain", strings.Repeat("x", 100_000)))
@@ -90,9 +84,7 @@ func TestTrimEventsOfFullStream(t *testing.T) {
 // newBusInAnHour returns a bus for which all stored messages are an hour older.
 func newBusInAnHour(t *testing.T, url string) *Bus {
 	t.Helper()
-	b := newBus(t, url)
-	b.cfg.Now = func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
-	require.NoError(t, b.Ensure(t.Context()))
+	b := newBusWithStreams(t, Config{URL: url, TrimNotice: 1, Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute) }})
 	serveHeaders(t, newBus(t, url), b)
 	return b
 }
@@ -188,19 +180,11 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 		return err == nil && info.NumPending == 2
 	}, "the server counts messages for a consumer after it has acknowledged them")
 	states := map[string]MessageState{"1": Sent, "2": Sent, "3": Finished}
-	read := func(n int) {
-		t.Helper()
-		batch, err := reader.Fetch(n)
-		require.NoError(t, err)
-		for m := range batch.Messages() {
-			require.NoError(t, m.DoubleAck(t.Context()))
-		}
-	}
 	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trim(true, states), "a confirmed message waits for no consumer")
-	read(1)
+	fetchAndAck(t, reader, 1)
 	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trim(true, states))
 	require.Equal(t, []string{"2"}, storedIDs(t, broker))
-	read(1)
+	fetchAndAck(t, reader, 1)
 	require.Equal(t, TrimResult{Removed: 1}, trim(true, states))
 }
 
@@ -216,9 +200,7 @@ func resent(id, subject string, send int) Message {
 func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL()) // young copies are removed too
-	b.cfg.MessagesMB = 1
-	require.NoError(t, b.Ensure(t.Context()))
+	b := newBusWithStreams(t, Config{URL: broker.URL(), MessagesMB: 1}) // young copies are removed too
 	serveHeaders(t, newBus(t, broker.URL()), b)
 	stream := broker.Stream(StreamMessages)
 	behind, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "behind", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
@@ -248,12 +230,9 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, storedIDs(t, broker), "a message with another subject, source or content is not a copy")
 	require.Zero(t, trim(b, true, nil), "the newest copies stay")
 
-	batch, err := behind.Fetch(4)
-	require.NoError(t, err)
 	var read []string
-	for m := range batch.Messages() {
+	for _, m := range fetchAndAck(t, behind, 4) {
 		read = append(read, m.Headers().Get("Nats-Msg-Id"))
-		require.NoError(t, m.DoubleAck(t.Context()))
 	}
 	require.Equal(t, []string{"1.abcd.0.1", "1.ffff.1.1", "1.abcd.1.6", "2.abcd.1.6"}, read)
 
@@ -300,7 +279,6 @@ func TestTrimUsers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
-	b.cfg.TrimNotice = 1
 	stream := broker.Stream(StreamUsers)
 	limit := func(n int64) {
 		limits := stream.CachedInfo().Config

@@ -22,29 +22,28 @@ const (
 
 const (
 	trimNotice      = 3 * time.Second // longer than removedValid of a follower
-	maxInboxEntries = 1_000_000       // a trim reads at most about this many messages, the oldest
+	maxUserMessages = 1_000_000       // a trim reads at most about this many messages, the oldest
 )
 
-// inboxEntry is one message of USERS.
-type inboxEntry struct {
+// userMessage is one message of USERS.
+type userMessage struct {
 	seq    uint64
 	at     time.Time
-	inbox  int // index into inboxes
+	pair   int // index of its sender and user in userMessages
 	size   int64
 	remove bool
 }
 
-// inboxes has the messages of USERS that a trim has read. In this file an inbox is the messages of one sender to
-// one user.
-type inboxes struct {
-	entries []inboxEntry
-	sender  []string          // of each inbox
-	user    []string          // of each inbox
-	size    []int64           // of each inbox
-	index   map[[2]string]int // of an inbox, by its sender and subject
+// userMessages has the messages of USERS that a trim has read. A pair is a sender and a user.
+type userMessages struct {
+	messages []userMessage
+	sender   []string          // of each pair
+	user     []string          // of each pair
+	size     []int64           // of all messages of each pair
+	index    map[[2]string]int // of a pair, by sender and subject
 }
 
-func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size int64) {
+func (in *userMessages) add(seq uint64, at time.Time, sender, subject string, size int64) {
 	key := [2]string{sender, subject}
 	n, known := in.index[key]
 	if !known {
@@ -54,7 +53,7 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 		in.sender, in.user, in.size = append(in.sender, sender), append(in.user, user), append(in.size, 0)
 	}
 	in.size[n] += size
-	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
+	in.messages = append(in.messages, userMessage{seq: seq, at: at, pair: n, size: size})
 }
 
 // fairShare returns the largest limit with this property: if each size above the limit is reduced to the limit,
@@ -72,35 +71,35 @@ func fairShare(sizes []int64, total int64) int64 {
 }
 
 // markForRemoval marks messages for removal, the oldest first, until target bytes are left. It marks a message
-// only if the message is older than before, its sender is above the fair share of all senders, and its inbox is
-// above the fair share of all inboxes of the sender.
-func (in *inboxes) markForRemoval(target int64, before time.Time) {
-	inboxSizes := map[string][]int64{} // by sender
-	total := map[string]int64{}        // by sender
+// only if the message is older than before, its sender is above the fair share of all senders, and its pair is
+// above the fair share of all pairs of the sender.
+func (in *userMessages) markForRemoval(target int64, before time.Time) {
+	pairSizes := map[string][]int64{} // by sender
+	total := map[string]int64{}       // by sender
 	for n, sender := range in.sender {
-		inboxSizes[sender] = append(inboxSizes[sender], in.size[n])
+		pairSizes[sender] = append(pairSizes[sender], in.size[n])
 		total[sender] += in.size[n]
 	}
 	senderLimit := fairShare(slices.Collect(maps.Values(total)), target)
-	inboxLimit := map[string]int64{} // by sender
+	pairLimit := map[string]int64{} // by sender
 	for sender, size := range total {
-		inboxLimit[sender] = math.MaxInt64
+		pairLimit[sender] = math.MaxInt64
 		if size > senderLimit {
-			inboxLimit[sender] = fairShare(inboxSizes[sender], senderLimit)
+			pairLimit[sender] = fairShare(pairSizes[sender], senderLimit)
 		}
 	}
-	for i := range in.entries {
-		e := &in.entries[i]
-		sender := in.sender[e.inbox]
-		if !e.remove && total[sender] > senderLimit && in.size[e.inbox] > inboxLimit[sender] && e.at.Before(before) {
+	for i := range in.messages {
+		e := &in.messages[i]
+		sender := in.sender[e.pair]
+		if !e.remove && total[sender] > senderLimit && in.size[e.pair] > pairLimit[sender] && e.at.Before(before) {
 			e.remove = true
-			in.size[e.inbox] -= e.size
+			in.size[e.pair] -= e.size
 			total[sender] -= e.size
 		}
 	}
 }
 
-func (in *inboxes) bytesLeft() (total int64) {
+func (in *userMessages) bytesLeft() (total int64) {
 	for _, size := range in.size {
 		total += size
 	}
@@ -134,7 +133,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	if used <= 0.5 || info.State.Msgs == 0 {
 		return 0, nil
 	}
-	in, err := readInboxes(ctx, conn, info.State.FirstSeq)
+	in, err := readUserMessages(ctx, conn, info.State.FirstSeq)
 	if err != nil {
 		return 0, err
 	}
@@ -145,9 +144,9 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 		}
 	}
 	trimmed := TrimmedUsers{UpTo: map[string]uint64{}, Last: info.State.LastSeq, MaxAge: info.Config.MaxAge}
-	for _, e := range in.entries {
+	for _, e := range in.messages {
 		if e.remove {
-			trimmed.UpTo[in.user[e.inbox]] = e.seq
+			trimmed.UpTo[in.user[e.pair]] = e.seq
 		}
 	}
 	if len(trimmed.UpTo) == 0 {
@@ -164,15 +163,15 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	return in.removeMarked(ctx, stream)
 }
 
-func (in *inboxes) removeMarked(ctx context.Context, stream jetstream.Stream) (removed int, err error) {
+func (in *userMessages) removeMarked(ctx context.Context, stream jetstream.Stream) (removed int, err error) {
 	var purgeTo uint64
 	purged := 0
-	for purged < len(in.entries) && in.entries[purged].remove {
-		purgeTo = in.entries[purged].seq
+	for purged < len(in.messages) && in.messages[purged].remove {
+		purgeTo = in.messages[purged].seq
 		purged++
 	}
 	var others []uint64
-	for _, e := range in.entries[purged:] {
+	for _, e := range in.messages[purged:] {
 		if e.remove {
 			others = append(others, e.seq)
 		}
@@ -181,14 +180,14 @@ func (in *inboxes) removeMarked(ctx context.Context, stream jetstream.Stream) (r
 	return removed, err
 }
 
-// readInboxes reads the message headers of USERS.
-func readInboxes(ctx context.Context, conn *Connection, first uint64) (*inboxes, error) {
-	in, start := &inboxes{index: map[[2]string]int{}}, time.Now()
+// readUserMessages reads the message headers of USERS.
+func readUserMessages(ctx context.Context, conn *Connection, first uint64) (*userMessages, error) {
+	in, start := &userMessages{index: map[[2]string]int{}}, time.Now()
 	err := conn.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {
 		for _, m := range messages {
 			in.add(m.Seq, m.At, m.Source, m.Subject, m.Size+headerBytes)
 		}
-		return len(in.entries) < maxInboxEntries && time.Since(start) < trimBudget, nil
+		return len(in.messages) < maxUserMessages && time.Since(start) < trimBudget, nil
 	})
 	return in, err
 }

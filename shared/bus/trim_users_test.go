@@ -32,9 +32,9 @@ func TestFairShare(t *testing.T) {
 	}
 }
 
-func (in *inboxes) countOf(sender, subject string) (n int) {
-	for _, e := range in.entries {
-		if !e.remove && e.inbox == in.index[[2]string{sender, subject}] {
+func (in *userMessages) countOf(sender, subject string) (n int) {
+	for _, e := range in.messages {
+		if !e.remove && e.pair == in.index[[2]string{sender, subject}] {
 			n++
 		}
 	}
@@ -52,7 +52,7 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := &inboxes{index: map[[2]string]int{}}
+			in := &userMessages{index: map[[2]string]int{}}
 			for i := range 10_000 {
 				if i%100 == 0 {
 					in.add(uint64(2*i+1), now.Add(-2*time.Hour), "ann", "inbox.bob", 1000)
@@ -62,7 +62,7 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 			in.markForRemoval(in.bytesLeft()/2, now.Add(-15*time.Minute))
 			require.Equal(t, 100, in.countOf("ann", "inbox.bob"))
 			require.InDelta(t, 5_050_000, in.bytesLeft(), 10_000)
-			young := &inboxes{index: map[[2]string]int{}}
+			young := &userMessages{index: map[[2]string]int{}}
 			young.add(1, now, "greedy", "inbox.bob", 1000)
 			young.markForRemoval(10, now.Add(-15*time.Minute))
 			require.Equal(t, 1, young.countOf("greedy", "inbox.bob"))
@@ -73,9 +73,7 @@ func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 func TestInboxLimitEvictsOldest(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b := newBus(t, broker.URL())
-	b.cfg.InboxMessages = 100
-	require.NoError(t, b.Ensure(t.Context()))
+	b := newBusWithStreams(t, Config{URL: broker.URL(), InboxMessages: 100})
 	send := func(user string, n int) {
 		t.Helper()
 		var messages []Message
@@ -143,9 +141,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 // A sender may send a quarter of an inbox to one user within 15 minutes.
 func TestInboxQuarterPerSender(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, bustest.NewBroker(t).URL())
-	b.cfg.InboxMessages = 100
-	require.NoError(t, b.Ensure(t.Context()))
+	b := newBusWithStreams(t, Config{URL: bustest.NewBroker(t).URL(), InboxMessages: 100})
 	for senders := 1; senders <= 4; senders++ {
 		user := fmt.Sprint("vic", senders)
 		messages := []Message{toUser(user, user)}
@@ -170,7 +166,6 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBusInAnHour(t, broker.URL())
-	b.cfg.TrimNotice = 1
 	stream := broker.Stream(StreamUsers)
 	limits := stream.CachedInfo().Config
 	limits.MaxMsgs = 100

@@ -85,6 +85,9 @@ func Users(accepted string, subjects ...string) []User {
 		all.Publish = append(all.Publish, f.Publish...)
 		all.Subscribe = append(all.Subscribe, f.Subscribe...)
 	}
+	slices.Sort(all.Publish)
+	slices.Sort(all.Subscribe)
+	all.Publish, all.Subscribe = slices.Compact(all.Publish), slices.Compact(all.Subscribe)
 	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
 	pulled := []string{StreamWake, accepted, StreamEvents}
 	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", findStream},
@@ -99,7 +102,7 @@ func Users(accepted string, subjects ...string) []User {
 	for _, user := range []string{"deliver", UserAll} { // these users request headers
 		trigger.Publish = append(trigger.Publish, ReplyPrefix(user)+".>")
 	}
-	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
+	return append(functions, all, trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
 // CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Use it for the subjects that are
@@ -122,8 +125,6 @@ func CheckSubject(subject string) error {
 	}
 	return nil
 }
-
-const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 // CheckReceivers rejects invalid names, and names whose password variable another user or receiver has.
 func CheckReceivers(users []User, receivers []string) error {
@@ -155,13 +156,6 @@ func surroundEach(before string, names []string, after string) []string {
 		result[i] = before + name + after
 	}
 	return result
-}
-
-func distinct(u User) User {
-	slices.Sort(u.Publish)
-	slices.Sort(u.Subscribe)
-	u.Publish, u.Subscribe = slices.Compact(u.Publish), slices.Compact(u.Subscribe)
-	return u
 }
 
 // PasswordVariable returns the variable for a user's or receiver's password in the configuration of

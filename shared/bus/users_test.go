@@ -30,13 +30,9 @@ type securedBroker struct {
 func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 	t.Helper()
 	g := &securedBroker{bustest.NewBrokerIn(t, securedOptions(t.TempDir(), receivers...)), t}
-	trigger := g.bus(UserTrigger)
-	_, err := trigger.connection(bustest.Within(t, bustest.Soon))
-	require.NoError(t, err)
-	require.NoError(t, trigger.Ensure(bustest.Within(t, bustest.Soon)))
+	newBusWithStreams(t, Config{URL: g.URLAs(UserTrigger)})
 	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: bustest.Event("m")}, Message{Subject: "inbox.ann", Event: bustest.Event("i")})
-	_, err = g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "a", "x"))
-	require.NoError(t, err)
+	acceptAll(t, g.bus("messages"), 1, 1)
 	return g
 }
 
@@ -155,17 +151,18 @@ func TestUserPermissions(t *testing.T) {
 			continue
 		}
 		a := g.attacker(u.Name)
-		for subject, needs := range publish {
-			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && slices.ContainsFunc(needs, func(n string) bool { return n != UserTrigger })
-			if needed { // not tried: the request would be executed
+		needed := func(by []string) bool {
+			return slices.Contains(by, u.Name) || u.Name == UserAll && slices.ContainsFunc(by, func(n string) bool { return n != UserTrigger })
+		}
+		for subject, users := range publish {
+			if needed(users) { // not tried: the request would be executed
 				require.True(t, permits(u.Publish, subject), "%s must publish to %s", u.Name, subject)
 			} else {
 				require.False(t, a.mayPublish(subject), "%s publishes to %s", u.Name, subject)
 			}
 		}
-		for subject, needs := range subscribe {
-			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && slices.ContainsFunc(needs, func(n string) bool { return n != UserTrigger })
-			require.Equal(t, needed, a.maySubscribe(subject), "%s subscribes to %s", u.Name, subject)
+		for subject, users := range subscribe {
+			require.Equal(t, needed(users), a.maySubscribe(subject), "%s subscribes to %s", u.Name, subject)
 		}
 	}
 	require.Equal(t, before, g.messageCounts(), "no stream was changed")
@@ -269,17 +266,15 @@ func TestReceiverPermissions(t *testing.T) {
 	publishAll(t, g.bus("relay"), Message{Subject: "msg.orders.refunded", Event: bustest.Event("not granted")}, Message{Subject: "msg.orders.paid", Event: bustest.Event("granted")})
 	consumer, err := js.Consumer(bustest.Within(t, bustest.Soon), StreamMessages, "points")
 	require.NoError(t, err)
-	batch, err := consumer.Fetch(3, jetstream.FetchMaxWait(300*time.Millisecond))
-	require.NoError(t, err)
 	var got []string
-	for m := range batch.Messages() {
+	for _, m := range fetchAndAck(t, consumer, 2) {
 		got = append(got, m.Headers().Get("ce-id"))
-		require.NoError(t, m.DoubleAck(bustest.Within(t, bustest.Soon)))
 	}
 	require.Equal(t, []string{"m", "granted"}, got)
 	info, err := consumer.Info(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Zero(t, info.NumAckPending)
+	require.Zero(t, info.NumPending)
 
 	for { // it has received only its own messages and replies
 		m, err := everything.NextMsg(50 * time.Millisecond)
@@ -372,10 +367,7 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old := natsserver.NewWith(t, natsserver.Options{Dir: dir})
-	b := newBus(t, old.URL())
-	_, err := b.connection(bustest.Within(t, bustest.Soon))
-	require.NoError(t, err)
-	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	b := newBusWithStreams(t, Config{URL: old.URL()})
 	publishAll(t, b, eventMessage("before"))
 	conn, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)

@@ -92,8 +92,7 @@ func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 
 func TestUnsentWakeUpsAreBounded(t *testing.T) {
 	t.Parallel()
-	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
-	require.NoError(t, err)
+	b := newBus(t, "nats://127.0.0.1:1")
 	for i := range maxUnsent + 10 {
 		b.keepUnsent(wakeUp{subject: WakeSweep, at: time.Unix(int64(i), 0)})
 	}
@@ -121,41 +120,6 @@ func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
 
 	stop()
 	bustest.Eventually(t, func() bool { return receiver.nc.NumSubscriptions() == 0 }, "stopped")
-}
-
-func TestOnQueueSurvivesRestart(t *testing.T) {
-	t.Parallel()
-	broker := bustest.NewBroker(t)
-	received, subscribed := make(chan string, 1000), make(chan bool, 10)
-	b := newBus(t, broker.URL())
-	defer b.OnQueue(func(queue string, _ int) { received <- queue }, func() { subscribed <- true })()
-	bustest.Eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(received) > 0 }, "received before")
-	<-subscribed
-	broker.Stop()
-	require.Empty(t, subscribed, "not called without a reconnect")
-	broker.Start(broker.Dir)
-	bustest.Eventually(t, func() bool {
-		b.Wake(QueueSubject("after"), 1)
-		for len(received) > 0 {
-			if <-received == "after" {
-				return true
-			}
-		}
-		return false
-	}, "received after")
-	<-subscribed
-}
-
-func TestOnQueueAfterSubscribed(t *testing.T) {
-	t.Parallel()
-	broker := bustest.NewBroker(t)
-	sender := newBus(t, broker.URL())
-	require.NoError(t, sender.Ensure(t.Context()))
-	received, subscribed := make(chan int, 1), make(chan bool)
-	newBus(t, broker.URL()).OnQueue(func(_ string, n int) { received <- n }, func() { close(subscribed) })
-	<-subscribed
-	sender.Wake(QueueSubject("q"), 7)
-	require.Equal(t, 7, <-received)
 }
 
 func TestEscapeToken(t *testing.T) {
