@@ -23,6 +23,8 @@ const (
 const (
 	trimNotice      = 3 * time.Second // longer than removedValid of a follower
 	maxUserMessages = 1_000_000       // a trim reads at most about this many messages, the oldest
+	// readUsersFor is how long a trim reads. After trimNotice, a second is left to remove messages.
+	readUsersFor = trimTimeout - trimMargin - trimNotice - time.Second
 )
 
 // userMessage is one message of USERS.
@@ -187,7 +189,7 @@ func readUserMessages(ctx context.Context, conn *Connection, first uint64) (*use
 		for _, m := range messages {
 			in.add(m.Seq, m.At, m.Source, m.Subject, m.Size+headerBytes)
 		}
-		return len(in.messages) < maxUserMessages && time.Since(start) < trimBudget, nil
+		return len(in.messages) < maxUserMessages && time.Since(start) < readUsersFor, nil
 	})
 	return in, err
 }

@@ -2,13 +2,16 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -278,4 +281,34 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	known.Store("xia", uint64(5000))
 	_, gaps = all(follow("xia", seq(0)))
 	require.Empty(t, gaps, "a sequence number of an earlier stream is ignored")
+}
+
+// A trigger that reads slowly leaves time to remove messages, also those between messages of other senders.
+func TestTrimUsersRemovesAfterSlowReading(t *testing.T) {
+	t.Parallel()
+	broker, _ := newBrokerWithStreams(t)
+	b := openBus(t, Config{URL: broker.URL(), Now: func() time.Time { return time.Now().Add(time.Hour) }}, io.Discard)
+	messages := []Message{toUser("ann", "0")}
+	for n := range 400 {
+		messages = append(messages, toUser("vic", fmt.Sprint("v", n)))
+	}
+	publishAll(t, b, messages...)
+	trigger := broker.Conn()
+	_, err := trigger.Subscribe(headersPrefix+StreamUsers, func(request *nats.Msg) {
+		for n := range messages {
+			page, err := json.Marshal(headersPage{Number: n, Messages: []messageHeader{
+				{Seq: uint64(n + 1), Subject: messages[n].Subject, Source: messages[n].Subject, Size: 100},
+			}})
+			if err != nil || request.Respond(page) != nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, trigger.Flush())
+	removed, err := b.TrimUsers(t.Context(), true, noNote)
+	require.NoError(t, err)
+	require.Positive(t, removed)
+	require.EqualValues(t, 401-removed, broker.Info(StreamUsers).State.Msgs)
 }
