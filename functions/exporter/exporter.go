@@ -3,7 +3,7 @@
 //	GET /exporter/metrics
 //
 // These metrics are about the database and the streams, which all processes share, so Prometheus scrapes only one instance. The
-// metrics of each process are at its own /metrics. SENDONCE_METRICS protects both.
+// metrics of each process are at /metrics of that process. SENDONCE_METRICS protects both paths.
 //
 // The values about Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the
 // metrics keep the last values; sendonce_exporter_up and the timestamps show that these values are old. overview.MaxNames queues have
@@ -53,9 +53,9 @@ func (e *exporter) collect(s *metrics.Scrape) {
 
 	s.Gauge("build_info", "1, with the version of the exporter.", 1, "version", fn.Version())
 	const upHelp = "Whether the newest values of postgres and nats could be read."
-	s.Gauge("exporter_up", upHelp, flag(err == nil), "source", "postgres")
+	s.Flag("exporter_up", upHelp, err == nil, "source", "postgres")
 	if e.streams != nil {
-		s.Gauge("exporter_up", upHelp, flag(natsUp), "source", "nats")
+		s.Flag("exporter_up", upHelp, natsUp, "source", "nats")
 		showStreams(s, used)
 	}
 	if !snapshot.At.IsZero() {

@@ -50,7 +50,7 @@ func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
 	s.Gauge("queue_oldest_pending_seconds", "How long the first pending task has been waiting for a sender.", q.Pending.Oldest.Seconds(), "queue", name)
 	s.Gauge("queue_oldest_lease_seconds", "Time since a sender claimed, or last extended, the oldest task in processing.", q.Processing.Oldest.Seconds(), "queue", name)
 	s.Gauge("queue_oldest_held_seconds", "How long the first held task has been waiting for an operator.", q.Held.Oldest.Seconds(), "queue", name)
-	s.Gauge("queue_paused", "1 while the queue is paused.", flag(q.Pause != nil), "queue", name)
+	s.Flag("queue_paused", "1 while the queue is paused.", q.Pause != nil, "queue", name)
 
 	t := q.Totals
 	s.Counter("tasks_submitted_total", "Tasks that were submitted.", float64(t.Submitted), "queue", name)
@@ -123,10 +123,3 @@ func showStreams(s *metrics.Scrape, u usage) {
 }
 
 func timestamp(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
-
-func flag(on bool) float64 {
-	if on {
-		return 1
-	}
-	return 0
-}

@@ -64,6 +64,15 @@ func (s *Scrape) Gauge(name, help string, value float64, labels ...string) {
 	s.sample("gauge", name, help, value, labels)
 }
 
+// Flag adds a gauge that is 1 while on is true, else 0. labels are names and values in turn.
+func (s *Scrape) Flag(name, help string, on bool, labels ...string) {
+	value := 0.0
+	if on {
+		value = 1
+	}
+	s.Gauge(name, help, value, labels...)
+}
+
 // Counter adds a value that only goes up. labels are names and values in turn.
 func (s *Scrape) Counter(name, help string, value float64, labels ...string) {
 	s.sample("counter", name, help, value, labels)

@@ -13,10 +13,7 @@ import (
 // BatchType is the content type of events that are posted together.
 const BatchType = "application/cloudevents-batch+json"
 
-const (
-	batchBytes     = 1 << 20 // of data in one POST
-	attributeBytes = 512     // estimate for the attributes of one event
-)
+const batchBytes = 1 << 20 // of data in one POST
 
 // fittingInPost returns how many of the first held messages are posted together. A misplaced event is handled
 // alone, since the trigger refuses it without a POST.
@@ -34,11 +31,7 @@ func fittingInPost(held []*item) int {
 // encodeBatch returns the events in the JSON batch format. tries counts the POSTs of these events since NATS
 // delivered them, this POST included.
 func encodeBatch(items []*item, tries uint64) []byte {
-	size := 2
-	for _, it := range items {
-		size += len(it.event.data) + attributeBytes
-	}
-	body := append(make([]byte, 0, size), '[')
+	body := []byte("[")
 	for i, it := range items {
 		if i > 0 {
 			body = append(body, ',')
@@ -59,8 +52,8 @@ func (e postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 		}
 		b = append(b, `,"`...)
 		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits only: no quoting
-		b = append(b, `":`...)
-		b = appendString(b, value)
+		quoted, _ := json.Marshal(value)                            // strings always encode
+		b = append(append(b, `":`...), quoted...)
 	}
 	switch {
 	case len(e.data) == 0:
@@ -71,15 +64,6 @@ func (e postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 		b = append(base64.StdEncoding.AppendEncode(b, e.data), '"')
 	}
 	return append(b, '}')
-}
-
-func appendString(b []byte, text string) []byte {
-	plain := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
-	if plain {
-		return append(append(append(b, '"'), text...), '"')
-	}
-	quoted, _ := json.Marshal(text) // strings always encode
-	return append(b, quoted...)
 }
 
 func isJSON(contentType string) bool {

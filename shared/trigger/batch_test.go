@@ -290,8 +290,8 @@ func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 	require.Equal(t, numbers(1, 5), l.recorded())
 }
 
-// The test changes from one shard to four and back
-// while messages are accepted, and checks the order of each sender's messages.
+// While messages are accepted, the number of shards changes from one to four and back. The messages of each sender
+// keep their order.
 func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	t.Parallel()
 	_, b := newBroker(t)

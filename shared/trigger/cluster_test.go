@@ -91,7 +91,7 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 		require.Eventually(t, func() bool { return b.Ensure(bustest.Within(t, bustest.Soon)) == nil }, 3*bustest.Soon, 100*time.Millisecond)
 	}
 	f := newFunction(t, respondWith(204))
-	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
+	trigger := runTrigger(t, b, testConfig(f), testRoute(), wakeRoute("sweep", time.Second))
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 	kill(c, leaderOf(t, b, bus.StreamEvents))
 	bustest.Eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "only the route of the lost stream stops")

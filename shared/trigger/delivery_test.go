@@ -17,46 +17,51 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestUnavailableFunctionIsRetried(t *testing.T) {
+func TestVerdictOfStatus(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{404, 408, 409, 425, 429, 499, 500, 503} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			t.Parallel()
-			_, b := newBroker(t)
-			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
-				if n <= 2 {
-					w.WriteHeader(status)
-				}
-			})
-			publishAll(t, b, eventMessage("1"))
-			trigger := runTrigger(t, b, testConfig(f), testRoute())
-			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}, trigger.Counts()["d"])
-			require.Equal(t, "3", f.allCalls()[2].header.Get("Ce-Deliveryattempt"))
-		})
+	for want, statuses := range map[verdictKind][]int{
+		verdictDone:    {200, 202, 204},
+		verdictRetry:   {404, 408, 409, 425, 429, 499, 500, 503},
+		verdictDenied:  {302, 401, 403},
+		verdictRefused: {400, 405, 413, 415, 422},
+	} {
+		for _, status := range statuses {
+			require.Equal(t, want, verdictOf(&http.Response{StatusCode: status, Header: http.Header{FunctionHeader: {"f"}}}, nil, "f").kind, status)
+		}
 	}
 }
 
-// A proxy responds in place of a function that it cannot reach.
-func TestResponseOfAProxySettlesNoEvent(t *testing.T) {
+// A proxy may respond in place of a function that it cannot reach.
+func TestResponseWithoutTheFunctionsHeaderSettlesNoEvent(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{200, 405, 413} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			t.Parallel()
-			broker, b := newBroker(t)
-			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
-				if n <= 2 {
-					w.Header().Del(FunctionHeader)
-					w.WriteHeader(status)
-				}
-			})
-			publishAll(t, b, eventMessage("1"))
-			trigger := runTrigger(t, b, testConfig(f), testRoute())
-			bustest.Eventually(t, func() bool { return isSettled(t, broker, testRoute()) }, "settled")
-			want := RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}
-			bustest.Eventually(t, func() bool { return trigger.Counts()["d"] == want }, "the third delivery is acknowledged")
-		})
+	proxy := func(status int) verdict {
+		return verdictOf(&http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"3600"}}}, nil, "f")
 	}
+	for _, status := range []int{200, 204, 400, 404, 405, 413, 500, 503} {
+		v := proxy(status)
+		require.Equal(t, verdictRetry, v.kind, status)
+		require.True(t, v.unavailable, status)
+		require.Zero(t, v.retryAfter, "a proxy must not stop events for an hour")
+		require.Contains(t, v.reason, "not a response of the function f")
+	}
+	require.Equal(t, verdictDenied, proxy(403).kind)
+	other := http.Header{FunctionHeader: {"other"}}
+	require.Equal(t, verdictRetry, verdictOf(&http.Response{StatusCode: 200, Header: other}, nil, "f").kind)
+}
+
+func TestFailedDeliveryIsRetried(t *testing.T) {
+	t.Parallel()
+	_, b := newBroker(t)
+	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+		if n <= 2 {
+			w.WriteHeader(500)
+		}
+	})
+	publishAll(t, b, eventMessage("1"))
+	trigger := runTrigger(t, b, testConfig(f), testRoute())
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}, trigger.Counts()["d"])
+	require.Equal(t, "3", f.allCalls()[2].header.Get("Ce-Deliveryattempt"))
 }
 
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
@@ -184,28 +189,23 @@ func withoutRoom(c jetstream.StreamConfig) jetstream.StreamConfig {
 	return c
 }
 
-func TestWrongCredentialsAreRetried(t *testing.T) {
+func TestRedirectIsLoggedAndRetried(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{401, 403, 302} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			t.Parallel()
-			broker, b := newBroker(t)
-			log := &sandbox.LogBuffer{}
-			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
-				if n <= 2 {
-					w.Header().Set("Location", "/elsewhere")
-					w.WriteHeader(status)
-				}
-			})
-			publishAll(t, b, eventMessage("1"))
-			trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute())
-			bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged after two errors")
-			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
-			require.Zero(t, broker.Info(bus.StreamDeadLetters).State.Msgs)
-			require.Contains(t, log.String(), "level=ERROR")
-			require.Contains(t, log.String(), "the function rejected the trigger's credentials")
-		})
-	}
+	broker, b := newBroker(t)
+	log := &sandbox.LogBuffer{}
+	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+		if n <= 2 {
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(302)
+		}
+	})
+	publishAll(t, b, eventMessage("1"))
+	trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute())
+	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged after two errors")
+	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"], "a redirect is not followed")
+	require.Zero(t, broker.Info(bus.StreamDeadLetters).State.Msgs)
+	require.Contains(t, log.String(), "level=ERROR")
+	require.Contains(t, log.String(), "the function rejected the trigger's credentials")
 }
 
 func TestSlowFunctionIsCalledOnce(t *testing.T) {

@@ -34,10 +34,7 @@ func newSecuredBroker(t *testing.T) *securedBroker {
 	g := &securedBroker{bustest.NewBrokerIn(t, natsserver.Options{
 		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: bustest.Password,
 	}), t}
-	trigger := g.bus(bus.UserTrigger)
-	_, err := trigger.AwaitConnection(bustest.Within(t, bustest.Soon))
-	require.NoError(t, err)
-	require.NoError(t, trigger.Ensure(bustest.Within(t, bustest.Soon)))
+	require.NoError(t, g.bus(bus.UserTrigger).Ensure(bustest.Within(t, bustest.Soon)))
 	publishAll(t, g.bus("relay"), eventMessage("e"))
 	acceptAll(t, g.bus("messages"), 1, 1)
 	return g

@@ -143,6 +143,12 @@ func testRoute() Route {
 	return Route{Stream: bus.StreamEvents, Durable: "d", Filters: []string{"evt.>"}, Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: bustest.Soon}
 }
 
+// wakeRoute returns the route of a function's wake-ups.
+func wakeRoute(function string, tick time.Duration) Route {
+	routes := Routes(tick)
+	return routes[slices.IndexFunc(routes, func(r Route) bool { return r.Function == function })]
+}
+
 func testConfig(f *function) Config {
 	return Config{BaseURL: f.URL, User: "trigger", Password: "token", MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
 }

@@ -1,7 +1,6 @@
 package trigger
 
 import (
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -28,18 +27,14 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 	for name, route := range map[string]Route{"single events": testRoute(), "batches": batchRoute()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broker := bustest.NewBroker(t)
 			log := &sandbox.LogBuffer{}
-			b := newBus(t, broker.URL())
+			b := newBus(t, bustest.NewBroker(t).URL())
 			route.InFlight, route.Timeout = 1, time.Second
-			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, respondWith(204))), []Route{route})
-			require.NoError(t, err)
+			trigger := newTrigger(t, log, b, testConfig(newFunction(t, respondWith(204))), route)
 			d := hangingTransport{make(chan struct{})}
 			trigger.client.Transport = d
-			var running sync.WaitGroup
-			running.Go(func() { trigger.Run(bustest.Within(t, bustest.Soon)) })
-			t.Cleanup(running.Wait)
-			t.Cleanup(func() { close(d.end) })
+			run(t, trigger)
+			t.Cleanup(func() { close(d.end) }) // before Run is awaited
 			bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 			if route.Batch > 0 {
 				acceptAll(t, b, 1, 1)

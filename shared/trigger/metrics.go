@@ -12,7 +12,7 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 	usage := telemetry.Cached(m, "the sizes of the streams", t.bus.StreamUsage)
 	m.Registry.Collect(func(s *metrics.Scrape) {
 		connected := t.Connected()
-		s.Gauge("trigger_connected", "1 while there is a connection to NATS.", oneIf(connected))
+		s.Flag("trigger_connected", "1 while there is a connection to NATS.", connected)
 		var backlog Backlog // Routes is nil if it is unknown
 		if connected {
 			backlog, _ = backlogs.Get()
@@ -39,7 +39,7 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 // collect adds the state of one route to the scrape.
 func (r *RouteState) collect(s *metrics.Scrape, backlog Backlog) {
 	labels := []string{"durable", r.Durable, "function", r.Function}
-	s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), labels...)
+	s.Flag("trigger_pulling", "1 while events are pulled.", r.Pulling, labels...)
 	if r.Stopped != nil {
 		s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
 			"durable", r.Durable, "function", r.Function, "reason", reasonOf(r.Stopped))
@@ -55,11 +55,4 @@ func (r *RouteState) collect(s *metrics.Scrape, backlog Backlog) {
 		s.Gauge("trigger_unsettled", "Events that were delivered to a trigger and are not settled, waiting retries included.", float64(b.Unsettled), labels...)
 		s.Gauge("trigger_redelivered", "Unsettled events that were delivered more than once.", float64(b.Redelivered), labels...)
 	}
-}
-
-func oneIf(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

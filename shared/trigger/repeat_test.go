@@ -26,10 +26,9 @@ func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trig
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	route := Route{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second}
 	c := testConfig(f)
 	cfg(&c)
-	trigger = runTrigger(t, b, c, route)
+	trigger = runTrigger(t, b, c, wakeRoute("deliver", 0))
 	b.Wake(bus.WakeDeliver, 1)
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the first call begins")
 	b.Wake(bus.WakeDeliver, 1)

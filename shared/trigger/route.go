@@ -131,18 +131,11 @@ type route struct {
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
-// repeat is for a failed wake-up that a newer wake-up of the subject has replaced in WAKE. NATS does not redeliver
-// a replaced wake-up, and the call for the newer wake-up may have found nothing to do, because the failed call
-// still held the work. So the trigger publishes the wake-up again.
+// repeat is for a failed wake-up that a newer wake-up has replaced in WAKE: the trigger publishes the failed wake-up
+// again, see doc.go.
 type repeat struct {
 	mu    sync.Mutex
 	timer *time.Timer // of the pending repeat; nil = none
-}
-
-func setDefault[T int | time.Duration](value *T, d T) {
-	if *value <= 0 {
-		*value = d
-	}
 }
 
 func newRoute(r Route, cfg *Config) (*route, error) {
@@ -167,7 +160,7 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 	case r.TickInterval != 0 && r.TickInterval < time.Second:
 		return nil, errors.New("must not tick more often than every 1s")
 	}
-	setDefault(&r.Timeout, cfg.Timeout)
+	r.Timeout = cmp.Or(r.Timeout, cfg.Timeout)
 	posts := r.InFlight
 	if r.UnorderedBatch > 1 {
 		posts = max(r.InFlight/r.UnorderedBatch, 1)

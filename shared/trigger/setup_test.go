@@ -13,17 +13,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-func sweepRoute() Route {
-	return Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 2 * time.Second, TickInterval: time.Second}
-}
-
 func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 300 << 20})
 	log := &sandbox.LogBuffer{}
 	b := openBus(t, bus.Config{URL: broker.URL(), EventsMB: 400, UsersMB: 400, MessagesMB: 400, DeadLettersMB: 400})
 	f := newFunction(t, respondWith(204))
-	trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute(), sweepRoute(), batchRoute())
+	trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute(), wakeRoute("sweep", time.Second), batchRoute())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 3 }, "sweep is woken on connect and by ticks")
 	acceptAll(t, b, 1, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "the accepted message is saved")
@@ -50,7 +46,7 @@ func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
 	f := newFunction(t, respondWith(204))
 	route := batchRoute()
 	route.Stream = "OTHER"
-	trigger := runTrigger(t, b, testConfig(f), route, testRoute(), sweepRoute())
+	trigger := runTrigger(t, b, testConfig(f), route, testRoute(), wakeRoute("sweep", time.Second))
 	bustest.Eventually(t, func() bool { return trigger.Routes()[1].Pulling && trigger.Routes()[2].Pulling }, "the other routes run")
 	bustest.Eventually(t, func() bool { return reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonSubjectsTaken }, "the reason is reported")
 	require.ErrorContains(t, trigger.Ready(), "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
@@ -67,7 +63,7 @@ func TestNotReadyWhileWakeUpsAreNotStored(t *testing.T) {
 	broker, b := newBroker(t)
 	f := newFunction(t, respondWith(204))
 	log := &sandbox.LogBuffer{}
-	trigger := newTrigger(t, log, b, testConfig(f), testRoute(), sweepRoute())
+	trigger := newTrigger(t, log, b, testConfig(f), testRoute(), wakeRoute("sweep", time.Second))
 	trigger.wakeCheckEvery = 20 * time.Millisecond
 	run(t, trigger)
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")

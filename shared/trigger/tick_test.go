@@ -14,7 +14,7 @@ func TestTriggersShareOneTick(t *testing.T) {
 	t.Parallel()
 	broker, _ := newBroker(t)
 	f := newFunction(t, respondWith(204))
-	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Minute, TickInterval: 2 * time.Second}
+	route := wakeRoute("sweep", 2*time.Second)
 	for range 3 {
 		trigger := runTrigger(t, newBus(t, broker.URL()), testConfig(f), route)
 		bustest.Eventually(t, func() bool { return trigger.Ready() == nil && isSettled(t, broker, route) }, "ready, and the tick of the start is handled")
@@ -33,12 +33,10 @@ func TestWeChatQueueWakesClaimsAndFunction(t *testing.T) {
 	require.Equal(t, bus.WakeWeChat, bus.QueueSubject("wechat"))
 	listener := newBus(t, broker.URL())
 	received := make(chan int, 100)
-	onSubscribed := func() {}
-	listener.OnQueue(func(_ string, n int) { received <- n }, onSubscribed)
+	listener.OnQueue(func(_ string, n int) { received <- n }, func() {})
 	bustest.Eventually(t, func() bool { sender.Wake(bus.QueueSubject("other"), 1); return len(received) > 0 }, "subscribed")
 	f := newFunction(t, respondWith(204))
-	route := Route{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 1, AckWait: time.Second}
-	first := runTrigger(t, sender, testConfig(f), route)
+	first := runTrigger(t, sender, testConfig(f), wakeRoute("wechat", 0))
 	sender.Wake(bus.WakeWeChat, 7)
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "called")
 	bustest.Eventually(t, func() bool { n := <-received; return n == 7 }, "received")
@@ -46,7 +44,6 @@ func TestWeChatQueueWakesClaimsAndFunction(t *testing.T) {
 	sender.WakeAt(bus.WakeWeChat, time.Now().Add(time.Second))
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 2 }, "called at the scheduled time")
 	first.stop()
-	route.TickInterval = time.Second
-	runTrigger(t, sender, testConfig(f), route)
+	runTrigger(t, sender, testConfig(f), wakeRoute("wechat", time.Second))
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 4 }, "ticks")
 }

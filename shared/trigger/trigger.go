@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,11 +47,11 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 	if b == nil {
 		return nil, errors.New("trigger: NATS_URL is not set")
 	}
-	setDefault(&cfg.Concurrency, 64)
-	setDefault(&cfg.Timeout, time.Minute)
-	setDefault(&cfg.MinBackoff, time.Second)
-	setDefault(&cfg.MaxBackoff, 5*time.Minute)
-	setDefault(&cfg.DrainTimeout, 25*time.Second)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
+	cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute)
+	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, time.Second)
+	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Minute)
+	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, 25*time.Second)
 	t := &Trigger{bus: b, log: log, cfg: cfg, checkEvery: checkEvery, wakeCheckEvery: wakeCheckEvery, slots: make(chan struct{}, cfg.Concurrency),
 		setupLocks: map[string]*sync.Mutex{}, logged: map[string]bool{}, streams: map[string]error{}}
 	for _, name := range b.StreamNames() {

@@ -1,12 +1,11 @@
 package trigger
 
 import (
-	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -48,8 +47,7 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, f := newBus(t, broker.URL()), newFunction(t, respondWith(204))
-	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
-	runTrigger(t, b, testConfig(f), route)
+	runTrigger(t, b, testConfig(f), wakeRoute("sweep", time.Second))
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 2 }, "a safety tick is posted every second")
 	first, second := f.allCalls()[0], f.allCalls()[1]
 	require.Equal(t, "POST /events/sweep", first.path)
@@ -78,10 +76,9 @@ func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 			<-gate
 		}
 	})
-	route := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Minute}
 	cfg := testConfig(f)
 	cfg.MinBackoff, cfg.MaxBackoff = time.Hour, time.Hour
-	trigger := runTrigger(t, b, cfg, route)
+	trigger := runTrigger(t, b, cfg, wakeRoute("relay", 0))
 	b.Wake(bus.WakeRelay, 1)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "the retry waits for an hour")
 	b.Wake(bus.WakeRelay, 1)
@@ -97,9 +94,7 @@ func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, f := newBus(t, broker.URL()), newFunction(t, respondWith(204))
-	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
-	withoutTick := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
-	trigger := runTrigger(t, b, testConfig(f), route, withoutTick)
+	trigger := runTrigger(t, b, testConfig(f), wakeRoute("sweep", time.Hour), wakeRoute("relay", 0))
 	acked := func(n uint64) func() bool {
 		return func() bool { return trigger.Counts()["sweep"].Acked == n }
 	}
@@ -324,14 +319,9 @@ func TestTriggerRecreatesRemovedStreams(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, js := newBus(t, broker.URL()), broker.JS()
-	trigger, err := New(b, slog.New(slog.DiscardHandler), Config{BaseURL: "http://127.0.0.1:1"}, nil)
-	require.NoError(t, err)
+	trigger := newTrigger(t, io.Discard, b, Config{BaseURL: "http://127.0.0.1:1"})
 	trigger.checkEvery = 20 * time.Millisecond
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	running.Go(func() { trigger.Run(ctx) })
+	run(t, trigger)
 	for range 2 {
 		for _, name := range b.StreamNames() {
 			bustest.Eventually(t, func() bool { _, err := js.Stream(t.Context(), name); return err == nil }, name)

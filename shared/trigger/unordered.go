@@ -22,10 +22,10 @@ func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Co
 	r.setDeadline(pullTimeout)
 	bounded, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	items, err := t.fetchItems(consumer.Fetch(1, jetstream.FetchContext(bounded)))
+	items, err := t.fetchItems(r, consumer, 1, jetstream.FetchContext(bounded))
 	if err == nil && len(items) > 0 {
 		var more []*item
-		more, err = t.fetchItems(consumer.Fetch(r.UnorderedBatch-1, jetstream.FetchMaxWait(time.Millisecond), jetstream.FetchMaxBytes(r.pullBytes)))
+		more, err = t.fetchItems(r, consumer, r.UnorderedBatch-1, jetstream.FetchMaxWait(time.Millisecond), jetstream.FetchMaxBytes(r.pullBytes))
 		items = append(items, more...)
 	}
 	running.Go(func() {
@@ -38,26 +38,24 @@ func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Co
 	return err
 }
 
-func (t *Trigger) fetchItems(batch jetstream.MessageBatch, err error) (items []*item, _ error) {
+func (t *Trigger) fetchItems(r *route, consumer jetstream.Consumer, n int, options ...jetstream.FetchOpt) (items []*item, _ error) {
+	batch, err := consumer.Fetch(n, options...)
 	if err != nil {
 		return nil, err
 	}
 	for msg := range batch.Messages() {
 		meta, err := msg.Metadata()
 		if err != nil {
-			t.log.Error("a message without metadata", "error", err)
+			t.log.Error("a message without metadata", "route", r.Durable, "error", err)
 			continue
 		}
-		items = append(items, &item{msg: msg, meta: meta})
+		items = append(items, &item{msg, meta, newPostedEvent(msg, meta, &r.Route)})
 	}
 	return items, batch.Error()
 }
 
 // deliverUnordered posts the messages in as few POSTs as their size allows, and settles each message.
 func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item) {
-	for _, it := range items {
-		it.event = newPostedEvent(it.msg, it.meta, &r.Route)
-	}
 	stop := heartbeat(r.AckWait/3, func() {
 		for _, it := range items {
 			_ = it.msg.InProgress() // no effect once settled
