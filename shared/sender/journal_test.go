@@ -3,10 +3,8 @@ package sender
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func openTestJournal(t *testing.T, path string) *journal {
@@ -112,16 +109,6 @@ func TestJournalBelongsToOneAppAndProcess(t *testing.T) {
 	j := openTestJournal(t, path)
 	_, _, err := openJournal(path, "app")
 	require.ErrorContains(t, err, "locked by another sender process")
-	require.NoError(t, j.close())
-	_, _, err = openJournal(path, "other")
-	require.ErrorContains(t, err, `belongs to the app "app"`)
-	require.NoError(t, openTestJournal(t, path).close())
-}
-
-func TestClosedJournalIsUnlockedDespiteForkedChild(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "journal")
-	j := openTestJournal(t, path)
 	child, err := syscall.Dup(int(j.lock.Fd())) // as a child process has between fork and exec
 	require.NoError(t, err)
 	defer func() { require.NoError(t, syscall.Close(child)) }()
@@ -195,60 +182,13 @@ func TestConcurrentPutsShareASync(t *testing.T) {
 	})
 }
 
-func TestSenderWithAFailedJournalSendsNothing(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "journal")
-	j := openTestJournal(t, path)
-	require.NoError(t, j.file.Close()) // every write fails, as on a full disk
-	reported := make(chan []api.ReportRequest, 10)
-	service := newSingleTaskService(t, reported)
-	s, err := New(Config{
-		Client: service, AppID: "app", Journal: path, Log: sandbox.Log(t),
-		Gateway: GatewayFunc(func(context.Context, Message) Result {
-			t.Error("sent without an entry in the journal")
-			return Result{}
-		}),
-	})
-	require.NoError(t, err)
-	err = newRun(t.Context(), s.cfg, j).do(nil)
-	require.ErrorIs(t, err, os.ErrClosed)
-	reports := <-reported
-	require.Len(t, reports, 1)
-	require.Equal(t, "released", reports[0].Outcome)
-}
-
-// newSingleTaskService starts a service with one task, and sends the reports that it gets to a channel.
-func newSingleTaskService(t *testing.T, reported chan<- []api.ReportRequest) *api.Client {
-	t.Helper()
-	var once sync.Once
-	respond := func(w http.ResponseWriter, data any) {
-		if err := json.NewEncoder(w).Encode(api.Envelope{Code: http.StatusOK, Data: data}); err != nil {
-			t.Error(err)
-		}
+// RunWithBrokenJournal is Run with a journal to which every write fails, as on a full disk.
+func (s *Sender) RunWithBrokenJournal(ctx context.Context) error {
+	j, _, err := openJournal(s.cfg.Journal, s.cfg.AppID)
+	if err != nil {
+		return err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /api/v1/sms/tasks/pending", func(w http.ResponseWriter, _ *http.Request) {
-		tasks := []api.ClaimedTask{}
-		once.Do(func() { tasks = append(tasks, api.ClaimedTask{TaskID: "a", ClaimID: 1}) })
-		respond(w, tasks)
-	})
-	mux.HandleFunc("POST /api/v1/sms/tasks/{id}/extend", func(w http.ResponseWriter, _ *http.Request) { respond(w, api.ExtendResponse{}) })
-	mux.HandleFunc("POST /api/v1/sms/report/batch", func(w http.ResponseWriter, r *http.Request) {
-		var batch api.ReportBatchRequest
-		if err := json.NewDecoder(r.Body).Decode(&batch); err != nil {
-			t.Error(err)
-		}
-		reports, items := make([]api.ReportRequest, len(batch.Items)), make([]api.BatchItem, len(batch.Items))
-		for i, raw := range batch.Items {
-			items[i].Code = http.StatusOK
-			if err := json.Unmarshal(raw, &reports[i]); err != nil {
-				t.Error(err)
-			}
-		}
-		reported <- reports
-		respond(w, api.BatchResponse{Items: items})
-	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return api.NewClient(server.URL, "u", "p")
+	err = errors.Join(j.file.Close(), newRun(ctx, s.cfg, j).do(nil))
+	_ = j.close() // fails, as the file is closed
+	return err
 }

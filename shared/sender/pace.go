@@ -48,13 +48,8 @@ func later(a, b time.Time) time.Time {
 
 // sleep returns after d, or when ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

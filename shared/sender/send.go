@@ -145,12 +145,10 @@ func (r *run) send(a *attempt) Result {
 		return result
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(lateReturnTime)
-	defer late.Stop()
 	select {
 	case result := <-results:
 		return result
-	case <-late.C:
+	case <-time.After(lateReturnTime):
 		r.Log.ErrorContext(ctx, "sender: the gateway did not return after its context ended", "task_id", a.task.TaskID)
 		return Result{Message: "the gateway did not return"}
 	}

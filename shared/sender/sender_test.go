@@ -2,7 +2,6 @@ package sender_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -253,7 +252,7 @@ func TestLostClaimIsNotSent(t *testing.T) {
 				return 0
 			})
 			s := startSender(t, service, ok)
-			time.Sleep(time.Minute)
+			advance(time.Minute)
 			require.Equal(t, map[string][]string{"mine": {"2"}}, service.outcomes(), "a lost claim is not reported")
 			require.NoError(t, s.stop())
 		})
@@ -304,15 +303,17 @@ func TestRetryAfterDelaysTheNextSends(t *testing.T) {
 	})
 }
 
-func TestJournalIsUsedByOneSender(t *testing.T) {
+func TestSenderWithAFailedJournalSendsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := startSender(t, newTestService(), ok)
-		synctest.Wait()
-		second, err := sender.New(s.cfg)
+		service := newTestService("a")
+		app, err := sender.New(sender.Config{
+			Client: service.client(), AppID: "app", Journal: filepath.Join(t.TempDir(), "journal"), Log: sandbox.Log(t),
+			Gateway: sender.GatewayFunc(func(context.Context, sender.Message) sender.Result { panic("sent without an entry in the journal") }),
+		})
 		require.NoError(t, err)
-		require.ErrorContains(t, second.Run(t.Context()), "locked by another sender process")
-		s.finish()
+		require.ErrorIs(t, app.RunWithBrokenJournal(t.Context()), os.ErrClosed)
+		require.Equal(t, map[string][]string{"a": {"released"}}, service.outcomes())
 	})
 }
 
@@ -331,7 +332,6 @@ func TestRunFailsWithoutAJournal(t *testing.T) {
 		Client: service.client(), AppID: "app", Gateway: sender.NewConsole(io.Discard), Journal: filepath.Join(t.TempDir(), "missing", "journal"),
 	})
 	require.NoError(t, err)
-	err = app.Run(t.Context())
-	require.True(t, errors.Is(err, os.ErrNotExist), err)
+	require.ErrorIs(t, app.Run(t.Context()), os.ErrNotExist)
 	require.Zero(t, service.claimedCount())
 }
