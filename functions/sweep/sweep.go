@@ -8,6 +8,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -108,9 +109,7 @@ func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 		for queue, n := range ran.Pending {
 			s.env.WakeClaims(queue, n)
 		}
-		if failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 		changed += ran.Changed
 		if ran.More && time.Now().Before(until) {
 			continue

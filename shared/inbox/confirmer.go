@@ -51,11 +51,9 @@ func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 		if err == nil || !again {
 			return err
 		}
-		timer := time.NewTimer(retry.Jitter(max(retry.Delay(minPause, maxPause, try), after)))
 		select {
-		case <-timer.C:
+		case <-time.After(retry.Jitter(max(retry.Delay(minPause, maxPause, try), after))):
 		case <-ctx.Done():
-			timer.Stop()
 			return err
 		}
 	}

@@ -6,16 +6,16 @@
 //   - The effect of a message on that database happens once per consumer: the row that records the message
 //     and the effect are one commit.
 //   - A message is a duplicate only if its row exists, never because of an error.
-//   - A duplicate that arrives while the first message is being processed waits. The duplicate is processed only if
-//     the first is rolled back.
+//   - A duplicate waits while the first message is being processed. The duplicate is processed only if the first
+//     message is rolled back.
 //   - A duplicate is confirmed too: the first confirmation may have been lost.
 //
 // # What cannot be promised
 //
 //   - Effects outside that database (a payment, a mail) are not undone by a rollback and may happen again.
 //     Record them in the same transaction and perform them afterwards; package outbox does that.
-//   - If Prune has deleted the row of a message and the message is delivered again, it is processed again. So Prune
-//     has a parameter for how late an operator may resend.
+//   - A message is processed again if it is delivered after Prune has deleted its row. So Prune has a parameter for
+//     how late an operator may resend.
 //   - Messages arrive in no particular order.
 //   - The sender of a request is not checked: put the service's own authentication before Receiver.
 //

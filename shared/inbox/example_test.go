@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/inbox"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -18,7 +17,7 @@ import (
 // A points service credits an order's points once, however often the message arrives.
 func Example() {
 	ctx := context.Background()
-	db, end := database(ctx, inbox.DDL, "CREATE TABLE points (account text PRIMARY KEY, balance int NOT NULL)")
+	db, end := sandbox.ExampleDatabase(ctx, inbox.DDL, "CREATE TABLE points (account text PRIMARY KEY, balance int NOT NULL)")
 	defer end()
 	sendonce := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println("confirmed:", r.URL.Path)
@@ -57,34 +56,4 @@ func Example() {
 	// confirmed: /api/v1/messages/0b8e7a52-6f0c-5d0e-9a53-0d7c1c3f2a11/received
 	// confirmed: /api/v1/messages/0b8e7a52-6f0c-5d0e-9a53-0d7c1c3f2a11/received
 	// anna has 10
-}
-
-// database starts a Postgres for an example. Its tables are temporary, so they exist
-// for its only connection.
-func database(ctx context.Context, ddl ...string) (db *pgxpool.Pool, end func()) {
-	server, err := sandbox.StartPostgres(ctx, sandbox.Options{})
-	if err != nil {
-		panic(err)
-	}
-	cfg, err := pgxpool.ParseConfig(server.URL("postgres"))
-	if err != nil {
-		panic(err)
-	}
-	cfg.MaxConns = 1
-	cfg.ConnConfig.RuntimeParams["search_path"] = "pg_temp"
-	db, err = pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		panic(err)
-	}
-	for _, sql := range ddl {
-		if _, err := db.Exec(ctx, sql); err != nil {
-			panic(err)
-		}
-	}
-	return db, func() {
-		db.Close()
-		if err := server.Stop(); err != nil {
-			panic(err)
-		}
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/outbox"
@@ -19,7 +18,7 @@ import (
 // An order service sends a message for each order that it has stored, and for no other order.
 func Example() {
 	ctx := context.Background()
-	db, end := database(ctx, outbox.DDL, "CREATE TABLE orders (id int PRIMARY KEY)")
+	db, end := sandbox.ExampleDatabase(ctx, outbox.DDL, "CREATE TABLE orders (id int PRIMARY KEY)")
 	defer end()
 	sendonce := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println("called:", r.Method, r.URL.Path)
@@ -53,34 +52,4 @@ func Example() {
 	// rolled back: order 7 exists
 	// called: POST /api/v1/messages
 	// forwarded: 1 <nil>
-}
-
-// database starts a Postgres for an example. Its tables are temporary, so they exist
-// for its only connection.
-func database(ctx context.Context, ddl ...string) (db *pgxpool.Pool, end func()) {
-	server, err := sandbox.StartPostgres(ctx, sandbox.Options{})
-	if err != nil {
-		panic(err)
-	}
-	cfg, err := pgxpool.ParseConfig(server.URL("postgres"))
-	if err != nil {
-		panic(err)
-	}
-	cfg.MaxConns = 1
-	cfg.ConnConfig.RuntimeParams["search_path"] = "pg_temp"
-	db, err = pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		panic(err)
-	}
-	for _, sql := range ddl {
-		if _, err := db.Exec(ctx, sql); err != nil {
-			panic(err)
-		}
-	}
-	return db, func() {
-		db.Close()
-		if err := server.Stop(); err != nil {
-			panic(err)
-		}
-	}
 }

@@ -62,14 +62,10 @@ func (f *Forwarder) Run(ctx context.Context) {
 				pause = max(pause, refused.RetryAfter)
 			}
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-wake:
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
 			return
 		}
 	}

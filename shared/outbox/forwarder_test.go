@@ -145,17 +145,6 @@ func TestRedirectIsNotDelivered(t *testing.T) {
 	}
 }
 
-func TestForwarderHonoursRetryAfter(t *testing.T) {
-	t.Parallel()
-	db, service := database(t), newFakeService(t)
-	service.reply = func(string, int) int { return http.StatusServiceUnavailable }
-	service.beforeResponse = func(w http.ResponseWriter) { w.Header().Set("Retry-After", "600") }
-	put(t, db, 1)
-	_, err := service.forwarder(db).Drain(t.Context())
-	require.Error(t, err)
-	require.Equal(t, 1, count(t, db, "message_outbox WHERE next_at BETWEEN now() + '500s'::interval AND now() + '601s'::interval"))
-}
-
 func TestLostResponseIsRetriedWithSameID(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
@@ -264,18 +253,6 @@ func TestRun(t *testing.T) {
 			f.Wake()
 			eventually(t, func() bool { _, stored := service.counts(); return stored == i+1 })
 		}
-	})
-
-	t.Run("without Wake the poll sends", func(t *testing.T) {
-		t.Parallel()
-		db, service := database(t), newFakeService(t)
-		f := service.forwarder(db)
-		f.poll = 20 * time.Millisecond
-		runForwarder(t, f)
-		put(t, db, 1)
-		eventually(t, func() bool { return count(t, db, "message_outbox") == 0 })
-		_, stored := service.counts()
-		require.Equal(t, 1, stored)
 	})
 
 	t.Run("a failure is retried", func(t *testing.T) {

@@ -154,7 +154,7 @@ func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
 	return e
 }
 
-// OfMessage returns the CloudEvent that a receiver gets: its id is that of the message.
+// OfMessage returns the CloudEvent that a receiver gets. The CloudEvent has the id of the message.
 func OfMessage(m messages.Detail) cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
@@ -165,7 +165,7 @@ func OfMessage(m messages.Detail) cloudevents.Event {
 }
 
 // ConfirmTokenAttribute is an attribute of a message to a URL. If the message must be confirmed, the
-// confirmation must contain its value.
+// confirmation must contain the value of this attribute.
 const ConfirmTokenAttribute = "confirmtoken"
 
 // ConfirmToken returns the value of ConfirmTokenAttribute; "" for nil.
