@@ -2,6 +2,7 @@ package trigger
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -27,17 +28,19 @@ func leaderOf(t *testing.T, b *bus.Bus, stream string) string {
 	t.Helper()
 	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	s, err := conn.JetStream().Stream(bustest.Within(t, bustest.Soon), stream)
-	require.NoError(t, err)
-	return s.CachedInfo().Cluster.Leader
+	leader := ""
+	bustest.Eventually(t, func() bool {
+		s, err := conn.JetStream().Stream(bustest.Within(t, bustest.Soon), stream)
+		if err == nil {
+			leader = s.CachedInfo().Cluster.Leader
+		}
+		return leader != ""
+	}, "the stream has a leader")
+	return leader
 }
 
 func kill(c sandbox.NATSCluster, name string) {
-	for _, server := range c {
-		if server.Name == name {
-			server.Kill()
-		}
-	}
+	c[slices.IndexFunc(c, func(s *sandbox.NATSServer) bool { return s.Name == name })].Kill()
 }
 
 func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
