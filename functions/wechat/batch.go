@@ -16,9 +16,6 @@ type tally struct {
 
 func (t *tally) add(more *tally) {
 	t.claimed += more.claimed
-	if t.results == nil {
-		t.results = map[string]int{}
-	}
 	for class, n := range more.results {
 		t.results[class] += n
 	}

@@ -136,13 +136,10 @@ type refusal struct {
 
 func (r *refusal) Error() string { return "errcode " + strconv.Itoa(r.errcode) + ": " + r.errmsg }
 
-// quotaUntil returns the end of a pause for a spent quota: clockSlack after WeChat's midnight. A call before WeChat's midnight
-// would be refused and pause the queue for another day.
-func quotaUntil(now time.Time) time.Time { return nextMidnight(now.Add(-clockSlack)).Add(clockSlack) }
-
-// nextMidnight returns when WeChat resets its daily quotas: 0:00 in Shanghai, which is UTC+8 all year.
-func nextMidnight(now time.Time) time.Time {
+// quotaUntil returns the end of a pause for a spent quota. WeChat resets its daily quotas at 0:00 in Shanghai, which is UTC+8 all
+// year. The pause ends clockSlack later, because a call before the reset would be refused and pause the queue for another day.
+func quotaUntil(now time.Time) time.Time {
 	shanghai := time.FixedZone("Asia/Shanghai", 8*60*60)
-	y, m, d := now.In(shanghai).Date()
-	return time.Date(y, m, d+1, 0, 0, 0, 0, shanghai)
+	y, m, d := now.Add(-clockSlack).In(shanghai).Date()
+	return time.Date(y, m, d+1, 0, 0, 0, 0, shanghai).Add(clockSlack)
 }

@@ -64,19 +64,6 @@ func startServer(t *testing.T, h http.HandlerFunc) string {
 	return server.URL
 }
 
-func TestSendDeliversAllFields(t *testing.T) {
-	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	r := newFakeClient(t, w).sendWithToken(t, testMessage())
-	require.Equal(t, sent, r.class)
-	require.Equal(t, "0", r.code)
-
-	got := w.Delivered()
-	require.Len(t, got, 1)
-	require.Equal(t, sandbox.WeChatSend{At: got[0].At, OpenID: "ann", TemplateID: "T1", Page: "pages/booking?id=1", State: "formal",
-		Lang: "zh_CN", Data: json.RawMessage(`{"thing1":{"value":"瑜伽 <A&B>"}}`), Delivered: true}, got[0])
-}
-
 func TestSendRequestFormat(t *testing.T) {
 	t.Parallel()
 	base := startServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -90,10 +77,14 @@ func TestSendRequestFormat(t *testing.T) {
 			_, _ = w.Write(response)
 		}
 	})
-	r := newTestClient(t, base+"/proxied/", time.Minute, nil).send(t.Context(), token{Value: "a+b/c="}, message{
-		OpenID: "ann", TemplateID: "T1", Data: json.RawMessage(`{"thing1": {"value": "<"}}`)})
-	require.Equal(t, `POST /proxied/cgi-bin/message/subscribe/send map[access_token:[***]] application/json; charset=utf-8 `+
-		`{"touser":"ann","template_id":"T1","data":{"thing1":{"value":"<"}}}`, r.message)
+	client := newTestClient(t, base+"/proxied/", time.Minute, nil)
+	for want, m := range map[string]message{
+		`{"touser":"ann","template_id":"T1","page":"pages/booking?id=1","data":{"thing1":{"value":"瑜伽 <A&B>"}},"miniprogram_state":"formal","lang":"zh_CN"}`: testMessage(),
+		`{"touser":"ann","template_id":"T1","data":{"thing1":{"value":"<"}}}`:                                                                                {OpenID: "ann", TemplateID: "T1", Data: json.RawMessage(`{"thing1": {"value": "<"}}`)},
+	} {
+		r := client.send(t.Context(), token{Value: "a+b/c="}, m)
+		require.Equal(t, "POST /proxied/cgi-bin/message/subscribe/send map[access_token:[***]] application/json; charset=utf-8 "+want, r.message)
+	}
 }
 
 func TestSendClassifiesErrcodes(t *testing.T) {

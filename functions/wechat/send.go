@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -67,10 +68,7 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 		b.stop(ctx, tokenErrorResult(err))
 		return
 	}
-	ids := make([]task.ID, len(claimed))
-	for i, t := range claimed {
-		ids[i] = t.ID
-	}
+	ids := store.Column(claimed, func(t tasks.Claimed) task.ID { return t.ID })
 	if b.sends, err = b.subscribe.BeginSends(ctx, ids); err == nil {
 		var templates []subscribe.CallerTemplate
 		for _, m := range b.sends {
