@@ -278,16 +278,22 @@ func TestPoisonEventBecomesADeadLetterAlone(t *testing.T) {
 	require.Equal(t, 2, shop.Calls())
 }
 
+// newHangingReceiver returns a receiver that does not respond to the first call until the test ends.
+func newHangingReceiver(t *testing.T) *cluster.Receiver {
+	ended := make(chan struct{})
+	v := cluster.NewReceiver(t, func(n int, _ http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			<-ended
+		}
+	})
+	t.Cleanup(func() { close(ended) })
+	return v
+}
+
 func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
-	hang := make(chan struct{})
-	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-		if n == 1 {
-			<-hang
-		}
-	})
-	t.Cleanup(func() { close(hang) })
+	shop := newHangingReceiver(t)
 	secret := w.AddEndpoint(shop.URL).Secret
 	w.FinishTask()
 	first := shop.Event(t, 1, secret)
@@ -304,13 +310,7 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
 	c := cluster.New(t).StartEach("SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
-	hang := make(chan struct{})
-	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-		if n == 1 {
-			<-hang
-		}
-	})
-	t.Cleanup(func() { close(hang) })
+	shop := newHangingReceiver(t)
 	secret := c.AddEndpoint(shop.URL).Secret
 	finished := c.FinishTasks(1)
 	first := shop.Event(t, 1, secret)
@@ -323,21 +323,4 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	cluster.WaitAllDelivered(c, 1)
 	require.Equal(t, 2, shop.Calls())
 	require.Equal(t, finished[0], first.Subject)
-}
-
-func TestTestEventIsSignedAndResent(t *testing.T) {
-	t.Parallel()
-	w := cluster.Open(t)
-	receiver := cluster.NewReceiver(t, cluster.RespondWith(500, 204))
-	registered := w.AddEndpoint(receiver.URL, "task.failed")
-	sent, err := w.API("webhooks").TestEndpoint(t.Context(), registered.ID)
-	require.NoError(t, err)
-	require.Equal(t, "pending", sent.State)
-	event := receiver.Event(t, 1, registered.Secret)
-	require.Equal(t, "sendonce.test.v1", event.Type)
-	require.Equal(t, sent.EventID, event.ID)
-	_, err = w.API("webhooks").ResendDelivery(t.Context(), sent.ID)
-	require.NoError(t, err)
-	require.Equal(t, event, receiver.Event(t, 2, registered.Secret))
-	cluster.WaitDeliveries(w, "delivered", 1)
 }

@@ -18,25 +18,6 @@ func networks(t *testing.T, list string) config.Networks {
 	return n
 }
 
-func TestGuardChecksTheDialledAddress(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(t, err)
-
-	closed := net.Dialer{ControlContext: newGuard(nil).control}
-	for _, host := range []string{"localhost", "127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0"} {
-		_, err := closed.DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
-		require.ErrorIs(t, err, errNotPublic, host)
-	}
-	open := net.Dialer{ControlContext: newGuard(networks(t, "127.0.0.1")).control}
-	conn, err := open.DialContext(t.Context(), "tcp", net.JoinHostPort("localhost", port))
-	require.NoError(t, err)
-	require.NoError(t, conn.Close())
-}
-
 func TestGuardRefusesUnreadableAddresses(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "8.8.8.8", "example.com:443", "/run/docker.sock"} {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
@@ -54,18 +55,12 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 }
 
 func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([]urlMessage, error) {
-	current := make([]messages.Post, len(inFlight))
-	for i, w := range inFlight {
-		current[i] = w.Post
-	}
+	current := store.Column(inFlight, func(w urlMessage) messages.Post { return w.Post })
 	posts, err := d.messageStore.ClaimPosts(ctx, limits, current, d.lease())
 	if err != nil || len(posts) == 0 {
 		return nil, err
 	}
-	callers := make([]int64, len(posts))
-	for i, p := range posts {
-		callers[i] = p.CallerID
-	}
+	callers := store.Column(posts, func(p messages.Post) int64 { return p.CallerID })
 	secrets, err := d.webhookStore.SigningSecrets(ctx, callers, api.NewWebhookSecret)
 	if err != nil {
 		return nil, err

@@ -47,7 +47,8 @@ func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pi
 	if !started {
 		return 0, false, nil
 	}
-	workCtx, cancel := uncancelled(ctx)
+	deadline, _ := ctx.Deadline()
+	workCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 	r := &pipelineRun[W]{pipeline: p, results: make(chan posted[W], maxInFlight)}
 	for err == nil && ctx.Err() == nil && !time.Now().After(until) && !d.env.IsDraining() {
@@ -108,14 +109,6 @@ func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) e
 		time.AfterFunc(lockedPause, func() { r.results <- l })
 	}
 	return err
-}
-
-// uncancelled returns ctx with its deadline, but without its cancellation.
-func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
-	if deadline, bounded := ctx.Deadline(); bounded {
-		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
-	}
-	return context.WithoutCancel(ctx), func() {}
 }
 
 // recoverPanic calls post, and converts a panic to a failed attempt.

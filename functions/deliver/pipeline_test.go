@@ -129,16 +129,18 @@ func TestWaitingRunKeepsItsWorkInFlight(t *testing.T) {
 			post:   func(context.Context, int) attempt { <-respond; return attempt{} },
 			settle: func(context.Context, []posted[int]) ([]posted[int], error) { return nil, nil },
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
 		done := make(chan int)
 		go func() {
-			n, _, err := runPipeline(t.Context(), d, time.Now().Add(time.Minute), slow)
+			n, _, err := runPipeline(ctx, d, time.Now().Add(time.Minute), slow)
 			if err != nil {
 				t.Error(err)
 			}
 			done <- n
 		}()
 		time.Sleep(2 * time.Minute)
-		n, started, err := runPipeline(t.Context(), d, time.Now().Add(time.Minute), slow)
+		n, started, err := runPipeline(ctx, d, time.Now().Add(time.Minute), slow)
 		require.NoError(t, err)
 		require.True(t, started, "the other run has stopped claiming")
 		require.Zero(t, n)

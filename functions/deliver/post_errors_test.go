@@ -90,15 +90,6 @@ func TestPostToServerThatSendsFirst(t *testing.T) {
 	require.Zero(t, a.status)
 }
 
-func TestPostConnectionRefused(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
-	require.Equal(t, "connection refused", newLoopbackPoster(t, time.Minute).try(t.Context(), "http://"+address).err)
-}
-
 func TestPostTLSErrors(t *testing.T) {
 	t.Parallel()
 	silence := func(server *httptest.Server) *httptest.Server {

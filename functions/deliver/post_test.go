@@ -289,19 +289,3 @@ func TestPostOnAClosedConnectionIsRepeated(t *testing.T) {
 	require.Equal(t, 204, p.try(t.Context(), "http://"+address).status)
 	require.EqualValues(t, 3, requests.Load())
 }
-
-func TestExcerpt(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"":                              "",
-		" a\r\n\tb\u2028c ":             "a b c",
-		"nul\x00, bell\a, \x1b[31mred":  "nul, bell, [31mred",
-		"bad \xff\xfe bytes":            "bad bytes",
-		"turned \u202eround":            "turned round",
-		"短信 ✓":                          "短信 ✓",
-		strings.Repeat("é", 300):        strings.Repeat("é", 200),
-		strings.Repeat("\x80", 9) + "x": "x",
-	} {
-		require.Equal(t, want, excerpt(in), "%q", in)
-	}
-}

@@ -263,6 +263,7 @@ func TestRobotSubscribesToAlertsAndDisabledEndpoints(t *testing.T) {
 	cluster.RegisterEndpoint(shop, `{"url":"https://a.test/","events":["webhook.disabled"],"format":"wecom"}`)
 	refused := shop.Post(cluster.EndpointsPath, `{"url":"https://a.test/","events":["alert.raised"],"format":"wecom"}`)
 	require.Equal(t, 400, refused.Status)
+	require.Equal(t, []string{"events[0]"}, refused.Fields())
 	require.Contains(t, refused.Text, "only an admin may subscribe to alerts")
 }
 
@@ -412,7 +413,7 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	require.Equal(t, "https://shop.test/callback", s.Post(cluster.DeliveriesPath+"/"+callback+"/resend", "").Data("url"))
 }
 
-func TestEnableAndResendWakeDeliver(t *testing.T) {
+func TestEnableResendAndTestWakeDeliver(t *testing.T) {
 	t.Parallel()
 	s, broker := cluster.OwnServer.ServeWithNATS(t)
 	woken, err := broker.SubscribeSync(bus.WakeDeliver)
@@ -422,7 +423,7 @@ func TestEnableAndResendWakeDeliver(t *testing.T) {
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
 	id := cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	s.Post(at+"/disable", "").RequireOK()
-	for _, path := range []string{at + "/enable", cluster.DeliveriesPath + "/" + id + "/resend"} {
+	for _, path := range []string{at + "/enable", cluster.DeliveriesPath + "/" + id + "/resend", at + "/test"} {
 		s.Post(path, "").RequireOK()
 		_, err := woken.NextMsg(10 * time.Second)
 		require.NoError(t, err, path)
@@ -477,8 +478,7 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	state := func(id string) any { return s.Get(cluster.DeliveriesPath + "/" + id).Data("state") }
 	resend := func(c *cluster.Client, otherFields string) cluster.Reply {
 		t.Helper()
-		got := c.Post(cluster.DeliveriesPath+"/resend", fmt.Sprintf(`{"since":%q,"reason":"back"%s}`, time.Now().Add(-time.Hour).Format(time.RFC3339), otherFields)).RequireOK()
-		return got
+		return c.Post(cluster.DeliveriesPath+"/resend", fmt.Sprintf(`{"since":%q,"reason":"back"%s}`, time.Now().Add(-time.Hour).Format(time.RFC3339), otherFields)).RequireOK()
 	}
 	got := resend(shop, `,"limit":1`)
 	require.EqualValues(t, 1, got.Data("resent"))
