@@ -16,7 +16,7 @@ func TestRoutesRequireRoleAdmin(t *testing.T) {
 	app := s.NewCallerWith("app", `"roles":["submitter","sender","receiver","trigger"]`)
 	stranger := *app
 	stranger.Password = "guess"
-	for _, path := range []string{"template", "default-sms", "statistics", "overview", "blocked-words", "callers", "actions", "dead-letters"} {
+	for _, path := range []string{"template", "default-sms", "statistics", "overview", "blocked-words", "callers", "actions", "alerts", "dead-letters"} {
 		require.Equal(t, 403, app.Get(cluster.AdminPath+path).Status, path)
 		require.Equal(t, 401, stranger.Get(cluster.AdminPath+path).Status, path)
 	}

@@ -80,7 +80,7 @@ func (h *handlers) previewBulk(ctx context.Context, c *fn.Call, req bulkPreviewR
 		return nil, err
 	}
 	matched, err := h.env.Tasks.CountMatches(ctx, filter)
-	return api.BulkPreviewResponse{Action: req.Action, Filter: wireFilter(filter), Matched: matched}, err
+	return api.BulkPreviewResponse{Action: req.Action, Filter: filterResponse(filter), Matched: matched}, err
 }
 
 // startBulk starts a bulk change, unless more tasks match than the operator expects.
@@ -151,28 +151,23 @@ func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req reasonRequest) 
 	return bulkResponse(b), err
 }
 
-func wireFilter(f tasks.BulkFilter) api.BulkFilter {
+func filterResponse(f tasks.BulkFilter) api.BulkFilter {
 	return api.BulkFilter{
 		State: f.State, Reason: f.Reason, PhoneNumber: f.Phone, Source: f.Source, Queue: f.Queue, CallerID: (*api.ID)(f.CallerID), From: fn.UTC(f.From), To: fn.Instant(f.To),
 	}
 }
 
 func bulkResponse(b tasks.Bulk) api.BulkResponse {
-	wire := api.BulkResponse{
-		ID: b.ID.String(), State: "running", Action: string(b.Action), Filter: wireFilter(b.Filter), Reason: b.Reason, CallerID: api.ID(b.CallerID), CallerName: b.CallerName,
+	response := api.BulkResponse{
+		ID: b.ID.String(), State: "running", Action: string(b.Action), Filter: filterResponse(b.Filter), Reason: b.Reason, CallerID: api.ID(b.CallerID), CallerName: b.CallerName,
 		Matched: b.Matched, Looked: b.Looked, Changed: b.Changed, Refused: b.Refused, CreatedAt: b.CreatedAt.UTC(), FinishedAt: fn.UTC(b.FinishedAt),
+		StoppedBy: decode.ValueOr(b.StoppedBy, ""), StopReason: decode.ValueOr(b.StopReason, ""), LastError: decode.ValueOr(b.LastError, ""),
 	}
-	if b.FinishedAt != nil {
-		wire.State = "finished"
+	switch {
+	case b.StoppedBy != nil || b.StopReason != nil:
+		response.State = "stopped"
+	case b.FinishedAt != nil:
+		response.State = "finished"
 	}
-	if b.StoppedBy != nil {
-		wire.State, wire.StoppedBy = "stopped", *b.StoppedBy
-	}
-	if b.StopReason != nil {
-		wire.State, wire.StopReason = "stopped", *b.StopReason
-	}
-	if b.LastError != nil {
-		wire.LastError = *b.LastError
-	}
-	return wire
+	return response
 }

@@ -23,11 +23,9 @@ func TestBulkChangeStopsWithItsOperatorsRights(t *testing.T) {
 	} {
 		s.SubmitTo(name)
 		operator := s.NewCallerWith(name, fmt.Sprintf(`"roles":["admin"],"queues":[%q,"other"]`, name))
-		started := operator.Post(path, `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`)
-		require.Equal(t, 200, started.Status, started.Text)
+		started := operator.Post(path, `{"action":"cancel","filter":{"state":"pending"},"expected":1,"reason":"withdrawn"}`).RequireOK()
 		id := fmt.Sprint(started.Data("caller_id"))
-		changed := s.Do(c.method, cluster.AdminPath+"callers/"+id+c.path, c.body)
-		require.Equal(t, 200, changed.Status, changed.Text)
+		s.Do(c.method, cluster.AdminPath+"callers/"+id+c.path, c.body).RequireOK()
 		for range 2 {
 			require.Equal(t, 204, s.Tick("sweep").Status)
 		}

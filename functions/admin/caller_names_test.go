@@ -16,8 +16,7 @@ func TestCallerNames(t *testing.T) {
 	viewer := s.NewCaller("viewer", "viewer")
 	const path = cluster.AdminPath + "callers/names?"
 	names := func(c *cluster.Client, query string) map[string]string {
-		got := c.Get(path + query)
-		require.Equal(t, 200, got.Status, got.Text)
+		got := c.Get(path + query).RequireOK()
 		found := map[string]string{}
 		for _, row := range got.Data("callers").([]any) {
 			row := row.(map[string]any)

