@@ -95,37 +95,3 @@ func TestAudit(t *testing.T) {
 	require.Equal(t, 403, v.get("/console/audit").status)
 	require.NotContains(t, v.get("/console/tasks").text, "/console/audit")
 }
-
-func TestOperatorReadsTheAuditLog(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value) values
-		(gen_random_uuid(), 'backlog', 'otp', 12345, 1000, now() - interval '1 hour', 10), (gen_random_uuid(), 'failure_rate', 'promo', 0.256, 0.2, null, null), (gen_random_uuid(), 'stream_full', 'USERS', 0.9, 0.8, null, null)`)
-	s.Exec(deadLetterSQL, "018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81", `{"id":"018c24d2","text":"hello","to":["ann","bob"]}`, "decode: unknown field \"texts\"")
-	s.Post("/api/v1/admin/template", `{"template_name":"login","template_content":"Your code is {code}"}`)
-	s.Do("PUT", "/api/v1/admin/template/1", `{"template_content":"Your code is {code}. It is valid for {minutes} minutes.","is_active":false}`)
-	s.NewCaller("shop", "submitter", "otp")
-	s.Post("/api/v1/admin/queues/otp/pause", `{"reason":"the gateway rejects everything"}`)
-	id := s.SubmitTo("otp")
-	s.Post("/api/v1/admin/tasks/"+id+"/cancel?reason=duplicate", "")
-	b := openTab(t, s)
-	b.logIn(s)
-	b.open("/console/alerts")
-	b.shot("alerts")
-	b.open("/console/dead-letters")
-	b.click(`details summary`, `pre`)
-	b.shot("dead-letters")
-	b.open("/console/audit")
-	b.shot("audit")
-	b.open("/console/tasks/" + id)
-	b.click(`a[href^="/console/audit"]`, `.changes`)
-	require.Contains(t, b.text(), "duplicate")
-	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
-	b.phone()
-	for _, page := range []string{"alerts", "dead-letters", "audit"} {
-		b.open("/console/" + page)
-		b.fits()
-		b.shot(page + "-phone")
-	}
-	b.checkProblems()
-}

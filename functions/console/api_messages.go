@@ -241,7 +241,6 @@ var apiMessages = map[string]string{
 	"no such default content":          "没有这条默认短信",
 	"no such delivery":                 "没有这次投递",
 	"no such endpoint":                 "没有这个端点",
-	"no such operator":                 "没有这个操作者",
 	"no such template":                 "没有这个模板",
 	"no such caller":                   "没有这个调用方",
 	"no such message":                  "没有这条消息",

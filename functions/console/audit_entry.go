@@ -73,7 +73,8 @@ func fieldsOf(object json.RawMessage) map[string]string {
 	return shown
 }
 
-// subjectPages has the address of the page of each kind of subject, without the id.
+// subjectPages has the address of the page of each kind of subject of an audit entry, and of each kind of search result, without
+// the id.
 var subjectPages = map[string]string{
 	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
 	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/", "bulk": "/console/bulk/",

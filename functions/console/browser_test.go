@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -33,6 +34,7 @@ type tab struct {
 	url string
 
 	width int // of the window
+	shots int // screenshots so far
 
 	mu       sync.Mutex
 	problems []string // errors of scripts and of the content security policy
@@ -190,6 +192,7 @@ func (b *tab) open(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.url+path), chromedp.WaitReady("main", byQuery))
 	b.checkProblems()
+	b.shot()
 }
 
 func (b *tab) checkProblems() {
@@ -228,6 +231,7 @@ func (b *tab) text() (text string) {
 func (b *tab) click(selector, visible string) {
 	b.t.Helper()
 	b.run(chromedp.Click(selector, byQuery), chromedp.WaitVisible(visible, byQuery))
+	b.shot()
 }
 
 // phone makes the window as wide as a phone.
@@ -235,6 +239,7 @@ func (b *tab) phone() {
 	b.t.Helper()
 	b.width = 390
 	b.run(emulation.SetDeviceMetricsOverride(390, 844, 2, true))
+	b.shot()
 }
 
 // desktop undoes phone.
@@ -245,26 +250,25 @@ func (b *tab) desktop() {
 }
 
 // shot saves a screenshot of the whole page in the directory SCREENSHOTS, if this variable is set.
-func (b *tab) shot(name string) {
+func (b *tab) shot() {
 	b.t.Helper()
 	directory := os.Getenv("SCREENSHOTS")
 	if directory == "" {
 		return
 	}
+	b.shots++
+	name := fmt.Sprintf("%s-%02d.png", strings.ReplaceAll(b.t.Name(), "/", "-"), b.shots)
 	var png []byte
 	b.run(chromedp.FullScreenshot(&png, 100))
-	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name+".png"), png, 0o600))
+	require.NoError(b.t, os.WriteFile(filepath.Join(directory, name), png, 0o600))
 }
 
-// fill opens a form and replaces the values of fields, given as name, value, name, value.
+// fill replaces the values of fields of a form, given as name, value, name, value.
 func (b *tab) fill(form string, fields ...string) {
 	b.t.Helper()
 	for i := 0; i+1 < len(fields); i += 2 {
-		b.run(chromedp.WaitReady(form+` [name="`+fields[i]+`"]`, byQuery)) // the page may still be loading
-	}
-	b.run(chromedp.Evaluate(`{ const d = document.querySelector(`+strconv.Quote(form)+`).closest("details"); if (d) d.open = true; }`, nil))
-	for i := 0; i+1 < len(fields); i += 2 {
 		field := form + ` [name="` + fields[i] + `"]`
+		b.run(chromedp.WaitReady(field, byQuery)) // the page may still be loading
 		b.run(chromedp.Evaluate(`document.querySelector(`+strconv.Quote(field)+`).value = ""`, nil), chromedp.SendKeys(field, fields[i+1], byQuery))
 	}
 }
@@ -278,14 +282,12 @@ func (b *tab) fits() {
 }
 
 // fitsEverywhere opens a page, and fails if the page is wider than the window of a desktop or of a phone.
-func (b *tab) fitsEverywhere(path, name string) {
+func (b *tab) fitsEverywhere(path string) {
 	b.t.Helper()
 	b.open(path)
 	b.fits()
-	b.shot(name)
 	b.phone()
 	b.fits()
-	b.shot(name + "-phone")
 	b.desktop()
 }
 
@@ -298,33 +300,25 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	s.Post("/api/v1/sms/report", `{"task_id":"`+id+`","app_id":"phone-1","status":3,"error_message":"<script>alert(1)</script>"}`)
 
 	b := openTabAlways(t, s)
-	b.open("/console")
-	b.shot("login")
 	b.logInByForm(s)
-	b.shot("overview")
 	b.open("/console/tasks?state=failed")
-	b.shot("tasks")
 	require.Contains(t, b.text(), "<script>alert(1)</script>", "shown as text")
 	b.click(`a[href="/console/tasks/`+id+`"]`, `.timeline`)
 	require.NotContains(t, b.text(), "123456")
 	b.click(`form[action$="/reveal"] button`, `dd button[data-copy="13800138000"]`)
 	require.Contains(t, b.text(), "您的验证码是123456")
-	b.shot("task-revealed")
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'task.reveal'`))
 	b.open("/console/tasks/" + id)
 	b.click(`form[action$="/retry"] button`, `dialog[open]`)
-	b.shot("task-confirm")
 	b.click(`dialog[open] button.primary`, `.notice`)
 	require.Contains(t, b.text(), "The task is pending again.")
 	require.Equal(t, "pending", s.Get("/api/v1/sms/task/"+id).Data("state"))
 	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
 	b.open("/console/tasks/" + id)
 	require.Contains(t, b.text(), "时间线")
-	b.shot("task-chinese")
 	b.phone()
 	b.open("/console/tasks")
 	b.fits()
-	b.shot("tasks-phone")
 	b.checkProblems()
 	require.Contains(t, b.text(), "任务")
 }
@@ -340,20 +334,16 @@ func TestOperatorCancelsAllTasksOfAFilter(t *testing.T) {
 	b.logIn(s)
 	b.open("/console/tasks?queue=promo&state=pending")
 	b.click(`a[href^="/console/bulk/new"]`, `form[action="/console/bulk"]`)
-	b.shot("bulk-new")
 	b.run(chromedp.SendKeys(`input[name=count]`, "8", byQuery), chromedp.SendKeys(`input[name=reason]`, "the campaign was withdrawn", byQuery))
 	b.click(`form[action="/console/bulk"] button`, `.wrong`)
 	require.Zero(t, s.Count(`select count(*) from bulk_changes`), "the number is wrong")
 	b.run(chromedp.SetValue(`input[name=count]`, "7", byQuery))
 	b.click(`form[action="/console/bulk"] button`, `progress`)
-	b.shot("bulk-running")
 	require.Equal(t, 204, s.Tick("sweep").Status)
 	b.run(chromedp.WaitVisible(`.state.finished`, byQuery)) // the page refreshes itself
-	b.shot("bulk-finished")
 	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = 6`), "cancelled")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
 	b.open("/console/bulk")
-	b.shot("bulks")
 	b.checkProblems()
 }
 

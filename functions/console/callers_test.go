@@ -3,7 +3,6 @@ package console_test
 import (
 	"testing"
 
-	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -93,40 +92,6 @@ func TestCallers(t *testing.T) {
 		require.Equal(t, 404, v.get(page).status)
 		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "a caller without queues may use all queues")
 	})
-}
-
-func TestOperatorAddsACaller(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	s.NewCaller("shop", "submitter", "otp", "promo")
-	s.NewCaller("phone-1", "sender")
-	b := openTab(t, s)
-	b.logIn(s)
-	b.open("/console/callers")
-	b.shot("callers")
-	b.open("/console/callers/new")
-	b.fill(`form.stack`, "name", "reader", "queues", "no spaces")
-	b.run(chromedp.Click(`input[value=viewer]`, byQuery))
-	b.click(`form.stack button.primary`, `.wrong`)
-	b.shot("caller-refused")
-	b.fill(`form.stack`, "queues", "otp")
-	b.click(`form.stack button.primary`, `.token button.copy`)
-	b.shot("caller-token")
-	b.open("/console/callers/3")
-	b.shot("caller")
-	b.click(`form[action$="/rotate"] button`, `dialog[open]`)
-	b.shot("caller-rotate")
-	b.click(`dialog[open] button.primary`, `.token button.copy`)
-	b.open("/console/callers/3")
-	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
-	b.phone()
-	b.open("/console/callers/3")
-	b.fits()
-	b.shot("caller-chinese-phone")
-	b.open("/console/callers")
-	b.fits()
-	b.checkProblems()
-	require.Contains(t, b.text(), "调用方")
 }
 
 func TestCallersAreShownByName(t *testing.T) {

@@ -9,11 +9,8 @@ import (
 const defaultsPath = "/api/v1/admin/default-sms"
 
 func (p *page) defaultSMSes() error {
-	response, err := get[api.Page[api.DefaultSMSResponse]](p, defaultsPath, p.query("phone_number", "is_sent", "after"))
-	if err != nil && !p.storeRefusal(err) {
-		return err
-	}
-	return p.show("default_sms_list", p.T("Default SMS"), response)
+	query := p.query("phone_number", "is_sent", "after")
+	return showFiltered[api.Page[api.DefaultSMSResponse]](p, defaultsPath, query, "default_sms_list", p.T("Default SMS"))
 }
 
 func (p *page) addDefaultSMS() error {

@@ -46,25 +46,22 @@ func (p *page) finish(err error, to string, show handler, notice string) error {
 
 // showEntered shows the page at an address with the entered values in its form.
 func (p *page) showEntered(to string, show handler) error {
-	if err := p.setAddress(to); err != nil {
-		return err
-	}
+	p.setAddress(to)
 	p.entered = true
 	return show(p)
 }
 
 // setAddress replaces the address of the request, which is the action of a form, by the address of a page. Templates build links
 // from the new address.
-func (p *page) setAddress(to string) error {
+func (p *page) setAddress(to string) {
 	address, err := url.Parse(to)
 	if err != nil {
-		return err
+		panic(err) // a defect of the caller: the parts of an address must be escaped
 	}
 	visit := *p.Visit
 	visit.Request = p.WithContext(p.Context()) // a copy: the original request keeps its URL
 	visit.URL = address
 	p.Visit = &visit
-	return nil
 }
 
 // Form returns a copy of the page for the form with this name. The copy has the Refusal and the entered values only if that

@@ -29,15 +29,14 @@ func TestPagesFitHostileTexts(t *testing.T) {
 		{"queues/" + name + "/pause", `{"reason":` + text(500) + `}`},
 		{"callers", fmt.Sprintf(`{"name":%q,"roles":["submitter","sender","receiver","viewer"],"queues":[%q],"business_types":[%s],"receives":["msg.%s.>"]}`, name[:50], name, text(50), name)},
 	} {
-		got := s.Post("/api/v1/admin/"+call[0], call[1])
-		require.Equal(t, 200, got.Status, got.Text)
+		s.Post("/api/v1/admin/"+call[0], call[1]).RequireOK()
 	}
 	s.Exec(deadLetterSQL, strings.Repeat("e", 255), `{"a":`+text(5000)+`}`, strings.Repeat("r", 255))
 	s.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', $1, 1e15, 1e15)`, name)
 	b := openTab(t, s)
 	b.logIn(s)
-	for i, path := range []string{"queues", "templates", "templates/1", "default-sms", "default-sms/1", "blocked-words", "callers", "callers/1", "alerts", "audit", "send", "dead-letters"} {
-		b.fitsEverywhere("/console/"+path, fmt.Sprintf("hostile-%02d", i))
+	for _, path := range []string{"queues", "templates", "templates/1", "default-sms", "default-sms/1", "blocked-words", "callers", "callers/1", "alerts", "audit", "send", "dead-letters"} {
+		b.fitsEverywhere("/console/" + path)
 	}
 	b.phone()
 	b.click(`details summary`, `pre`)

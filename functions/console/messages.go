@@ -44,9 +44,7 @@ func (p *page) messageByKey() error {
 		return p.redirect("/console/messages/" + response.ServerMsgID)
 	case refused != nil && refused.Status == http.StatusNotFound:
 		p.Refusal = &api.Error{Status: refused.Status, Message: p.T("Nothing was found."), Fields: []api.Field{{Field: "client_msg_id", Message: p.T("no message of this sender has this key")}}}
-		if err := p.setAddress("/console/messages?" + p.query("client_msg_id", "from").Encode()); err != nil {
-			return err
-		}
+		p.setAddress("/console/messages?" + p.query("client_msg_id", "from").Encode())
 	case !p.storeRefusal(err):
 		return err
 	}
@@ -122,9 +120,7 @@ func (p *page) changeMessage() error {
 		if err != nil {
 			return err
 		}
-		if err := p.setAddress(back); err != nil {
-			return err
-		}
+		p.setAddress(back)
 		return p.showMessage(revealed)
 	default:
 		return p.notFound()
@@ -201,8 +197,6 @@ func (p *page) revealConversation() error {
 	if after := p.PostFormValue("after"); after != "" {
 		address.Set("after", after)
 	}
-	if err := p.setAddress(conversationsPage + "?" + address.Encode()); err != nil {
-		return err
-	}
+	p.setAddress(conversationsPage + "?" + address.Encode())
 	return p.show("conversations", p.T("Conversations"), shown)
 }

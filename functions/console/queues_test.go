@@ -75,32 +75,3 @@ func TestQueues(t *testing.T) {
 		v.submit("/console/queues/pause", "queue", "otp", "reason", "r").has(t, "this admin may not administer queue otp")
 	})
 }
-
-func TestOperatorPausesAQueue(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	for _, queue := range []string{"default", "otp", "marketing"} {
-		s.SubmitTo(queue)
-	}
-	s.Post("/api/v1/admin/queues/marketing/pause", `{"reason":"The gateway of the operator rejects everything since the update of this morning, see the channel"}`)
-	b := openTab(t, s)
-	b.logIn(s)
-	b.open("/console/queues")
-	b.shot("queues")
-	b.fill(`form:has(input[value="pause otp"])`, "reason", "tests", "until", "soon")
-	b.shot("queues-form")
-	b.click(`form:has(input[value="pause otp"]) button.danger`, `dialog[open]`)
-	b.shot("queues-confirm")
-	b.click(`dialog[open] button.primary`, `.wrong`)
-	b.shot("queues-refused")
-	require.Contains(t, b.text(), "must be a time with its zone")
-	b.fill(`form:has(input[value="pause otp"])`, "until", "3h")
-	b.click(`form:has(input[value="pause otp"]) button.danger`, `dialog[open]`)
-	b.click(`dialog[open] button.primary`, `.notice`)
-	require.Contains(t, b.text(), "in 2 h")
-	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
-	b.shot("queues-chinese")
-	b.phone()
-	b.shot("queues-phone")
-	b.fits()
-}

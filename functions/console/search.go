@@ -6,11 +6,6 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// kindPaths has the path of the page of each kind of hit, without the id.
-var kindPaths = map[string]string{
-	"task": "/console/tasks/", "message": "/console/messages/", "delivery": "/console/webhooks/deliveries/", "subscribe": "/console/subscribe/", "caller": "/console/callers/",
-}
-
 // hit is a search result with its page.
 type hit struct {
 	api.SearchHit
@@ -39,7 +34,7 @@ func (p *page) search() error {
 		if h.Kind == "caller" {
 			text = query.Get("q") // the caller's name
 		}
-		shown.Hits = append(shown.Hits, hit{h, kindPaths[h.Kind] + url.PathEscape(h.ID), text})
+		shown.Hits = append(shown.Hits, hit{h, subjectPages[h.Kind] + url.PathEscape(h.ID), text})
 	}
 	if response.PhoneNumber != "" {
 		shown.TasksPath = "/console/tasks?" + url.Values{"phone_number": {response.PhoneNumber}}.Encode()

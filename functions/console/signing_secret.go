@@ -36,8 +36,6 @@ func (p *page) changeSigningSecret() error {
 	if err != nil {
 		return err
 	}
-	if err := p.setAddress(signingSecretPage); err != nil {
-		return err
-	}
+	p.setAddress(signingSecretPage)
 	return p.showSigningSecret(shown)
 }

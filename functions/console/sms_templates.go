@@ -10,11 +10,7 @@ import (
 const templatesPath = "/api/v1/admin/template"
 
 func (p *page) smsTemplates() error {
-	response, err := get[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"))
-	if err != nil && !p.storeRefusal(err) {
-		return err
-	}
-	return p.show("sms_templates", p.T("Templates"), response)
+	return showFiltered[api.Page[api.TemplateResponse]](p, templatesPath, p.query("active", "after"), "sms_templates", p.T("Templates"))
 }
 
 type smsTemplatePage struct {

@@ -67,9 +67,7 @@ func (p *page) revealSubscribe() error {
 			return err
 		}
 	}
-	if err := p.setAddress("/console/subscribe/" + p.id()); err != nil {
-		return err
-	}
+	p.setAddress("/console/subscribe/" + p.id())
 	return p.show("subscribe_message", p.T("Subscribe message"), subscribeMessagePage{response, true})
 }
 
@@ -89,11 +87,7 @@ func (p *page) resendSubscribe() error {
 func (p *page) subscribeStatistics() error {
 	query := p.query("since")
 	pastTimes(query, "since")
-	response, err := get[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query)
-	if err != nil && !p.storeRefusal(err) {
-		return err
-	}
-	return p.show("subscribe_statistics", p.T("Statistics of subscribe messages"), response)
+	return showFiltered[api.SubscribeStatisticsResponse](p, subscribePath+"statistics", query, "subscribe_statistics", p.T("Statistics of subscribe messages"))
 }
 
 func (p *page) subscribeTemplates() error {

@@ -80,27 +80,4 @@ func TestSubscribePages(t *testing.T) {
 		require.Equal(t, 404, submitter.get("/console/subscribe/"+one).status)
 		require.Equal(t, 404, submitter.submit("/console/subscribe/"+one+"/reveal").status)
 	})
-	t.Run("in a browser", func(t *testing.T) {
-		s.Exec(`update subscribe_message_logs set error_message = 'argument invalid! data.thing1.value invalid', template_type = 'PAYMENT' where id = $1::text::bigint`, two)
-		s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ('tmpl-booking-confirm', 0, 3, now(), '47003 argument invalid'), ('tmpl-payment', 0, 1, null, '47003 argument invalid')`)
-		tab := openTab(t, s)
-		tab.logIn(s)
-		tab.open("/console/subscribe")
-		tab.shot("subscribe")
-		tab.open("/console/subscribe/" + two)
-		tab.click(`form[action$="/reveal"] button`, `.timeline pre`)
-		tab.shot("subscribe-message")
-		tab.open("/console/subscribe/templates")
-		tab.shot("subscribe-templates")
-		tab.click(`button[name=language]`, `html[lang=zh-CN] h1`)
-		tab.open("/console/subscribe/statistics")
-		tab.shot("subscribe-statistics-chinese")
-		tab.phone()
-		for _, path := range []string{"/console/subscribe", "/console/subscribe/" + two, "/console/subscribe/statistics", "/console/subscribe/templates"} {
-			tab.open(path)
-			tab.fits()
-		}
-		tab.shot("subscribe-templates-phone")
-		tab.checkProblems()
-	})
 }

@@ -50,9 +50,7 @@ func (p *page) changeTask() error {
 		if err := p.API(http.MethodPost, path+do, nil, nil); err != nil {
 			return err
 		}
-		if err := p.setAddress(address); err != nil {
-			return err
-		}
+		p.setAddress(address)
 		return p.showTask(true)
 	default:
 		return p.notFound()

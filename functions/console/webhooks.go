@@ -61,9 +61,7 @@ func (p *page) addEndpoint() error {
 }
 
 func (p *page) showEndpointSecret(e api.EndpointResponse) error {
-	if err := p.setAddress("/console/webhooks/" + e.ID); err != nil {
-		return err
-	}
+	p.setAddress("/console/webhooks/" + e.ID)
 	return p.show("endpoint_secret", p.T("Secret of an endpoint"), e)
 }
 

@@ -2,7 +2,6 @@ package apidocs
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -30,9 +29,6 @@ func parseContract() (node, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(api.OpenAPI(), &document); err != nil {
 		return node{}, err
-	}
-	if len(document.Content) == 0 {
-		return node{}, fmt.Errorf("the contract is empty")
 	}
 	root := document.Content[0]
 	return node{root, root}, nil

@@ -102,10 +102,7 @@ func groups(contract node) []group {
 				if section == "webhooks" {
 					op.Method, op.Path = "webhook", path.key
 				}
-				tag := ""
-				if tags := method.value.texts("tags"); len(tags) > 0 {
-					tag = tags[0]
-				}
+				tag := method.value.texts("tags")[0]
 				byTag[tag] = append(byTag[tag], op)
 			}
 		}
