@@ -10,8 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
@@ -75,9 +73,7 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	s := cluster.ServeOn(t, o.DatabaseURL, func(c *settings.Config) {
-		c.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1}
-	})
+	s := cluster.ServeOn(t, o.DatabaseURL, cluster.WithNATS(t, o.NATS.URL()))
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
 	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)

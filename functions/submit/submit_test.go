@@ -33,6 +33,31 @@ func TestIdempotencyKeyReplaysOrRefuses(t *testing.T) {
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=a").List(), 1)
 }
 
+func TestSubmitReturnsTheTextAndItsSegments(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.Post("/api/v1/admin/template", `{"template_name":"code","template_content":"您的验证码是{code}"}`).RequireOK()
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"code=123456&more=1","use_template":true}`).RequireOK()
+	require.Equal(t, "您的验证码是123456", sent.Data("final_content"))
+	require.Equal(t, []any{"UCS-2", 1.0}, []any{sent.Data("encoding"), sent.Data("segments")})
+	require.Equal(t, []any{"more"}, sent.Data("unused_params"))
+	require.Equal(t, fmt.Sprint("/api/v1/sms/task/", sent.Data("task_id")), sent.Header.Get("Location"))
+}
+
+func TestTasksOfOtherCallersAreNotFound(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
+	const body = `{"phone_number":"13800138000","content":"hi","idempotency_key":"k"}`
+	id := ann.Post("/api/v1/sms/send", body).RequireOK().Data("task_id").(string)
+	ann.Get("/api/v1/sms/task/" + id).RequireOK()
+	s.Get("/api/v1/sms/task/" + id).RequireOK() // an admin may read every task
+	require.Equal(t, 404, bob.Get("/api/v1/sms/task/"+id).Status)
+	require.Equal(t, 404, bob.Post("/api/v1/sms/task/"+id+"/cancel", "").Status)
+	require.Equal(t, 404, bob.Get("/api/v1/sms/by-key/k").Status)
+	require.NotEqual(t, id, bob.Post("/api/v1/sms/send", body).RequireOK().Data("task_id"))
+}
+
 func TestAnEmptyKeyInTheBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -161,6 +186,7 @@ func TestBadInputNamesItsFields(t *testing.T) {
 		{"DELETE", pending + "?app_id=a", ``, 405, nil},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":7}`, 400, []string{"status"}},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":2.5}`, 400, []string{"status"}},
+		{"POST", report, `{"task_id":"x","app_id":"a","status":3,"should_rety":true}`, 400, []string{"should_rety"}},
 		{"POST", report, `{}`, 400, []string{"app_id", "status", "task_id"}},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":2,"outcome":"unknown"}`, 400, []string{"outcome"}},
 		{"POST", report, `{"task_id":"x","app_id":"a","status":2,"claim_id":9223372036854775808}`, 400, []string{"claim_id"}},

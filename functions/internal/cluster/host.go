@@ -85,8 +85,8 @@ func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
 
 // startOwnServer serves in this process, so that the race detector checks the server.
 func startOwnServer(t *testing.T, databaseURL, natsURL string) string {
-	env, handler := NewEnv(t, databaseURL, func(cfg *settings.Config) {
-		cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, natsURL, bus.UserAll), Replicas: 1}
+	env, handler := NewEnv(t, databaseURL, WithNATS(t, natsURL), func(cfg *settings.Config) {
+		cfg.TaskEvents = store.FinalEvents
 		cfg.TwoPhase = settings.TwoPhase{Enabled: natsURL != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour}
 	})
 	l := ListenAt(t, "127.0.0.1:0")

@@ -11,6 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 const natsPassword = "nats-secret" // of every user
@@ -51,6 +52,13 @@ func NATSURL(t testing.TB, server, user string) string {
 		u.User = url.UserPassword(user, natsPassword)
 	}
 	return u.String()
+}
+
+// WithNATS is a change of the configuration: the functions use a server of NewNATS as a deployment of all functions does.
+func WithNATS(t testing.TB, server string) func(*settings.Config) {
+	t.Helper()
+	nats := bus.Config{URL: NATSURL(t, server, bus.UserAll), Replicas: 1}
+	return func(c *settings.Config) { c.Bus = nats }
 }
 
 // EnsureStreams creates the streams of a server, as the trigger does.
