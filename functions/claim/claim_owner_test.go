@@ -70,17 +70,6 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, otherClaim)).Status, "phone cannot report a claim of hostile")
 }
 
-func TestBuiltInAdminClaimsAndReports(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`)
-	id, _ := s.ClaimOne("app")
-	require.Equal(t, 200, s.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app"}`).Status)
-	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, id)
-	require.Equal(t, 200, s.Post(cluster.SMSPath+"report", report).Status, "without a claim_id, as in the original API")
-	require.Equal(t, true, s.Post(cluster.SMSPath+"report", report).Data("already"))
-}
-
 func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // makeTasksDue makes every scheduled task due.
@@ -72,8 +73,7 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 	const poll = "/api/v1/sms/tasks/pending?wait=30&app_id="
 	failing := s.StartWaiting(poll + "fails") // the oldest, which is woken first
 	waiting := s.StartWaitingToo(poll + "w")
-	r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
-	require.Equal(t, 200, r.Status, r.Text)
+	s.SubmitTo(task.DefaultQueue)
 	require.Equal(t, 500, awaitTask(s, failing).Status)
 	require.Len(t, awaitTask(s, waiting).List(), 1)
 }
@@ -84,17 +84,12 @@ var memoryInUse = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes 9[0
 // The caller of the oldest poll also sends a request whose body does not end. This request uses up the caller's share of memory.
 func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.MemoryMB = 20 })
-	s := cluster.ServeHandler(t, h).Connect(url)
+	s := cluster.ServeOn(t, sandbox.NewDatabase(t), func(c *settings.Config) { c.MemoryMB = 20 })
 	full := s.NewCaller("full", "sender")
 	failing := full.StartWaiting("/api/v1/sms/tasks/pending?app_id=full&wait=30&limit=1000") // the oldest, which is woken first
 	body, rest := io.Pipe()
-	r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/api/v1/sms/report/batch", body)
-	require.NoError(t, err)
-	r.SetBasicAuth(full.User, full.Password)
-	r.ContentLength = 4608 << 10
-	r.Header.Set("Content-Type", "application/json")
+	r := full.Request(t.Context(), "POST", "/api/v1/sms/report/batch", "replaced by body")
+	r.Body, r.ContentLength = body, 4608<<10
 	go func() {
 		if res, err := http.DefaultClient.Do(r); err == nil {
 			res.Body.Close()
@@ -105,7 +100,7 @@ func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 		return memoryInUse.MatchString(cluster.Metrics(t, s.URL))
 	}, "the body has reserved its memory")
 	waiting := s.StartWaitingToo("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-	require.Equal(t, 200, s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`).Status)
+	s.SubmitTo(task.DefaultQueue)
 	select {
 	case response := <-waiting:
 		require.Len(t, response.List(), 1)
@@ -130,10 +125,8 @@ func TestSweepWithLostCommitResponseWakesPolls(t *testing.T) {
 func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: cluster.NewNATS(t).URL(), Replicas: 1}
-	_, failing := cluster.NewEnv(t, proxy.URL(), func(c *settings.Config) { c.Bus = nats })
-	_, waiting := cluster.NewEnv(t, url, func(c *settings.Config) { c.Bus = nats })
-	fails, s := cluster.ServeHandler(t, failing), cluster.ServeHandler(t, waiting).Connect(url)
+	proxy, nats := sandbox.NewProxy(t, url), cluster.WithNATS(t, cluster.NewNATS(t).URL())
+	fails, s := cluster.ServeOn(t, proxy.URL(), nats), cluster.ServeOn(t, url, nats)
 	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "this process is subscribed to wake-ups from now on")
 	s.ScheduleInAnHour("default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
@@ -146,9 +139,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
-	env, h := cluster.NewEnv(t, url, func(c *settings.Config) {
-		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
-	})
+	env, h := cluster.NewEnv(t, url, cluster.WithNATS(t, broker.URL()))
 	s := cluster.ServeHandler(t, h).Connect(url)
 	wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "this process is subscribed to wake-ups from now on")
@@ -173,21 +164,14 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	elsewhere := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
-	submit := func() {
-		r := elsewhere.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
-		require.Equal(t, 200, r.Status, r.Text)
-	}
+	elsewhere := cluster.ServeOn(t, url)
 	broker := sandbox.NewNATSServer(t)
 	broker.Kill()
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) {
-		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
-	})
-	s := cluster.ServeHandler(t, h).Connect(url)
+	s := cluster.ServeOn(t, url, cluster.WithNATS(t, broker.URL()))
 
 	for _, when := range []string{"the server subscribes for the first time", "NATS comes back"} {
 		waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-		submit()
+		elsewhere.SubmitTo(task.DefaultQueue)
 		require.Empty(t, waits, when)
 		broker.Start()
 		require.Len(t, awaitTask(s, waits).List(), 1, when)
@@ -226,11 +210,7 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
-	dead := cluster.ServeHandler(t, cluster.Handler(t, url))
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) {
-		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
-	})
-	alive := cluster.ServeHandler(t, h)
+	dead, alive := cluster.ServeOn(t, url), cluster.ServeOn(t, url, cluster.WithNATS(t, broker.URL()))
 	for _, c := range []struct{ path, body, wakes string }{
 		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
 		{cluster.MessagesPath, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
@@ -239,8 +219,7 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	} {
 		wakeUps := subscribeTo(t, broker.URL(), c.wakes)
 		for _, s := range []*cluster.Client{dead, alive} {
-			r := s.Post(c.path, c.body)
-			require.Equal(t, 200, r.Status, r.Text)
+			s.Post(c.path, c.body).RequireOK()
 		}
 		_, err := wakeUps.NextMsg(cluster.WaitLimit)
 		require.NoError(t, err, c.wakes)

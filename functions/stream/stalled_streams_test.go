@@ -81,9 +81,7 @@ func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	require.NoError(t, b.Ensure(t.Context()))
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) {
-		c.MemoryMB, c.Bus = 1, bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
-	})
+	_, h := cluster.NewEnv(t, url, cluster.WithNATS(t, broker.URL()), func(c *settings.Config) { c.MemoryMB = 1 })
 	s := serveUnbuffered(t, h).Connect(url)
 	mallory, ann := s.NewCaller("mallory", "receiver"), s.NewCaller("ann", "receiver")
 	const events = 8

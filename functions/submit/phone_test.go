@@ -15,19 +15,9 @@ import (
 func TestBadPhoneNumberIsExplained(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	for text, want := range map[string]string{
-		`""`:                 "is required; it must be 3 to 19 digits",
-		`"x"`:                "must not contain 'x' here; it must be 3 to 19 digits",
-		`"12"`:               "has 2 digits; it must be 3 to 19 digits",
-		`"00000"`:            "has 3 digits after 00; it must be 3 to 19 digits",
-		`"+12345678901234x"`: "must not contain 'x' here",
-		`13800138000`:        "must be a string",
-	} {
-		for _, call := range []struct{ path, body string }{
-			{"/api/v1/sms/send", `{"phone_number":` + text + `,"content":"x"}`},
-			{"/api/v1/admin/default-sms", `{"phone_number":` + text + `,"content":"x"}`},
-		} {
-			refused := s.Post(call.path, call.body)
+	for _, path := range []string{"/api/v1/sms/send", "/api/v1/admin/default-sms"} {
+		for text, want := range map[string]string{`"00000"`: "has 3 digits after 00; it must be 3 to 19 digits", `13800138000`: "must be a string"} {
+			refused := s.Post(path, `{"phone_number":`+text+`,"content":"x"}`)
 			require.Equal(t, 400, refused.Status, refused.Text)
 			require.Equal(t, []string{"phone_number"}, refused.Fields(), refused.Text)
 			require.Contains(t, refused.Text, want)
@@ -43,9 +33,7 @@ func TestBadPhoneNumberIsExplained(t *testing.T) {
 func TestPhoneNumberPunctuationIsRemovedAndLogged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	sent := s.Post("/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`)
-	require.Equal(t, 200, sent.Status, sent.Text)
-	id := sent.Data("task_id").(string)
+	id := s.Post("/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`).RequireOK().Data("task_id").(string)
 	require.Equal(t, "+14155552671", s.Get("/api/v1/sms/task/"+id).Data("phone_number"))
 	require.Equal(t, "+14155552671", s.Get("/api/v1/sms/tasks/pending?app_id=a").List()[0]["phone_number"])
 	require.Equal(t, 1, s.Count(`select count(*) from receive_logs
@@ -57,27 +45,26 @@ func TestPhoneNumberPunctuationIsRemovedAndLogged(t *testing.T) {
 	require.Equal(t, 400, s.Post("/api/v1/sms/send", `{"phone_number":"0086138","content":"x"}`).Status, "only five digits after 00")
 }
 
-// inChina serves all functions on the same database with the default country 86.
-func inChina(s *cluster.Client, url string) *cluster.Client {
-	_, h := cluster.NewEnv(s.T, url, func(c *settings.Config) { c.PhoneCountry = "86" })
-	return cluster.ServeHandler(s.T, h).Connect(url)
+// inChina serves all functions with the default country 86.
+func inChina(t *testing.T, url string) *cluster.Client {
+	t.Helper()
+	return cluster.ServeOn(t, url, func(c *settings.Config) { c.PhoneCountry = "86" })
 }
 
 func TestCountryNormalizesPhoneNumbers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before := cluster.ServeHandler(t, cluster.Handler(t, url))
-	require.Equal(t, 200, before.Post("/api/v1/admin/default-sms", `{"phone_number":"13900139000","content":"welcome"}`).Status)
+	before := cluster.ServeOn(t, url)
+	before.Post("/api/v1/admin/default-sms", `{"phone_number":"13900139000","content":"welcome"}`).RequireOK()
 	old := before.Post("/api/v1/sms/send", `{"phone_number":"139-0013-9000","content":"old"}`).Data("task_id")
 
-	s := inChina(before, url)
+	s := inChina(t, url)
 	for _, text := range []string{"+86 139 0013 9000", "0086 139 0013 9000", "13900139000"} {
 		exists := s.Post("/api/v1/admin/default-sms", `{"phone_number":"`+text+`","content":"again"}`)
 		require.Equal(t, 409, exists.Status, exists.Text)
 		require.Equal(t, "default_exists", exists.Body["error"])
 	}
-	first := s.Post("/api/v1/sms/send", `{"phone_number":"+86 139 0013 9000"}`)
-	require.Equal(t, 200, first.Status, first.Text)
+	first := s.Post("/api/v1/sms/send", `{"phone_number":"+86 139 0013 9000"}`).RequireOK()
 	require.Equal(t, "welcome", first.Data("final_content"))
 	for _, text := range []string{"13900139000", "0086139-0013-9000", "+8613900139000"} {
 		spent := s.Post("/api/v1/sms/send", `{"phone_number":"`+text+`"}`)
@@ -102,14 +89,12 @@ func TestCountryNormalizesPhoneNumbers(t *testing.T) {
 func TestKeyIsFoundAfterPhoneRulesChange(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
+	before := cluster.ServeOn(t, url)
 	const body = `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`
 	first := before.Post("/api/v1/sms/send", body)
 
-	s := inChina(before, url)
-	again := s.Post("/api/v1/sms/send", body)
-	require.Equal(t, 200, again.Status, again.Text)
-	require.Equal(t, first.Data("task_id"), again.Data("task_id"))
+	s := inChina(t, url)
+	require.Equal(t, first.Data("task_id"), s.Post("/api/v1/sms/send", body).RequireOK().Data("task_id"))
 	other := s.Post("/api/v1/sms/send", `{"phone_number":"138-0013-8000","content":"x","idempotency_key":"k"}`)
 	require.Equal(t, 422, other.Status, "the same number in another form is another request: %s", other.Text)
 
@@ -128,11 +113,11 @@ func TestKeyIsFoundAfterPhoneRulesChange(t *testing.T) {
 func TestOldestDefaultOfANumberIsSent(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before := cluster.ServeHandler(t, cluster.Handler(t, url))
+	before := cluster.ServeOn(t, url)
 	for _, number := range []string{"13900139000", "+8613900139000"} {
-		require.Equal(t, 200, before.Post("/api/v1/admin/default-sms", `{"phone_number":"`+number+`","content":"for `+number+`"}`).Status)
+		before.Post("/api/v1/admin/default-sms", `{"phone_number":"`+number+`","content":"for `+number+`"}`).RequireOK()
 	}
-	s := inChina(before, url)
+	s := inChina(t, url)
 	require.Len(t, s.Get("/api/v1/admin/default-sms?phone_number=13900139000").Data("items"), 2, "both are listed")
 	require.Equal(t, "for 13900139000", s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Data("final_content"))
 	require.Equal(t, 409, s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Status, "only one default is sent to a number")
