@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -132,27 +131,6 @@ func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 	require.Equal(t, 204, <-statuses)
 	m := w.Message(id)
 	require.Equal(t, []any{"received", "carl"}, []any{m.State, m.FinishedBy})
-}
-
-func TestImmediateConfirmationIsAccepted(t *testing.T) {
-	t.Parallel()
-	o := cluster.OpenMessages(t)
-	o.StartRelay()
-	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // now all processes run
-	points := o.Admin.NewMessageReceiver("points", "msg.orders.>")
-	consumer, err := o.JetStream().CreateConsumer(t.Context(), "MESSAGES", jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
-	require.NoError(t, err)
-	statuses := make(chan int, 100)
-	running, err := consumer.Consume(func(m jetstream.Msg) {
-		statuses <- confirmMessage(points, m.Headers().Get("ce-id"), `{}`).Status
-	})
-	require.NoError(t, err)
-	t.Cleanup(running.Stop)
-	for range 30 {
-		id := o.Save("msg.orders.paid")
-		require.Equal(t, 204, <-statuses)
-		require.Equal(t, "received", o.Message(id).State)
-	}
 }
 
 func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {

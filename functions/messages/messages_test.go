@@ -2,7 +2,6 @@ package messages_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -117,30 +116,6 @@ func TestCallersActOnlyForThemselvesAndOnlyInTheirRole(t *testing.T) {
 	require.Equal(t, 403, points.Post(cluster.MessagesPath, strings.Replace(body, "ann", "points", 1)).Status, "points is no submitter")
 	require.Equal(t, 403, shop.Post(at+"/redrive", "").Status, "shop is no admin")
 	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status, "shop is no admin or viewer")
-}
-
-func TestConfirmationCountsOnceAndAfterAbandon(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	points, stock := s.NewMessageReceiver("points", "a"), s.NewMessageReceiver("stock", "a")
-	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
-	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
-	s.ExhaustSends(message.Sent, saved.Data("server_msg_id"))
-	for range 2 { // the second one is a repeat
-		got := points.Post(at+"/received", `{"consumer":"points"}`)
-		require.Equal(t, http.StatusNoContent, got.Status)
-		require.Empty(t, got.Text)
-		require.Equal(t, "sent", s.Get(at).Data("state"), "one of two")
-	}
-	s.Post(at+"/abandon", `{"reason":"enough"}`).RequireOK()
-	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status, "the confirmation still counts")
-	got := s.Get(at)
-	require.Equal(t, "received", got.Data("state"))
-	require.EqualValues(t, 2, got.Data("status"))
-	require.Equal(t, "stock", got.Data("finished_by"))
-	require.Len(t, got.Data("receipts"), 2)
-	require.Equal(t, 204, points.Post(at+"/received", `{}`).Status, "a repeat after the message was received")
-	require.Equal(t, 404, points.Post(cluster.MessagesPath+"/nonsense/received", `{}`).Status)
 }
 
 func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {

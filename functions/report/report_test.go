@@ -14,34 +14,6 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-func TestLateReportAfterExpiredLeaseIsRefused(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id").(string)
-	old := s.Get("/api/v1/sms/tasks/pending?app_id=a&lease_seconds=10").List()[0]
-	longer := s.Post("/api/v1/sms/tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":"a","claim_id":%v,"lease_seconds":60,"sending":true}`, old["claim_id"]))
-	require.Equal(t, 200, longer.Status, longer.Text)
-	require.Greater(t, longer.Data("lease_until").(string), old["lease_until"].(string))
-	s.Exec(`update task_live set due_at = now() - interval '1 minute'`)
-
-	require.Equal(t, 204, s.Tick("sweep").Status)
-	fresh := s.Get("/api/v1/sms/tasks/pending?app_id=b").List()
-	require.Len(t, fresh, 1)
-	require.EqualValues(t, 1, fresh[0]["retry_count"])
-	zombie := s.Get("/api/v1/sms/task/" + id)
-	require.Equal(t, "处理超时，自动重试", zombie.Data("result"))
-	require.Equal(t, "timeout_retry", zombie.Data("error_code"))
-	late := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","status":2,"claim_id":%v}`, id, old["claim_id"]))
-	require.Equal(t, 409, late.Status)
-	require.Equal(t, "stale_claim", late.Body["error"])
-	require.Equal(t, 409, s.Post("/api/v1/sms/tasks/"+id+"/extend", `{"app_id":"a"}`).Status)
-	require.Equal(t, 200, s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"b","status":3,"error_code":"E7","error_message":"no signal"}`, id)).Status)
-	got := s.Get("/api/v1/sms/task/" + id)
-	require.Equal(t, "rejected", got.Data("reason"))
-	require.Equal(t, "E7", got.Data("error_code"))
-	require.Equal(t, "no signal", got.Data("result"))
-}
-
 func TestReportBatchReturnsResultOfEachItem(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

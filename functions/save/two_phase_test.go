@@ -83,25 +83,6 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.Len(t, w.Inbox("bob"), 2)
 }
 
-func TestAcceptedAfterSavedIsARepeatOrRejected(t *testing.T) {
-	t.Parallel()
-	w := cluster.OpenTwoPhase(t)
-	for _, key := range []string{"same", "other"} {
-		saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: "user:bob", Data: api.JSON(`1`)})
-		require.NoError(t, err)
-		require.Equal(t, "saved", saved.Ack)
-	}
-	same, other := w.Accept("same", `1`), w.Accept("other", `2`)
-	w.StartTrigger(w.Client.BaseURL)
-	acks := lateAcks(w, 2)
-	require.Equal(t, "saved", acks[same.ServerMsgID].AckType)
-	require.Equal(t, "rejected", acks[other.ServerMsgID].AckType)
-	require.Equal(t, other.AcceptSeq, acks[other.ServerMsgID].AcceptSeq, "of the accepted message")
-	require.Equal(t, 2, w.SavedMessages())
-	require.NotContains(t, w.Admin.Get("/api/v1/admin/dead-letters").Text, other.ServerMsgID)
-	require.Len(t, w.Inbox("bob"), 2, "each message was sent once, as it was first saved")
-}
-
 func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)

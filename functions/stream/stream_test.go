@@ -91,29 +91,6 @@ func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 	require.Zero(t, p.ExitCode())
 }
 
-func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
-	t.Parallel()
-	o := cluster.New(t)
-	o.StartAll()
-	s := o.Admin
-	bob := cluster.OpenStream(s, cluster.StreamsPath+"bob")
-	before := o.Save("user:bob")
-	require.Equal(t, before, bob.NextMessage())
-	require.NoError(t, o.NATS.Stop())
-	var refused cluster.Reply
-	cluster.Eventually(t, func() bool {
-		refused = s.Get(cluster.StreamsPath + "bob")
-		return refused.Status == 503
-	})
-	require.Equal(t, "server_busy", refused.Body["error"])
-	require.NotEmpty(t, refused.Header.Get("Retry-After"))
-	meanwhile := o.Save("user:bob")
-	o.StartNATS()
-	require.Equal(t, meanwhile, bob.NextMessage(), "on the same connection")
-	after := o.Save("user:bob")
-	require.Equal(t, after, bob.NextMessage())
-}
-
 func TestStreamsQueryNothingPerMessage(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
