@@ -56,8 +56,8 @@ const (
 	bytesPerTask = 4 << 10     // memory of a task until its response is written
 	responseTime = time.Second // left for the response when the call has a deadline
 
-	// pauseMargin is the time between the end of a pause and the next claim of a poll. Without it, the poll could claim in a loop
-	// until the expired pause is removed.
+	// pauseMargin is the time between the end of a pause and the next claim of a poll. Without the margin, the poll could claim in a
+	// loop until the expired pause is removed.
 	pauseMargin = 20 * time.Millisecond
 )
 

@@ -31,10 +31,10 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	s := cluster.Serve(t)
 	phone, hostile := s.NewCaller("phone", "sender"), s.NewCaller("hostile", "sender")
 	for range 2 {
-		require.Equal(t, 200, s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`).Status)
+		s.Post(cluster.SMSPath+"send", `{"phone_number":"13800138000","content":"hello"}`).RequireOK()
 	}
 	id, firstClaim := phone.ClaimOne("app")
-	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).Status)
+	phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).RequireOK()
 	again, claim := phone.ClaimOne("app")
 	require.Equal(t, id, again)
 	staleReport := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, firstClaim))
@@ -49,8 +49,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 				require.Equal(t, staleReport.Text, r.Text, "%s: same response as for a report of an older claim", name)
 			}
 		}
-		batch := by.Post(cluster.SMSPath+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID()))
-		require.Equal(t, 200, batch.Status, batch.Text)
+		batch := by.Post(cluster.SMSPath+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID())).RequireOK()
 		items := batch.Data("items").([]any)
 		require.EqualValues(t, 409, items[0].(map[string]any)["code"])
 		require.EqualValues(t, 404, items[1].(map[string]any)["code"], "an unknown task")
@@ -62,8 +61,8 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	other, otherClaim := hostile.ClaimOne("app")
 	require.NotEqual(t, id, other)
 
-	require.Equal(t, 200, phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).Status)
-	require.Equal(t, 200, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).Status)
+	phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).RequireOK()
+	phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).RequireOK()
 	requireRefused(hostile) // also after phone's report: hostile does not get 200 with already
 	shown := s.Get("/api/v1/admin/tasks/" + id).Data("task").(map[string]any)
 	require.NotEmpty(t, shown["claimed_by"])
@@ -89,8 +88,7 @@ func TestRecordedMessageBelongsToItsRecorder(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, hostile := s.NewCaller("shop", "submitter"), s.NewCallerWith("hostile", `"roles":["submitter","sender"]`)
-	recorded := shop.Post(cluster.SubscribePath+"record", cluster.Recording(1, ""))
-	require.Equal(t, 200, recorded.Status, recorded.Text)
+	recorded := shop.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).RequireOK()
 	path, claim := fmt.Sprintf("%s%v/status", cluster.SubscribePath, recorded.Data("id")), recorded.Data("claim_id").(string)
 	status := fmt.Sprintf(`{"app_id":"app","claim_id":%q,"send_status":`, claim)
 	for _, n := range []string{"0}", "1}", "2}"} {
@@ -100,6 +98,6 @@ func TestRecordedMessageBelongsToItsRecorder(t *testing.T) {
 	for name, r := range foreignCalls(hostile, recorded.Data("task_id").(string), "app", claim) {
 		require.Equal(t, 409, r.Status, "%s: %s", name, r.Text)
 	}
-	require.Equal(t, 200, shop.Post(path, status+"0}").Status)
-	require.Equal(t, 200, shop.Post(path, status+"1}").Status)
+	shop.Post(path, status+"0}").RequireOK()
+	shop.Post(path, status+"1}").RequireOK()
 }

@@ -372,7 +372,7 @@ func (s checkedClient) refusals() {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{task_id}", cluster.UnknownIDPath[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
+		path = contract.PathValues.Replace(path)
 		strangers.Go(func() { // in parallel, because each failed login is delayed
 			res, err := s.checker.RoundTrip(stranger.Request(s.T.Context(), method, path, ""))
 			if assert.NoError(s.T, err) {

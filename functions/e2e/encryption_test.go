@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -14,20 +13,14 @@ func TestStartFailsWithoutEncryptionKey(t *testing.T) {
 	t.Parallel()
 	bin := cluster.Binary(t)
 	for target, starts := range map[string]bool{"webhooks": false, "deliver": false, "wechat": false, "": false, "claim": true} {
-		env := []string{}
-		for _, pair := range cluster.Settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET="+target) {
-			if !strings.HasPrefix(pair, "SENDONCE_ENCRYPTION_KEYS=") {
-				env = append(env, pair)
-			}
-		}
-		p := cluster.StartProcess(t, bin, env)
+		p := cluster.StartProcess(t, bin, cluster.Settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET="+target, "SENDONCE_ENCRYPTION_KEYS="))
 		if starts {
 			require.NoError(t, p.WaitFor(t.Context(), `"listening"`))
 			_, err := p.Terminate(time.Second)
 			require.NoError(t, err)
 			continue
 		}
-		<-p.Exited()
+		cluster.WaitExit(t, p)
 		require.Equal(t, 2, p.ExitCode(), target)
 		require.Contains(t, p.Output(), "SENDONCE_ENCRYPTION_KEYS is not set; give a key", target)
 	}

@@ -45,7 +45,7 @@ func postsBody(path string) func(o *attacker, worker int) error {
 
 // ticks returns an attack that sends ticks to an event function.
 func ticks(function string) func(o *attacker, worker int) error {
-	return repeats(call{method: "POST", path: "/events/" + function, header: tick(function)})
+	return repeats(call{method: "POST", path: "/events/" + function, header: cluster.TickHeader})
 }
 
 func batchOf(item string, n int) string {
@@ -181,7 +181,7 @@ func attacks() []attack {
 		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).subscribeMessages,
 			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
 			round: sends(func(o *attacker, _ int) call {
-				return call{method: "POST", path: "/events/wechat", body: o.body, header: tick("wechat")}
+				return call{method: "POST", path: "/events/wechat", body: o.body, header: cluster.TickHeader}
 			})},
 		{name: "replays of large messages", function: "stream", status: 200, neighbour: streaming, prepare: (*target).inbox, round: replay},
 		{name: "large frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, body: func() string { return strings.Repeat("m", 64<<10-2) }, round: largeFrames},
@@ -192,10 +192,6 @@ func attacks() []attack {
 			"largest claims", "batches of events", "posts of large messages", "large events and messages", "replays of large messages", "large frames",
 		}},
 	}
-}
-
-func tick(function string) []string {
-	return []string{"ce-specversion", "1.0", "ce-id", "1", "ce-source", "/test", "ce-type", "sendonce.tick." + function + ".v1"}
 }
 
 func messaging() func(*target) (int, call) {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"os/exec"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,20 +16,11 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-func TestFunctionTargetPicksOneFunction(t *testing.T) {
+func TestClaimHasDefaultLimitAndLease(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	submit, _ := cluster.StartServer(t, url, "FUNCTION_TARGET=submit")
-	submit.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
-	require.Equal(t, 404, submit.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
-
-	// A claim without limit and lease_seconds returns ten tasks, with the lease of PROCESSING_TIMEOUT_MINUTES.
-	for range 11 {
-		submit.Do("POST", "/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`, "User-Agent", strings.Repeat("号", 600))
-	}
-	require.Equal(t, 500, submit.Count(`select max(length(user_agent)) from receive_logs`), "truncated, never refused")
-	claim, _ := cluster.StartServer(t, url, "FUNCTION_TARGET=claim", "PROCESSING_TIMEOUT_MINUTES=7")
-	claimed := claim.Get("/api/v1/sms/tasks/pending?app_id=a").List()
+	s, _ := cluster.StartServer(t, sandbox.NewDatabase(t), "PROCESSING_TIMEOUT_MINUTES=7")
+	s.Post(cluster.SMSPath+"send/batch", cluster.KeyedBatch(1, 11, "")).RequireOK()
+	claimed := s.Get(cluster.SMSPath + "tasks/pending?app_id=a").List()
 	require.Len(t, claimed, 10)
 	lease, err := time.Parse(time.RFC3339, claimed[0]["lease_until"].(string))
 	require.NoError(t, err)

@@ -35,8 +35,7 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	require.Equal(t, "idempotency_key_reused", other.Body["error"])
 	require.NotEqual(t, id, bank.Post(cluster.MessagesPath, body).Data("server_msg_id"), "the same key of another caller is another message")
 
-	got := shop.Get(cluster.MessagesPath + "/" + id)
-	require.Equal(t, 200, got.Status)
+	got := shop.Get(cluster.MessagesPath + "/" + id).RequireOK()
 	require.Contains(t, got.Text, `"data":{"z":1.0,"a":"<你好>","n":1e30}`, "exactly as submitted")
 	require.Equal(t, "sendonce.message.v1", got.Data("type"))
 	require.EqualValues(t, 5, got.Data("remaining_sends"))
@@ -137,9 +136,6 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	require.EqualValues(t, 2, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","limit":2,"reason":"back"}`).Data("changed"))
 	abandoned := s.Post(cluster.MessagesPath+"/abandon", fmt.Sprintf(`{"ids":[%q,%q,%q],"reason":"gone"}`, ids...))
 	require.EqualValues(t, 1, abandoned.Data("changed"), "redriven messages are not stuck")
-	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'message.abandon' and reason = 'gone'`))
-	require.Equal(t, 2, s.Count(`select count(*) from operator_actions where action = 'message.redrive' and reason = 'back'`))
-	require.Equal(t, 2, s.Count(`select count(*) from message_live where epoch = 2 and remaining_sends = 5 and next_at <= now()`))
 	for body, fields := range map[string][]string{
 		`{}`: {"kind"}, `{"kind":"received"}`: {"kind"}, `{"ids":[]}`: {"ids"}, `{"ids":["x"]}`: {"ids[0]"},
 		`{"kind":"sent","limit":501,"older_than_seconds":-1}`: {"limit", "older_than_seconds"},

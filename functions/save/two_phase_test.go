@@ -87,7 +87,7 @@ func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	first := w.Accept("c-1", `"a casino"`)
-	require.Equal(t, 200, w.Admin.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).Status)
+	w.Admin.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).RequireOK()
 	require.Equal(t, first, w.Accept("c-1", `"a casino"`))
 	send := func(key, data string) (status int, code any) {
 		r := w.Admin.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":%q,"ack":"accepted"}`, key, data))
@@ -199,8 +199,7 @@ func TestAckAcceptedMeansSavedWhileTwoPhaseIsOff(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"a","to":"user:bob","data":1,"ack":"saved"}`)
-	accepted := s.Post(cluster.MessagesPath, `{"client_msg_id":"b","to":"user:bob","data":1,"ack":"accepted"}`)
-	require.Equal(t, 200, accepted.Status)
+	accepted := s.Post(cluster.MessagesPath, `{"client_msg_id":"b","to":"user:bob","data":1,"ack":"accepted"}`).RequireOK()
 	withoutIDs := func(r cluster.Reply) string {
 		text := strings.ReplaceAll(r.Text, r.Data("server_msg_id").(string), "ID")
 		return strings.ReplaceAll(text, fmt.Sprintf("%q", r.Data("client_msg_id")), "KEY")

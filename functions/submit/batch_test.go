@@ -48,14 +48,12 @@ func TestBadBatchItemFailsAlone(t *testing.T) {
 	items := []string{`{"phone_number":"13800138000","content":"first"}`}
 	items = append(items, bad...)
 	items = append(items, `{"phone_number":"13800138000","content":"last"}`)
-	response := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, response.Status, response.Text)
+	response := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`).RequireOK()
 	sent := response.Data("items").([]any)
 	require.Len(t, sent, len(items))
 	last := len(items) - 1
 	items[0], items[last] = `{"task_id":"01890000-0000-7000-8000-000000000000","status":3}`, `{"task_id":"01890000-0000-7000-8000-000000000001","status":3}`
-	response = s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, response.Status, response.Text)
+	response = s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`).RequireOK()
 	reported := response.Data("items").([]any)
 	for i, item := range items {
 		want := [2]int{400, 400}

@@ -1,6 +1,7 @@
 package submit_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,11 +34,12 @@ func TestBadPhoneNumberIsExplained(t *testing.T) {
 func TestPhoneNumberPunctuationIsRemovedAndLogged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	id := s.Post("/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`).RequireOK().Data("task_id").(string)
+	sent := s.Do("POST", "/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`, "User-Agent", strings.Repeat("号", 600)).RequireOK()
+	id := sent.Data("task_id").(string)
 	require.Equal(t, "+14155552671", s.Get("/api/v1/sms/task/"+id).Data("phone_number"))
 	require.Equal(t, "+14155552671", s.Get("/api/v1/sms/tasks/pending?app_id=a").List()[0]["phone_number"])
-	require.Equal(t, 1, s.Count(`select count(*) from receive_logs
-		where task_id = $1 and phone_number = '+14155552671' and request_data ->> 'phone_number' = '+1 (415) 555-2671'`, id))
+	require.Equal(t, 1, s.Count(`select count(*) from receive_logs where length(user_agent) = 500
+		and task_id = $1 and phone_number = '+14155552671' and request_data ->> 'phone_number' = '+1 (415) 555-2671'`, id))
 	for _, number := range []string{"13800138000", "10086", "95588", "110"} {
 		sent := s.Post("/api/v1/sms/send", `{"phone_number":"`+number+`","content":"x"}`)
 		require.Equal(t, number, s.Get("/api/v1/sms/task/"+sent.Data("task_id").(string)).Data("phone_number"))

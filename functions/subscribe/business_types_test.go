@@ -77,20 +77,3 @@ func TestGrantedCallerGetsSameErrorForAnyOthersMessage(t *testing.T) {
 	require.Equal(t, "瑜伽课", shop.Get(at).Data("message_data").(map[string]any)["thing1"].(map[string]any)["value"])
 	require.EqualValues(t, 1, shop.Get(at).Data("send_status"))
 }
-
-func TestCallerWithoutBusinessTypesSeesNoOthersData(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	shop, other := s.NewCaller("shop", "submitter"), s.NewCaller("other", "submitter")
-	at := shop.Subscribe(cluster.Booking(1, "")).Header.Get("Location")
-	differs := strings.Replace(cluster.Booking(1, ""), "瑜伽课", "茶", 1)
-	require.Equal(t, true, shop.Subscribe(differs).Data("data_differs"))
-	skipped := other.Subscribe(differs)
-	require.Equal(t, true, skipped.Data("skipped"), "a user must not get it twice")
-	require.Nil(t, skipped.Data("data_differs"), "otherwise the caller could guess the data")
-	require.Equal(t, false, other.Get(sentBooking+"1").Data("sent"))
-	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, other.Post(cluster.SubscribePath+"send", differs).Status, "another caller must not replace the data")
-	require.Contains(t, shop.Get(at).Text, "瑜伽课")
-	require.Equal(t, true, s.Subscribe(differs).Data("again"), "an admin may")
-}

@@ -34,7 +34,7 @@ type Client struct {
 	URL            string
 	User, Password string
 	Owner          *pgx.Conn // connection as the owner of the database; nil before Connect
-	Host           Host      // the server that the functions run on; not set for processes
+	Host           Host      // the server that the functions run on, if a Host or ServeHandler started the server
 }
 
 // Host is one of the servers that all functions may run on.
