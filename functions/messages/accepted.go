@@ -23,7 +23,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 	if m == nil || m.CallerID != c.Caller.ID && !c.ReadsAll() {
 		return api.MessageResponse{}, messageNotFound()
 	}
-	delivered, err := h.messages.DeliveredAt(ctx, id)
+	delivered, err := h.env.Messages.DeliveredAt(ctx, id)
 	if err != nil {
 		return api.MessageResponse{}, err
 	}

@@ -41,7 +41,7 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	confirmer := message.Confirmer{
 		User: c.Caller.Name, Consumer: consumer, Receives: c.Caller.Receives, Token: req.Token, Admin: c.May(fn.Admin),
 	}
-	recipient, found, err := h.messages.Recipient(ctx, id)
+	recipient, found, err := h.env.Messages.Recipient(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 			return confirmer.PermissionFor(m.To, "") != message.NoPermission
 		})
 	}
-	m, err := h.messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.Operator("")})
+	m, err := h.env.Messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.Operator("")})
 	if err != nil {
 		c.Log("message", id.String(), "rejected", err.Error())
 		return nil, err
@@ -77,7 +77,7 @@ func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string,
 	case m == nil || !visible(m):
 		return messageNotFound()
 	}
-	saved, found, err := h.messages.Recipient(ctx, id)
+	saved, found, err := h.env.Messages.Recipient(ctx, id)
 	switch {
 	case err != nil:
 		return err

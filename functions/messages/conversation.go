@@ -57,7 +57,7 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 		return nil, errNotMember()
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, err := h.messages.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
+	found, err := h.env.Messages.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this conversation"}})
 	}
@@ -101,7 +101,7 @@ func (h *handlers) peers(ctx context.Context, c *fn.Call, req peersRequest) (any
 		}
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	peers, more, err := h.messages.Peers(ctx, user, after, decode.PageLimit(req.Limit))
+	peers, more, err := h.env.Messages.Peers(ctx, user, after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this user"}})
 	}
@@ -144,7 +144,7 @@ func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (a
 		return nil, errNotMember()
 	}
 	upTo, _ := task.ParseID(req.UpTo) // valid
-	err = h.messages.MarkRead(ctx, reader, peer, upTo)
+	err = h.env.Messages.MarkRead(ctx, reader, peer, upTo)
 	if task.CodeOf(err) == task.CodeNotFound {
 		err = h.notFoundOrBusy(ctx, upTo, "repeat the same call later", func(m *messages.Submission) bool {
 			return m.To.Kind == message.User && (m.From == reader && m.To.Name == peer || m.From == peer && m.To.Name == reader)

@@ -11,9 +11,8 @@ import (
 
 // handlers has the handlers of all routes.
 type handlers struct {
-	messages *messages.Store
-	env      *fn.Env
-	intake   *intake.Intake
+	env    *fn.Env
+	intake *intake.Intake
 }
 
 // resourceName is what error texts call the resource that {id} identifies.

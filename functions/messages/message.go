@@ -48,7 +48,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.
 
 // readableMessage is ownMessage, but does not hide another caller's message if visible returns true.
 func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, visible func(m messages.Detail) bool) (api.MessageResponse, error) {
-	m, err := h.messages.ByID(ctx, id)
+	m, err := h.env.Messages.ByID(ctx, id)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.ReadsAll() && !visible(m):
 		// A hidden message takes as long as a missing one: otherwise the response time would reveal that the message exists.

@@ -43,7 +43,7 @@ var Function = fn.HTTP("messages", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{messages: env.Messages, env: env, intake: intake.New(env)}
+	h := &handlers{env, intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
 		telemetry.CollectValue(env.Metrics(), "the stream of accepted messages", env.Bus().AcceptState, showAccepted)
 	}

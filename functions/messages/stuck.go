@@ -52,7 +52,7 @@ func checkIDs(bad *decode.BadFields, ids []string, most int) {
 func (h *handlers) stuck(ctx context.Context, c *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, more, err := h.messages.ListStuck(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
+	found, more, err := h.env.Messages.ListStuck(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
 	return pageOf(c, found, more), err
 }
 
@@ -76,7 +76,7 @@ func (r *abandonRequest) Validate() []task.Field {
 
 func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
 	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (messages.Detail, error) {
-		m, err := h.messages.Redrive(ctx, id, by)
+		m, err := h.env.Messages.Redrive(ctx, id, by)
 		if err == nil {
 			h.env.WakeForMessage(m.Kind)
 		}
@@ -85,7 +85,7 @@ func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) 
 }
 
 func (h *handlers) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, h.messages.Abandon)
+	return changeOne(ctx, c, req.Reason, h.env.Messages.Abandon)
 }
 
 // changeOne applies an operator's change to the message of the path.
@@ -127,11 +127,11 @@ func (r *abandonStuckRequest) Validate() []task.Field {
 }
 
 func (h *handlers) redriveStuck(ctx context.Context, c *fn.Call, req redriveStuckRequest) (any, error) {
-	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.RedriveStuck)
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.env.Messages.RedriveStuck)
 }
 
 func (h *handlers) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuckRequest) (any, error) {
-	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.messages.AbandonStuck)
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.env.Messages.AbandonStuck)
 }
 
 // changeStuck counts the stuck messages that the request selects. Then it changes at most Limit of them, unless the request is a
@@ -147,7 +147,7 @@ func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageB
 			filter.IDs = append(filter.IDs, id)
 		}
 	}
-	matched, err := h.messages.CountStuck(ctx, filter)
+	matched, err := h.env.Messages.CountStuck(ctx, filter)
 	if err != nil || req.DryRun {
 		return api.MessageBulkResponse{Matched: matched}, err
 	}

@@ -20,7 +20,7 @@ func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Even
 		e := &events[i]
 		m, err := e.Message()
 		if err != nil {
-			if err := s.admin.AddDeadLetter(ctx, store.DeadLetter{
+			if err := s.env.Admin.AddDeadLetter(ctx, store.DeadLetter{
 				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: err.Error(), Attempts: 1,
 			}); err != nil {
 				return err
@@ -38,7 +38,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, accepted []*messages.Submi
 		return nil
 	}
 	metrics := s.env.Metrics().TwoPhase
-	savings, err := s.messages.SaveAccepted(ctx, accepted)
+	savings, err := s.env.Messages.SaveAccepted(ctx, accepted)
 	if err != nil {
 		metrics.SaveFail.Inc()
 		return err

@@ -49,12 +49,12 @@ func (s *saver) schedulePurge(accepted []*messages.Submission) {
 // accepted_messages. At the end it deletes the old rows whose message the stream does not have.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
-		saved, err := s.messages.PurgeCandidates(ctx, window, purgeRows)
+		saved, err := s.env.Messages.PurgeCandidates(ctx, window, purgeRows)
 		if err != nil {
 			return err
 		}
 		if len(saved) == 0 {
-			return s.messages.ForgetDelivered(ctx)
+			return s.env.Messages.ForgetDelivered(ctx)
 		}
 		entries := make([]bus.AcceptedEntry, len(saved))
 		for i, p := range saved {
@@ -63,7 +63,7 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 		if err := s.env.Bus().Forget(ctx, entries); err != nil {
 			return err
 		}
-		if err := s.messages.MarkPurged(ctx, saved); err != nil {
+		if err := s.env.Messages.MarkPurged(ctx, saved); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
-	checked, err := s.messages.Checked(ctx, state.Created)
+	checked, err := s.env.Messages.Checked(ctx, state.Created)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		if checked.ConsumedSeq == state.SavedTo {
 			upTo = max(upTo, min(checked.LastSeq, state.LastSeq))
 		}
-		if err := s.messages.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
+		if err := s.env.Messages.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		if err := s.saveMissing(ctx, c, unsaved); err != nil {
 			return err
 		}
-		return s.messages.SetChecked(ctx, state.Created, last, state.LastSeq)
+		return s.env.Messages.SetChecked(ctx, state.Created, last, state.LastSeq)
 	})
 	window := s.dedupeWindow(state)
 	return errors.Join(err, s.purge(ctx, window), s.removeUnusable(ctx, state.SavedTo, window))

@@ -22,11 +22,8 @@ type reorderCounter struct {
 func (r *reorderCounter) count(m *messages.Submission, shards int, metrics telemetry.TwoPhase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.senders == nil || len(r.senders) > maxSenders {
-		r.senders = map[string]int64{}
-	}
-	if r.shards == nil {
-		r.shards = map[int]int64{}
+	if len(r.senders) > maxSenders {
+		clear(r.senders)
 	}
 	shard := bus.ShardOf(m.From, shards)
 	if r.shards[shard] > m.AcceptSeq {

@@ -11,6 +11,7 @@ package save
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
@@ -25,8 +26,14 @@ var Function = fn.EventBatch("save", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) (fn.EventHandler, fn.BatchHandler) {
-	s := &saver{admin: env.Admin, messages: env.Messages, env: env}
+	s := &saver{env: env, reorders: reorderCounter{shards: map[int]int64{}, senders: map[string]int64{}}}
 	return s.event, s.batch
+}
+
+type saver struct {
+	env           *fn.Env
+	reorders      reorderCounter
+	acceptedBytes atomic.Int64 // saved since this process last scheduled a purge
 }
 
 func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {

@@ -6,17 +6,12 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // handlers has the handlers of all routes.
 type handlers struct {
-	admin      *admin.Store
-	subscribe  *subscribe.Store
-	tasks      *tasks.Store
 	env        *fn.Env
 	maxRetries int
 	lease      time.Duration
@@ -51,7 +46,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, e
 	if err != nil {
 		return subscribe.Log{}, err
 	}
-	l, err := h.subscribe.LogByID(ctx, id)
+	l, err := h.env.Subscribe.LogByID(ctx, id)
 	if err == nil && l.CallerID != c.Caller.ID && !c.ReadsAll() {
 		return subscribe.Log{}, noMessage()
 	}

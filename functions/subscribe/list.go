@@ -50,7 +50,7 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 	}
 	business, _ := req.BusinessID.Uint64() // both numbers are valid
 	receiver, _ := req.ReceiverUserID.Uint64()
-	l, err := h.subscribe.FindLog(ctx, req.BusinessType, business, req.TemplateType, receiver)
+	l, err := h.env.Subscribe.FindLog(ctx, req.BusinessType, business, req.TemplateType, receiver)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 		return api.SubscribeSentResponse{}, nil
@@ -79,7 +79,7 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 		return nil, err
 	}
 	business, _ := req.BusinessID.Uint64() // valid
-	rows, more, err := h.subscribe.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Subscribe.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) int64 { return l.ID }), err
 }
 
@@ -117,7 +117,7 @@ func (h *handlers) list(ctx context.Context, c *fn.Call, req listRequest) (any, 
 		f.CallerID = only
 	}
 	f.After, _ = parseLogCursor(req.After) // valid
-	rows, more, err := h.subscribe.Logs(ctx, f, decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Subscribe.Logs(ctx, f, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, logResponse, logCursor), err
 }
 
@@ -142,7 +142,7 @@ func parseLogCursor(text string) (cursor subscribe.LogCursor, ok bool) {
 
 func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
 	after, _ := parseLogCursor(req.After) // valid
-	rows, more, err := h.subscribe.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
+	rows, more, err := h.env.Subscribe.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
 	return fn.PageOf(rows, more, logResponse, logCursor), err
 }
 
@@ -156,7 +156,7 @@ func (r *statisticsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) statistics(ctx context.Context, c *fn.Call, req statisticsRequest) (any, error) {
-	rates, err := h.subscribe.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), visibleTo(c))
+	rates, err := h.env.Subscribe.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), visibleTo(c))
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		return nil, err
 	}
 	after, _ := parseSendCursor(req.After) // valid
-	sends, more, err := h.subscribe.History(ctx, l.ID, after, sendsPerPage)
+	sends, more, err := h.env.Subscribe.History(ctx, l.ID, after, sendsPerPage)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		detail.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
 	}
 	for i, s := range sends {
-		t, err := h.tasks.ByID(ctx, s.TaskID)
+		t, err := h.env.Tasks.ByID(ctx, s.TaskID)
 		if err != nil {
 			return nil, err
 		}

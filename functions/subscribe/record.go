@@ -84,7 +84,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	if req.hasStatus(task.SubscribeSending) {
 		return h.extend(ctx, c, l, &req)
 	}
-	outs, errs := h.tasks.Report([]*tasks.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
+	outs, errs := h.env.Tasks.Report([]*tasks.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
 		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
 		Message: req.ErrorMessage, ErrorCode: req.ErrorCode,
 	}}})
@@ -99,7 +99,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	case out.Verdict == task.Applied:
 		h.env.WakeSweepAt(out.Task.DueAt)
 	}
-	if l, err = h.subscribe.LogByID(ctx, l.ID); err != nil { // with the changes that the report made
+	if l, err = h.env.Subscribe.LogByID(ctx, l.ID); err != nil { // with the changes that the report made
 		return nil, err
 	}
 	return api.SubscribeStatusResponse{
@@ -111,11 +111,11 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 // taskOfClaim returns the recorded task of a message with this claim_id, which may not be the newest task: a late success of an
 // earlier one still counts. If no task has the claim_id, taskOfClaim returns the newest task, or an error if that was not recorded.
 func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
-	newest, err := h.tasks.ByID(ctx, l.TaskID)
+	newest, err := h.env.Tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {
 		return newest.ID, err
 	}
-	earlier, found, err := h.subscribe.RecordedSend(ctx, l.ID, claim)
+	earlier, found, err := h.env.Subscribe.RecordedSend(ctx, l.ID, claim)
 	switch {
 	case err != nil || found:
 		return earlier, err
@@ -127,7 +127,7 @@ func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64
 
 // extend extends the lease of a message that is still being sent.
 func (h *handlers) extend(ctx context.Context, c *fn.Call, l subscribe.Log, req *statusRequest) (any, error) {
-	lease, err := h.tasks.Extend(ctx, tasks.Extension{
+	lease, err := h.env.Tasks.Extend(ctx, tasks.Extension{
 		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, h.lease),
 	}, c.Caller.Queues)
 	if err != nil {

@@ -32,7 +32,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 		return out, err
 	}
 	if s.Refused == nil {
-		blocked, err := h.admin.Blocked(ctx, keywordText(s.Data))
+		blocked, err := h.env.Admin.Blocked(ctx, keywordText(s.Data))
 		if err != nil {
 			return out, err
 		}
@@ -40,7 +40,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 			s.Refused = task.Refuse(task.CodeBlocked, "the message_data holds a blocked word; change the text")
 		}
 	}
-	if out, err = h.subscribe.SubmitWithinQuota(ctx, c.Caller, s); err != nil {
+	if out, err = h.env.Subscribe.SubmitWithinQuota(ctx, c.Caller, s); err != nil {
 		return out, err
 	}
 	c.Header().Set("Location", location(out.ID))
@@ -90,14 +90,14 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	newest, err := h.tasks.ByID(ctx, l.TaskID)
+	newest, err := h.env.Tasks.ByID(ctx, l.TaskID)
 	if err != nil {
 		return nil, err
 	}
 	s := &subscribe.Submission{
 		TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, CallbackURL: newest.CallbackURL, Metadata: noMetadata,
 	}
-	out, err := h.subscribe.Resend(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
+	out, err := h.env.Subscribe.Resend(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

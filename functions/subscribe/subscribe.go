@@ -50,7 +50,7 @@ var Function = fn.HTTP("subscribe", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	h := &handlers{admin: env.Admin, subscribe: env.Subscribe, tasks: env.Tasks, env: env, maxRetries: cfg.MaxRetries, lease: time.Duration(cfg.LeaseMinutes) * time.Minute}
+	h := &handlers{env: env, maxRetries: cfg.MaxRetries, lease: time.Duration(cfg.LeaseMinutes) * time.Minute}
 	return fn.Routes{
 		"POST " + root + "send":        fn.JSON(fn.Submitter, h.send),
 		"POST " + root + "record":      fn.JSON(fn.Submitter, h.record),
