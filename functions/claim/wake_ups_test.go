@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -39,13 +38,7 @@ func subscribeTo(t *testing.T, url, subject string) *nats.Subscription {
 // awaitTask returns the response to a waiting claim once the claim is woken.
 func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	s.T.Helper()
-	select {
-	case r := <-waits:
-		return r
-	case <-time.After(cluster.WaitLimit):
-		s.T.Fatal("the waiting claim was not woken")
-		panic("unreachable")
-	}
+	return cluster.Within(s.T, cluster.WaitLimit, waits, "the response to the waiting claim")
 }
 
 // A claim promotes the due tasks of all queues. It wakes polls for these tasks even if the claim itself then fails.
@@ -199,11 +192,7 @@ func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
 	fired := proxy.LoseResponse(sandbox.Containing("commit"))
 	submit("lost")
 	<-fired
-	select {
-	case <-posts:
-	case <-time.After(cluster.WaitLimit):
-		t.Fatal("the message is saved but not delivered")
-	}
+	cluster.Within(t, cluster.WaitLimit, posts, "the message is saved but not delivered")
 }
 
 // The first call of each kind goes to a server without NATS, as if its process had died before it published the wake-up.

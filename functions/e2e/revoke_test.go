@@ -62,16 +62,6 @@ func (s *processes) publish(user string) {
 	}, cluster.WaitLimit, 10*time.Millisecond)
 }
 
-func inTime[T any](t *testing.T, d time.Duration, from <-chan T, what string) (v T) {
-	t.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(d):
-		require.Fail(t, "not in time", what)
-	}
-	return v
-}
-
 const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
 
 func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
@@ -105,10 +95,10 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		for _, changed := range []string{id, senderID} {
 			s.admin.Do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).RequireOK()
 		}
-		require.Equal(t, c.status, inTime(t, changeLimit, polled, "the poll").Status, c.name)
-		rest := inTime(t, changeLimit, streamEnds, "the stream")
+		require.Equal(t, c.status, cluster.Within(t, changeLimit, polled, "the poll").Status, c.name)
+		rest := cluster.Within(t, changeLimit, streamEnds, "the stream")
 		require.NotContains(t, rest, "data:")
-		require.Error(t, inTime(t, changeLimit, socketEnds, "the socket"))
+		require.Error(t, cluster.Within(t, changeLimit, socketEnds, "the socket"))
 		s.publish(c.name)
 		require.Equal(t, c.status, as("stream").Get(cluster.StreamsPath+c.name).Status)
 	}
@@ -136,8 +126,8 @@ func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	}
 	require.Less(t, time.Since(began), 5*time.Second, "the call of the operator does not wait for NATS")
 	s.StartNATS()
-	require.Equal(t, 401, inTime(t, cluster.WaitLimit/3, polled, "the poll").Status)
-	require.NotContains(t, inTime(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
+	require.Equal(t, 401, cluster.Within(t, cluster.WaitLimit/3, polled, "the poll").Status)
+	require.NotContains(t, cluster.Within(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
 	require.Less(t, time.Since(began), 25*time.Second, "before the cached caller expires")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage())

@@ -39,7 +39,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	for range 5 {
 		status := make(chan int, 1)
 		go func() { status <- extend(honest, task.NewID()) }()
-		require.Equal(t, 404, inTime(t, 5*time.Second, status, "another caller's call"))
+		require.Equal(t, 404, cluster.Within(t, 5*time.Second, status, "another caller's call"))
 		require.Equal(t, 2, waiting())
 	}
 	owner.Exec(`commit`)

@@ -117,11 +117,7 @@ func TestSubscribeRequestWakesWeChat(t *testing.T) {
 	default:
 	}
 	s.Subscribe(cluster.Booking(3, ""))
-	select {
-	case <-waiter.C:
-	case <-time.After(10 * time.Second):
-		t.Fatal("not woken")
-	}
+	cluster.Within(t, 10*time.Second, waiter.C, "the wake-up of wechat")
 }
 
 func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {

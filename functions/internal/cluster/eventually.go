@@ -19,3 +19,14 @@ func Eventually(t testing.TB, condition func() bool, what ...any) {
 		}
 	}
 }
+
+// Within returns the next value of a channel. The test fails if there is none within a time.
+func Within[T any](t *testing.T, limit time.Duration, from <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(limit):
+		require.Fail(t, "not within "+limit.String(), what)
+	}
+	return v
+}

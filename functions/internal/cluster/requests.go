@@ -173,14 +173,9 @@ func (s *Client) ExhaustSends(status message.Status, ids ...any) {
 // RequireClaimed requires that a waiting claim returns one task in time.
 func RequireClaimed(t *testing.T, woken <-chan Reply, limit time.Duration, id string) {
 	t.Helper()
-	select {
-	case got := <-woken:
-		require.Equal(t, 200, got.Status, got.Text)
-		require.Len(t, got.List(), 1)
-		require.Equal(t, id, got.List()[0]["task_id"])
-	case <-time.After(limit):
-		t.Fatal("the waiting claim was not woken")
-	}
+	claimed := Within(t, limit, woken, "the response to the waiting claim").RequireOK().List()
+	require.Len(t, claimed, 1)
+	require.Equal(t, id, claimed[0]["task_id"])
 }
 
 // ScheduleInAnHour submits one task to each queue, to be sent in an hour.
