@@ -54,7 +54,7 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 }
 
 // startAfter returns the id of the event after which the stream starts: the header Last-Event-ID or else the
-// parameter after; nil = start with new events. It also checks the user in the path.
+// parameter after; nil = start with new events. startAfter also checks the user in the path.
 func startAfter(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.BadFields
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)

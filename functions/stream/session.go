@@ -67,9 +67,9 @@ func (s *session) next(ctx context.Context) error {
 	return s.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
-// encode returns the name and the data of an event, and reserves the memory to send it. It releases m
-// before the event is sent: a slow client must not block others. The error has the code server_busy if
-// there is no memory; any other error means that the event cannot be encoded.
+// encode returns the name and the data of an event, and reserves the memory to send the event. encode releases m before the event is
+// sent: a slow client must not block others. The error has the code server_busy if there is no memory. Any other error means that the
+// event cannot be encoded.
 func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
 	if event, data, err = encodeEvent(m); err != nil {

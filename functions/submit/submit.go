@@ -159,7 +159,7 @@ func response(out tasks.Submitted) api.SendResponse {
 	}
 }
 
-// read converts a request to a submission. A bad request becomes a refused submission, so that the request log has it too.
+// read converts a request to a submission. A bad request becomes a refused submission, so that the request log has the request, too.
 func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Submission {
 	sub := s.submission(c, raw)
 	var req sendRequest

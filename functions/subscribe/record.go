@@ -71,8 +71,8 @@ func (r *statusRequest) outcome() task.Outcome {
 	}
 }
 
-// status reports the outcome of a recorded message, or extends its lease. Its fields have the names of the original subscribe
-// message service.
+// status reports the outcome of a recorded message, or extends its lease. The fields of the request have the names of the original
+// subscribe message service.
 func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (any, error) {
 	l, err := h.ownMessage(ctx, c)
 	if err != nil {
@@ -108,8 +108,9 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	}, nil
 }
 
-// taskOfClaim returns the recorded task of a message with this claim_id, which may not be the newest task: a late success of an
-// earlier one still counts. If no task has the claim_id, taskOfClaim returns the newest task, or an error if that was not recorded.
+// taskOfClaim returns the recorded task of a message that has this claim_id. It may be an older task of the message: a late success
+// of an older task still counts. If no task has the claim_id, the result is the newest task, or an error if the newest task was not
+// recorded.
 func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
 	newest, err := h.env.Tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {

@@ -53,8 +53,8 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
-// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or expires. It is also
-// called for a skipped repeat: the process of the first request may have died before its wake-up.
+// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or expires. A skipped repeat
+// does the same again: the process of the first request may have died before its wake-up.
 func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:

@@ -140,7 +140,7 @@ func (c *Contract) Follow(p NodeAt) NodeAt {
 	return c.Follow(NodeAt{node, strings.TrimPrefix(ref, "#")})
 }
 
-// Parameters returns the parameters of an operation in its "path", "query" or "header".
+// Parameters returns the parameters of an operation that are in the "path", the "query" or a "header".
 func (c *Contract) Parameters(operation NodeAt, in string) []Object {
 	var found []Object
 	list, _ := operation.Node["parameters"].([]any)
