@@ -81,8 +81,8 @@ func TestWokenPollWithoutMemoryWakesAnother(t *testing.T) {
 	full := s.NewCaller("full", "sender")
 	failing := full.StartWaiting("/api/v1/sms/tasks/pending?app_id=full&wait=30&limit=1000") // the oldest, which is woken first
 	body, rest := io.Pipe()
-	r := full.Request(t.Context(), "POST", "/api/v1/sms/report/batch", "replaced by body")
-	r.Body, r.ContentLength = body, 4608<<10
+	r := full.Request(t.Context(), "POST", "/api/v1/sms/report/batch", "", "Content-Type", "application/json")
+	r.Body, r.GetBody, r.ContentLength = body, nil, 4608<<10
 	go func() {
 		if res, err := http.DefaultClient.Do(r); err == nil {
 			res.Body.Close()
