@@ -31,9 +31,7 @@ func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 
 	proxy.Stall()
 	ctx, disconnect := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+"/api/v1/sms/tasks/pending?app_id=leaver", nil)
-	require.NoError(t, err)
-	req.SetBasicAuth("admin", "secret")
+	req := s.Request(ctx, "GET", "/api/v1/sms/tasks/pending?app_id=leaver", "")
 	clientErr := make(chan error, 1)
 	go func() {
 		res, err := http.DefaultClient.Do(req)
@@ -73,15 +71,12 @@ func TestCallerRevokedDuringItsClaimGetsNoTask(t *testing.T) {
 	s := cluster.Serve(t)
 	id := s.SubmitTo(task.DefaultQueue)
 	phone := s.NewCaller("phone", "sender")
-	tx, err := s.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `lock table send_logs in exclusive mode`) // the claim has to wait
-	require.NoError(t, err)
+	release := storetest.HoldLock(t, s.Owner.Config().ConnString(), `lock table send_logs in exclusive mode`) // the claim has to wait
 	claimed := make(chan cluster.Reply, 1)
 	go func() { claimed <- phone.Get(cluster.SMSPath + "tasks/pending?app_id=app") }()
 	cluster.Eventually(t, func() bool { return storetest.IsWaiting(t, s.Owner) })
 	s.Post(cluster.AdminPath+"callers/"+fmt.Sprint(s.Count(`select id from callers where name = 'phone'`))+"/revoke", "").RequireOK()
-	require.NoError(t, tx.Commit(t.Context()))
+	release()
 	require.Equal(t, 401, (<-claimed).Status)
 	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "the task is given back")
 }

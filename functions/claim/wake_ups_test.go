@@ -15,6 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/settings"
+	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -136,19 +137,14 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	s := cluster.ServeHandler(t, h).Connect(url)
 	wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "this process is subscribed to wake-ups from now on")
-	tx, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `lock table task_live`)
-	require.NoError(t, err)
+	release := storetest.HoldLock(t, url, `lock table task_live`)
 	response := make(chan cluster.Reply, 1)
 	go func() { response <- s.Get("/api/v1/sms/tasks/pending?app_id=a") }()
-	cluster.Eventually(t, func() bool {
-		return s.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
-	})
+	cluster.Eventually(t, func() bool { return storetest.IsWaiting(t, s.Owner) })
 	env.WakeClaims("default", 1) // no claim of this process takes the wake-up, so it is published
-	_, err = wakeUps.NextMsg(cluster.WaitLimit)
+	_, err := wakeUps.NextMsg(cluster.WaitLimit)
 	require.NoError(t, err)
-	require.NoError(t, tx.Rollback(t.Context()))
+	release()
 	<-response
 }
 

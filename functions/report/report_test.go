@@ -27,8 +27,7 @@ func TestReportBatchReturnsResultOfEachItem(t *testing.T) {
 		c[0]["task_id"], c[1]["task_id"], c[2]["task_id"], c[0]["task_id"], c[0]["task_id"]))
 	require.Equal(t, 200, got.Status, got.Text)
 	var seen []string
-	for _, item := range got.Data("items").([]any) {
-		m := item.(map[string]any)
+	for _, m := range got.Items() {
 		state := ""
 		if d, ok := m["data"].(map[string]any); ok {
 			state = d["state"].(string)

@@ -14,6 +14,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
 // lateAcks waits for n late acknowledgements in the sender's inbox, and returns them by message id.
@@ -267,10 +268,7 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "x", To: "user:bob", Data: api.JSON(`"A"`)})
 	require.NoError(t, err)
 	require.Equal(t, "saved", saved.Ack)
-	tx, err := w.Admin.Owner.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `select from message_live for update`) // now no relay sends the saved message
-	require.NoError(t, err)
+	release := storetest.HoldLock(t, w.DatabaseURL, `select from message_live for update`) // now no relay sends the saved message
 	require.Equal(t, saved.ServerMsgID, w.Accept("x", `"B"`).ServerMsgID)
 	w.StartTrigger(w.Client.BaseURL)
 	bodies := func() (all []string) {
@@ -281,7 +279,7 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	}
 	cluster.Eventually(t, func() bool { return len(bodies()) == 1 })
 	require.Equal(t, []string{`"B"`}, bodies(), "delivered before save found that it cannot be saved")
-	require.NoError(t, tx.Commit(t.Context()))
+	release()
 
 	cluster.Eventually(t, func() bool { return w.Message(saved.ServerMsgID).State == "sent" })
 	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "the saved message was delivered, too, when its state became sent")
