@@ -372,20 +372,9 @@ func (c *Cluster) WaitMessage(id, state string) api.MessageResponse {
 func (c *Cluster) SavedMessages() int { return c.Admin.Count(`select count(*) from messages`) }
 
 // Inbox returns the events in a user's inbox, oldest first.
-func (c *Cluster) Inbox(user string) (events []*jetstream.RawStreamMsg) {
+func (c *Cluster) Inbox(user string) []*jetstream.RawStreamMsg {
 	c.T.Helper()
-	stream, err := c.JetStream().Stream(c.T.Context(), "USERS")
-	require.NoError(c.T, err)
-	info, err := stream.Info(c.T.Context())
-	require.NoError(c.T, err)
-	for seq := max(info.State.FirstSeq, 1); seq <= info.State.LastSeq; seq++ {
-		m, err := stream.GetMsg(c.T.Context(), seq)
-		require.NoError(c.T, err)
-		if m.Subject == "inbox."+user {
-			events = append(events, m)
-		}
-	}
-	return events
+	return slices.DeleteFunc(c.stored("USERS"), func(m *jetstream.RawStreamMsg) bool { return m.Subject != "inbox."+user })
 }
 
 // KillHeldRelay kills the relay that HoldChange stopped, and its session, so that Postgres runs none of the statements that the

@@ -13,20 +13,25 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// StoredMessages returns the n messages that the stream MESSAGES holds, oldest first.
-func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
+// stored returns the messages of a stream, oldest first.
+func (c *Cluster) stored(stream string) (all []*jetstream.RawStreamMsg) {
 	c.T.Helper()
-	stream, err := c.JetStream().Stream(c.T.Context(), "MESSAGES")
+	s, err := c.JetStream().Stream(c.T.Context(), stream)
 	require.NoError(c.T, err)
-	info, err := stream.Info(c.T.Context())
-	require.NoError(c.T, err)
-	require.EqualValues(c.T, n, info.State.Msgs)
-	var all []*jetstream.RawStreamMsg
-	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
-		m, err := stream.GetMsg(c.T.Context(), seq)
+	state := s.CachedInfo().State
+	for seq := max(state.FirstSeq, 1); seq <= state.LastSeq; seq++ {
+		m, err := s.GetMsg(c.T.Context(), seq)
 		require.NoError(c.T, err)
 		all = append(all, m)
 	}
+	return all
+}
+
+// StoredMessages returns the n messages that the stream MESSAGES holds, oldest first.
+func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
+	c.T.Helper()
+	all := c.stored("MESSAGES")
+	require.Len(c.T, all, n)
 	return all
 }
 
