@@ -15,8 +15,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// activatorConnections limits the open connections. A connection whose body does not arrive takes about 0.1 MB.
-const activatorConnections = 1024
+const (
+	activatorConnections = 1024
+	bodyTimeout          = 10 * time.Second // for the header and the body of a call
+)
 
 // routes maps paths to functions; the longest match decides. A path that ends with a slash also matches the paths below
 // it. A path with {$} at its end matches itself only.
@@ -87,6 +89,7 @@ func startActivator(s settings, binary string, env []string, nats broker, port *
 		return nil, errors.Join(err, a.close())
 	}
 	a.http = httpserver.New(a, activatorConnections, log.New(logs, "", log.LstdFlags))
+	a.http.ReadTimeout = bodyTimeout
 	go func() {
 		defer close(a.done)
 		if err := a.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

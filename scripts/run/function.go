@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,9 +12,15 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/httpserver"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
-const startTimeout = 30 * time.Second
+const (
+	startTimeout = 30 * time.Second
+	maxBody      = 16 << 20 // bytes; no function accepts more
+)
 
 // function is one function of the catalogue, which has a process while there are calls for the function. One lock
 // guards starting, ending and the number of calls. So no call reaches a process that is being ended: the call waits for
@@ -50,15 +57,33 @@ func (f *function) listen() error {
 }
 
 func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := readBody(w, r); err != nil {
+		respondError(w, http.StatusBadRequest, task.CodeInvalid, "the body cannot be read: "+err.Error())
+		return
+	}
 	proxy, err := f.beginCall()
 	if err != nil {
 		busy(w, f.name, err)
 		return
 	}
 	defer f.endCall()
-	call := newBoundedCall(w, r)
-	defer call.end()
-	proxy.ServeHTTP(call, r)
+	defer httpserver.KeepConnectionOpen(r.Context())()
+	proxy.ServeHTTP(w, r)
+}
+
+// readBody reads the whole body of a call before the call is forwarded: net/http closes the body when the response
+// begins, and http.Transport drops a response if its last read of the body fails. readBody then ends the time limits of
+// the server, because only the function limits how long a response takes.
+func readBody(w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return err
+	}
+	if r.ContentLength != 0 {
+		r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
+	}
+	connection := http.NewResponseController(w)
+	return errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Time{}))
 }
 
 // beginCall counts a call, starts the process if there is none, and returns a handler that forwards the
@@ -132,27 +157,17 @@ func (f *function) forget(p *process) {
 	}
 }
 
-// copyBuffers makes buffers for the bodies of responses. They are smaller than the default of 32 KiB, because each
-// client that does not read holds a buffer.
-type copyBuffers struct{}
-
-func (copyBuffers) Get() []byte { return make([]byte, 4<<10) }
-func (copyBuffers) Put([]byte)  {}
-
 // forward returns a handler that sends each call to p as if the client had called p directly.
 func (f *function) forward(p *process) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport:     p,
 		FlushInterval: -1,
-		BufferPool:    copyBuffers{},
 		ErrorLog:      log.New(f.log, "", log.LstdFlags),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", f.url[len("http://"):]
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = r.In.Host
-			if r.Out.Body != nil {
-				r.Out.Header.Set("Expect", "100-continue") // so that the function can reject the call before its body arrives
-			}
+			r.Out.Header.Del("Expect") // the body has arrived
 			if forwarded := r.In.Header["X-Forwarded-For"]; forwarded != nil {
 				r.Out.Header["X-Forwarded-For"] = forwarded
 			}

@@ -28,7 +28,7 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 		return nil, err
 	}
 	// Each call has its own connection, so that no connection is open when the process is ended.
-	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true, ExpectContinueTimeout: bodyTimeout}}, nil
+	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, nil
 }
 
 // startSendonce starts a command that inherits its listener (socket activation). If this process is killed, the child is
