@@ -110,7 +110,6 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the processes have ended
 	defer stop()
 	go boundLogs(running, s.home, out)
-	go showWarnings(running, log.Name(), out)
 	printStep(out, "serve", "logs in "+log.Name())
 	server, err := startServer(s, binary, env, nats, port, log, out)
 	if err != nil {
