@@ -44,7 +44,7 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 		fmt.Fprintf(progress, "River is left out: %v\n%s", err, out)
 		return nil, ctx.Err()
 	}
-	binary := filepath.Join(filepath.Dir(m.Binary), "river")
+	binary := filepath.Join(m.dir, "river")
 	build := exec.CommandContext(ctx, "go", "-C", source, "build", "-o", binary, "-trimpath", ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

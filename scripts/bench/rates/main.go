@@ -1,6 +1,6 @@
 // Command rates is `make bench`. It measures the rates and latencies of submissions, claims and
 // reports of one server over HTTP, and how long a wake-up through NATS takes from one process to
-// another. The baselines are pgbench, a minimal server and another job queue. Each measurement
+// another. The baselines are pgbench and another job queue. Each measurement
 // follows that of its baseline, in rounds; a first round is not counted. At the end the database
 // must match the responses: each task once.
 package main
@@ -62,16 +62,15 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 
 const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
 writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections, at most 64. The prototype is a minimal server that saves messages over HTTP: it inserts the same row as
-pgbench, many in one commit, and has no keys, callers, limits or logs. River is a job queue that is called in its own process, without HTTP
-and without keys, with the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do
-nothing are worked until none is left. Submissions at fixed times: half of the rate of the same round, at random times that are fixed in
-advance; their durations count from these times and include the wait for a free connection; a warm-up is not counted. Whole life: tasks are
-submitted one by one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is
-that of reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has its own process,
-and NATS runs in the load generator. Wake a waiting claim: a submission in another process wakes one of 1000 claims; the duration is from
-before the submission until the response of the claim; the baseline is the response to the submission. Send a message: from the response that
-it is saved until the relay has marked it as sent, in an otherwise idle system; the baseline is one acknowledged publication to a stream. The
+socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys, with
+the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked
+until none is left. Submissions at fixed times: half of the rate of the same round, at random times that are fixed in advance; their
+durations count from these times and include the wait for a free connection; a warm-up is not counted. Whole life: tasks are submitted one
+by one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of
+reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has its own process, and NATS
+runs in the load generator. Wake a waiting claim: a submission in another process wakes one of 1000 claims; the duration is from before the
+submission until the response of the claim; the baseline is the response to the submission. Send a message: from the response that it is
+saved until the relay has marked it as sent, in an otherwise idle system; the baseline is one acknowledged publication to a stream. The
 baseline of the relay is as many such publications, all at once.
 `
 
@@ -98,16 +97,11 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if river != nil {
 		defer func() { err = errors.Join(err, river.Stop(ctx)) }()
 	}
-	prototype, err := s.Machine.StartPrototype(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, prototype.Stop()) }()
 	address, err := s.Start(ctx, "", "NATS_URL=")
 	if err != nil {
 		return "", err
 	}
-	p := peers{s.Machine, prototype, river}
+	p := peers{s.Machine, river}
 	t, roundOptions := tasks{bench.NewTasks(1)}, o
 	roundOptions.life = min(o.life, o.duration) // in the first round, which is not counted
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {

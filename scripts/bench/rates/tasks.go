@@ -30,9 +30,8 @@ const (
 
 // peers are compared with Sendonce. river is nil if it could not be downloaded.
 type peers struct {
-	machine   *bench.Machine // for pgbench
-	prototype *bench.Prototype
-	river     *bench.River
+	machine *bench.Machine // for pgbench
+	river   *bench.River
 }
 
 // phases returns functions that create the phases which submit, claim and report tasks. The rows of a
@@ -46,7 +45,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 		list = append(list, func() bench.Phase {
 			p := bench.Phase{Name: submitKeyed, Connections: n, Rows: bench.NoLimit, Call: t.Submit(true), Baselines: pgbench(n)}
 			if n == most {
-				p.Baselines = append(append(p.Baselines, compared.prototype.Submit(n, o.duration/2)), compared.river.Insert(o.duration/2)...)
+				p.Baselines = append(p.Baselines, compared.river.Insert(o.duration/2)...)
 			}
 			return p
 		})
