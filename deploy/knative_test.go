@@ -103,24 +103,13 @@ func TestKnativeMatchesBinary(t *testing.T) {
 	}
 }
 
-func TestKnativeMismatchesAreFound(t *testing.T) {
+// TestComposeMismatchesAreFound has the other mistakes.
+func TestMisspeltSettingInConfigMapIsFound(t *testing.T) {
 	t.Parallel()
-	bin := describeBinary(t)
-	read := func() cluster { return render(t, "knative/overlays/production") }
-	mismatchesOf := func(c cluster, bin binary) string {
-		all, wrong := c.workloads()
-		return strings.Join(append(wrong, mismatches(bin, all)...), "\n")
-	}
-	more := bin
-	more.functions = append(slices.Clone(bin.functions), "new")
-	require.Contains(t, mismatchesOf(read(), more), "new: runs in 0 workloads")
-	more = bin
-	more.settings = append(slices.Clone(bin.settings), setting{name: "NEW", secret: true, readBy: []string{"claim"}})
-	require.Contains(t, mismatchesOf(read(), more), "claim: reads the secret NEW")
-	c := read()
+	c := render(t, "knative/overlays/production")
 	c.of(configMap).named("sendonce")["data"].(object)["SENDONCE_NATS_REPLICA"] = "3"
-	require.Contains(t, mismatchesOf(c, bin), "SENDONCE_NATS_REPLICA is no setting")
-	require.Contains(t, mismatchesOf(c[1:], more), "reads the secret NEW")
+	all, wrong := c.workloads()
+	require.Contains(t, append(wrong, mismatches(describeBinary(t), all)...), "claim: SENDONCE_NATS_REPLICA is no setting")
 }
 
 // The Secrets of both overlays have exactly the keys that are read.
@@ -223,8 +212,6 @@ func TestHTTPRoute(t *testing.T) {
 		from := at(c.of("gateway.networking.k8s.io/v1beta1 ReferenceGrant").named("sendonce"), "spec", "from", 0)
 		require.Equal(t, "sendonce", text(from, "namespace"))
 	}
-	bin.calls = append(bin.calls, call{function: "new", path: "/api/v1/new"})
-	require.Len(t, wrongRoutes(bin, render(t, "knative/base").httpRoute(t)), 1)
 }
 
 func TestKnativeServiceFields(t *testing.T) {
