@@ -1,7 +1,7 @@
 // Command run is `make run`. It starts Postgres, NATS, one server process with all functions,
 // the trigger, a fake WeChat, a demo sender, and a sink that prints webhooks. With PROCS=1
-// each function has its own process, which runs only while the function is called. The data
-// is in SENDONCE_HOME. Everything ends with this process.
+// each function has its own process, which starts at a call and ends after a time without
+// calls. The data is in SENDONCE_HOME. Everything ends with this process.
 package main
 
 import (

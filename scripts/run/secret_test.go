@@ -9,30 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSecretFile(t *testing.T) {
-	t.Parallel()
-	home := t.TempDir()
-	generated := 0
-	generate := func() string { generated++; return newEncryptionKey() }
-	path, err := secretFile(home, "key", generate)
-	require.NoError(t, err)
-	first, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Len(t, first, 44)
-	again, err := secretFile(home, "key", generate)
-	require.NoError(t, err)
-	require.Equal(t, path, again)
-	second, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, first, second)
-	require.Equal(t, 1, generated)
-	for _, name := range []string{path, filepath.Dir(path)} {
-		info, err := os.Stat(name)
-		require.NoError(t, err)
-		require.Zero(t, info.Mode().Perm()&0o077, name)
-	}
-}
-
 func TestWithPassword(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -54,6 +30,11 @@ func TestWithPassword(t *testing.T) {
 	again, err := settingsOf().withPassword()
 	require.NoError(t, err)
 	require.Equal(t, random.password, again.password, "a later run must use the same password")
+	for _, name := range []string{random.passwordFile, filepath.Dir(random.passwordFile)} {
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, name)
+	}
 
 	set, err := settingsOf("BASIC_AUTH_PASSWORD=mine").withPassword()
 	require.NoError(t, err)
