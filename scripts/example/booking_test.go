@@ -3,8 +3,6 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,19 +13,12 @@ import (
 
 func TestBookingIsSentOnce(t *testing.T) {
 	t.Parallel()
-	nats, functions, database := natsserver.New(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.NewDatabase(t)
+	nats := natsserver.New(t)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{Templates: []string{bookingTemplate}, OneTime: true})
 	wechat.Grant(bookingUser, bookingTemplate, 2)
-	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL(), "WECHAT_BASE_URL="+wechat.URL(),
-		"WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
-	sendonce := (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, database)
-	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
-	home := runHome(t, sendonce.front.URL, database, nats.URL())
-	file, err := os.OpenFile(filepath.Join(home, "run.env"), os.O_APPEND|os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = file.WriteString("WECHAT_URL=" + wechat.URL() + "\nWECHAT_LEDGER_SECRET=" + sandbox.WeChatSecret + "\n")
-	require.NoError(t, err)
-	require.NoError(t, file.Close())
+	sendonce, _ := startSendonce(t, nats.URL(), nats.URL(), "WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
+		"WECHAT_APP_SECRET="+sandbox.WeChatSecret)
+	home := runHome(t, sendonce.front.URL, sendonce.database, nats.URL()+"\nWECHAT_URL="+wechat.URL()+"\nWECHAT_LEDGER_SECRET="+sandbox.WeChatSecret)
 
 	for n := 1; n <= 2; n++ {
 		p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "booking")

@@ -68,27 +68,16 @@ func natsAs(t *testing.T, n *natsserver.Server, user string) string {
 	return u.String()
 }
 
-// waitForStreams waits until a trigger is ready, since the trigger creates the streams.
-func waitForStreams(t *testing.T, trigger *sandbox.Process) {
-	t.Helper()
-	ready, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	require.NoError(t, trigger.WaitFor(ready, `"msg":"listening"`), trigger.Output())
-	address := regexp.MustCompile(`"address":"([^"]+)"`).FindStringSubmatch(trigger.Output())
-	require.Len(t, address, 2, trigger.Output())
-	require.NoError(t, trigger.WaitReady(ready, "http://"+address[1]+"/readyz"), trigger.Output())
-}
-
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	requirePrivateServer(t)
-	nats, functions := natsWithUsers(t), sandbox.Build(t, module+"functions/sendonce")
-	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+natsAs(t, nats, bus.UserAll))
-	database := sandbox.NewDatabase(t)
-	sendonce := (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, database)
-	trigger := sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "NATS_URL="+natsAs(t, nats, bus.UserTrigger), "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
-	waitForStreams(t, trigger)
-	home := runHome(t, sendonce.front.URL, database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
+	nats := natsWithUsers(t)
+	sendonce, trigger := startSendonce(t, natsAs(t, nats, bus.UserAll), natsAs(t, nats, bus.UserTrigger))
+	ready, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// The trigger creates the streams before it is ready.
+	require.NoError(t, trigger.WaitReady(ready, "http://"+addressOf(t, trigger)+"/readyz"), trigger.Output())
+	home := runHome(t, sendonce.front.URL, sendonce.database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
 
 	for runs := 1; runs <= 2; runs++ {
 		p := startDemo(t, home)

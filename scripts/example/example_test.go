@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +35,7 @@ type restartableProcess struct {
 	bin       string
 	env       []string
 	args      []string
+	database  string // URL
 	db        *pgxpool.Pool
 	process   *sandbox.Process
 	address   atomic.Pointer[url.URL]
@@ -57,7 +60,7 @@ func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) 
 	db, err := pgxpool.New(t.Context(), databaseURL)
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
-	v.db = db
+	v.database, v.db = databaseURL, db
 	v.env = append(v.env, "DATABASE_URL="+databaseURL, "PORT=0")
 	v.start()
 	return v
@@ -94,17 +97,30 @@ func (v *restartableProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (v *restartableProcess) start() {
 	v.t.Helper()
 	v.process = sandbox.StartProcess(v.t, v.bin, v.env, v.args...)
-	ctx, cancel := context.WithTimeout(v.t.Context(), 20*time.Second)
+	v.address.Store(&url.URL{Scheme: "http", Host: addressOf(v.t, v.process)})
+}
+
+// addressOf waits until a process listens, and returns its address.
+func addressOf(t *testing.T, p *sandbox.Process) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	require.NoError(v.t, v.process.WaitFor(ctx, `"listening"`))
-	for line := range strings.Lines(v.process.Output()) {
-		var entry struct{ Msg, Address string }
-		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
-			v.address.Store(&url.URL{Scheme: "http", Host: entry.Address})
-			return
-		}
-	}
-	v.t.Fatal("no address in\n" + v.process.Output())
+	require.NoError(t, p.WaitFor(ctx, `"msg":"listening"`))
+	address := regexp.MustCompile(`"msg":"listening".*"address":"([^"]+)"`).FindStringSubmatch(p.Output())
+	require.Len(t, address, 2, p.Output())
+	return address[1]
+}
+
+// startSendonce starts all functions with a new database, and a trigger.
+func startSendonce(t *testing.T, natsURL, triggerNATS string, more ...string) (sendonce *restartableProcess, trigger *sandbox.Process) {
+	t.Helper()
+	functions := sandbox.Build(t, module+"functions/sendonce")
+	env := slices.Concat(sandbox.RolesEnv(), []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
+		"APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + natsURL}, more)
+	sendonce = (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, sandbox.NewDatabase(t))
+	trigger = sandbox.StartProcess(t, functions, append(slices.Clone(env), "NATS_URL="+triggerNATS, "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL,
+		"SENDONCE_SAFETY_TICK=1s"), "trigger")
+	return sendonce, trigger
 }
 
 func (v *restartableProcess) count(sql string, args ...any) (n int) {
@@ -165,13 +181,11 @@ func pointsOf(t *testing.T, service, user string) string {
 
 func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	t.Parallel()
-	nats, functions, example := natsserver.New(t), sandbox.Build(t, module+"functions/sendonce"), sandbox.Build(t, module+"scripts/example")
+	nats, example := natsserver.New(t), sandbox.Build(t, module+"scripts/example")
 	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 	defer cancel()
 
-	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL())
-	sendonce := (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, sandbox.NewDatabase(t))
-	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
+	sendonce, _ := startSendonce(t, nats.URL(), nats.URL())
 	service := func(name string) *restartableProcess {
 		env := []string{"SENDONCE_URL=" + sendonce.front.URL, "SENDONCE_USER=admin", "SENDONCE_PASSWORD=secret", "NATS_URL=" + nats.URL()}
 		return (&restartableProcess{bin: example, env: env, args: []string{name}}).startBehindProxy(t, sandbox.NewEmptyDatabase(t))

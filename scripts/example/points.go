@@ -93,8 +93,8 @@ func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 		MaxAckPending: 25, // 25 unacknowledged messages fit into max_pending of the server
-		// A message that always fails must not delay others: after 10 deliveries Sendonce sends it
-		// again, and after the last send lists it as stuck.
+		// NATS delivers a message that always fails 10 times, and then no longer delays other messages. Sendonce
+		// sends the message again later, and lists it as stuck after the last send.
 		MaxDeliver: 10,
 	})
 }
