@@ -60,16 +60,6 @@ func postmasterPid(t *testing.T, p *Postgres) int {
 	return pid
 }
 
-func TestDirKeepsData(t *testing.T) {
-	t.Parallel()
-	o := Options{Dir: newDir(t), Durable: true}
-	p := start(t, o)
-	createMarker(t, p)
-	require.NoError(t, p.Stop())
-	require.NoError(t, p.Stop(), "a second stop is no error")
-	requireMarker(t, start(t, o))
-}
-
 func TestTemporaryServerIsRemoved(t *testing.T) {
 	Slow(t)
 	t.Parallel()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +26,6 @@ const (
 // WeChatOptions configures a fake WeChat. With the zero value every openid, template and
 // page exists and every user consents.
 type WeChatOptions struct {
-	Port      int           // on 127.0.0.1; 0 = a free one
 	AppID     string        // "" = WeChatAppID
 	Secret    string        // "" = WeChatSecret
 	TokenLife time.Duration // of a new access token; 0 = 2 hours
@@ -48,7 +46,7 @@ type WeChatOptions struct {
 type WeChat struct {
 	o      WeChatOptions
 	server *http.Server
-	port   int
+	url    string
 	stop   chan struct{}
 	calls  sync.WaitGroup
 
@@ -89,10 +87,7 @@ type wechatToken struct {
 }
 
 // URL replaces https://api.weixin.qq.com.
-func (w *WeChat) URL() string { return "http://127.0.0.1:" + strconv.Itoa(w.port) }
-
-// Port is for WeChatOptions.Port of another fake at the same URL.
-func (w *WeChat) Port() int { return w.port }
+func (w *WeChat) URL() string { return w.url }
 
 // Stop ends the server and all delays, and waits until no call is in progress. The ledger can
 // still be read.

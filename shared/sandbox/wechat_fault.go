@@ -20,7 +20,6 @@ import (
 type WeChatFault struct {
 	TokenCalls bool   // calls for an access token; false = calls to send a message
 	OpenID     string // only messages to this user; "" = all
-	TemplateID string // only messages of this template; "" = all
 	Times      int    // how many calls fail; 0 = all until ClearFaults
 
 	Delay        time.Duration // before the response; ends early with ClearFaults or Stop

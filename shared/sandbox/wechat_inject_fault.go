@@ -44,7 +44,7 @@ func (w *WeChat) nextFault(matches func(wechatFault) bool) wechatFault {
 
 // matchesSend reports whether f selects the call s.
 func (f wechatFault) matchesSend(s *WeChatSend) bool {
-	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID) && (f.TemplateID == "" || f.TemplateID == s.TemplateID)
+	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID)
 }
 
 // serveWithFault calls process once, and writes the response of process or that of f. process records the

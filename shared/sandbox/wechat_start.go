@@ -8,7 +8,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -17,12 +16,11 @@ import (
 func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	o.AppID, o.Secret = cmp.Or(o.AppID, WeChatAppID), cmp.Or(o.Secret, WeChatSecret)
 	o.TokenLife = cmp.Or(o.TokenLife, 2*time.Hour)
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start a fake WeChat: %w", err)
 	}
-	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), cleared: make(chan struct{}),
+	w := &WeChat{o: o, url: "http://" + listener.Addr().String(), stop: make(chan struct{}), cleared: make(chan struct{}),
 		tokens: map[string]*wechatToken{}, grants: map[wechatGrant]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)

@@ -32,14 +32,13 @@ const (
 
 // Options configures a server.
 type Options struct {
-	Dir        string // of the streams; "" = temporary, removed by Stop
-	Port       int    // on 127.0.0.1; 0 = a free one
-	SyncAlways bool   // sync each message to disk before it is acknowledged
-	MaxStore   int64  // bytes that all streams may reserve; 0 = 1 TiB
-	Config     string // further configuration, such as accounts; "" = no permissions are checked
-	User       string // for URL; "" = URL has no credentials
-	Password   string
-	Log        io.Writer // for the server's log; nil = none
+	Dir      string // of the streams; "" = temporary, removed by Stop
+	Port     int    // on 127.0.0.1; 0 = a free one
+	MaxStore int64  // bytes that all streams may reserve; 0 = 1 TiB
+	Config   string // further configuration, such as accounts; "" = no permissions are checked
+	User     string // for URL; "" = URL has no credentials
+	Password string
+	Log      io.Writer // for the server's log; nil = none
 }
 
 // Server is a JetStream server inside this process.
@@ -49,7 +48,7 @@ type Server struct {
 	dir       string
 	temporary bool
 	user      *url.Userinfo // nil = none
-	log       *serverLog
+	log       serverLog
 }
 
 // Start starts a server and waits until it accepts connections. After Stop, clients reconnect to
@@ -82,7 +81,7 @@ func (n *Server) start(ctx context.Context, o Options) error {
 		}
 	}
 	options.Host, options.Port = host, port
-	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, o.SyncAlways
+	options.JetStream, options.StoreDir = true, n.dir
 	// More than any test needs; the default depends on the disk.
 	options.JetStreamMaxStore = cmp.Or(o.MaxStore, 1<<40)
 	options.NoSigs, options.NoLog, options.DisableJetStreamBanner = true, true, true
@@ -93,8 +92,8 @@ func (n *Server) start(ctx context.Context, o Options) error {
 	if o.User != "" {
 		n.user = url.UserPassword(o.User, o.Password)
 	}
-	n.log = &serverLog{w: o.Log}
-	s.SetLogger(n.log, false, false)
+	n.log.w = cmp.Or(o.Log, io.Discard)
+	s.SetLogger(&n.log, false, false)
 	n.server = s
 	s.Start()
 	timeout := startTimeout
@@ -112,7 +111,11 @@ func (n *Server) start(ctx context.Context, o Options) error {
 }
 
 // Violations returns the first 1000 log lines about denied permissions.
-func (n *Server) Violations() []string { return n.log.violationLines() }
+func (n *Server) Violations() []string {
+	n.log.mu.Lock()
+	defer n.log.mu.Unlock()
+	return slices.Clone(n.log.violations)
+}
 
 // Subscriptions counts the subscriptions to exactly this subject in all accounts, up to 10,000.
 func (n *Server) Subscriptions(subject string) (count int, err error) {
@@ -169,35 +172,27 @@ func NewWith(t testing.TB, o Options) *Server {
 	return n
 }
 
-// serverLog writes the log of the server, whose own logger would end this process at a fatal line.
+// serverLog writes the log, and collects the violations. The server's own logger would end this process at a fatal line.
 type serverLog struct {
-	w io.Writer // nil = none
+	w io.Writer
 
 	mu         sync.Mutex
 	violations []string
 }
 
-func (l *serverLog) line(level, format string, v []any) {
-	line := fmt.Sprintf("nats: "+level+" "+format+"\n", v...)
+func (l *serverLog) line(format string, v []any) {
+	line := fmt.Sprintf(format, v...)
+	fmt.Fprintln(l.w, line)
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if strings.Contains(line, "Violation") && len(l.violations) < maxViolations {
 		l.violations = append(l.violations, line)
 	}
-	l.mu.Unlock()
-	if l.w != nil {
-		fmt.Fprint(l.w, line)
-	}
 }
 
-func (l *serverLog) violationLines() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.violations)
-}
-
-func (l *serverLog) Noticef(format string, v ...any) { l.line("info", format, v) }
-func (l *serverLog) Warnf(format string, v ...any)   { l.line("warn", format, v) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.line("error", format, v) }
-func (l *serverLog) Fatalf(format string, v ...any)  { l.line("fatal", format, v) }
-func (l *serverLog) Debugf(format string, v ...any)  { l.line("debug", format, v) }
-func (l *serverLog) Tracef(format string, v ...any)  { l.line("trace", format, v) }
+func (l *serverLog) Noticef(format string, v ...any) { l.line(format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.line(format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.line(format, v) }
+func (l *serverLog) Fatalf(format string, v ...any)  { l.line(format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.line(format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.line(format, v) }
