@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-func TestImportImagesKnowsEveryBaseImage(t *testing.T) {
+func TestBaseImages(t *testing.T) {
 	t.Parallel()
 	names, err := baseImages("../..")
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func cliPath() (string, error) {
 }
 
 // buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is there.
-// The build takes some minutes.
+// The build takes some minutes. go install rejects this module, because its go.mod has an exclude directive.
 func (s *stack) buildCLI(ctx context.Context) error {
 	path, err := cliPath()
 	if err != nil {

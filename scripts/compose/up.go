@@ -23,7 +23,7 @@ func (s *stack) choose(ctx context.Context, profiles string) error {
 	if err != nil {
 		return err
 	}
-	// As an operator would: two-phase acknowledgement, the network of the webhooks, and WeChat, here a fake one.
+	// An operator sets these too. WeChat is a fake.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
 		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {

@@ -39,12 +39,12 @@ type coldStarts struct {
 	pooled   []string // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
 	admin    string   // Authorization header of a caller that may call everything but event functions
 	events   string   // Authorization header of a caller that may call event functions
-	session  string   // Cookie header of the same caller, logged in to the console
+	session  string   // Cookie header of the caller of admin, who is logged in to the console
 	tasks    []api.ClaimedTask
 }
 
-// unpacked copies a binary as container engines unpack an image. From a file that a linker
-// has written, which the kernel caches in single pages, a process starts more slowly.
+// unpacked copies a binary in large writes, as container engines do when they unpack an image. The kernel
+// caches a file that a linker has written in single pages, and a process starts more slowly from such a file.
 func unpacked(binary string) (_ string, err error) {
 	from, err := os.Open(binary)
 	if err != nil {

@@ -90,7 +90,7 @@ func (l *life) takeBatch(ctx context.Context) bool {
 	}
 }
 
-// send claims and reports a batch. It adds the tasks again that other claims had locked.
+// send claims and reports a batch. Tasks that other claims had locked can then be claimed again.
 func (l *life) send(c *bench.Client, n int) (int, error) {
 	sent, err := l.ClaimAndReport(c, n)
 	for range sent {
