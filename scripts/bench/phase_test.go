@@ -37,7 +37,7 @@ func TestLatencyIncludesWaitForConnection(t *testing.T) {
 func TestWarmupIsNotCounted(t *testing.T) {
 	t.Parallel()
 	p := Phase{
-		Name: "warm", Connections: 2, Warmup: 100 * time.Millisecond, Duration: 50 * time.Millisecond, Rows: 3,
+		Name: "warm", Connections: 2, Warmup: time.Second, Duration: 50 * time.Millisecond, Rows: 3,
 		Call: func(*Client, int) (int, error) { return 1, nil },
 	}
 	r, err := p.Run(t.Context(), newServer(t))

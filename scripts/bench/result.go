@@ -39,8 +39,9 @@ type call struct {
 	err         error
 }
 
-// newResult combines the calls of all connections.
+// newResult combines the calls of all connections. lasted is negative if every connection has failed in the warm-up.
 func newResult(connections [][]call, lasted time.Duration) Result {
+	lasted = max(lasted, 0)
 	r := Result{Series: make([]int, lasted/seriesStep), Failures: map[string]int{}}
 	rows := 0
 	for _, c := range slices.Concat(connections...) {
@@ -55,7 +56,9 @@ func newResult(connections [][]call, lasted time.Duration) Result {
 		}
 	}
 	slices.Sort(r.Took)
-	r.Rate = float64(rows) / lasted.Seconds()
+	if lasted > 0 {
+		r.Rate = float64(rows) / lasted.Seconds()
+	}
 	return r
 }
 
