@@ -63,7 +63,14 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 	if r.conn, err = pgx.Connect(ctx, url); err != nil {
 		return r, err
 	}
-	r.process, r.address, err = m.startPeer(ctx, binary, url)
+	r.process, err = sandbox.Start(sandbox.Command{Path: binary, Env: []string{"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + url}})
+	if err != nil {
+		return r, err
+	}
+	ready, cancelReady := context.WithTimeout(ctx, readyTimeout)
+	defer cancelReady()
+	err = r.process.WaitFor(ready, "}\n") // a line of JSON with the address
+	r.address = Text([]byte(r.process.Output()), "address")
 	return r, err
 }
 
