@@ -277,8 +277,7 @@ func TestComposeConnectionsSuffice(t *testing.T) {
 	require.NotNil(t, match)
 	limit, err := strconv.Atoi(match[1])
 	require.NoError(t, err)
-	i := slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == "SENDONCE_DATABASE_MAX_CONNS" })
-	perRole, err := strconv.Atoi(bin.settings[i].def)
+	perRole, err := strconv.Atoi(bin.defaultOf("SENDONCE_DATABASE_MAX_CONNS"))
 	require.NoError(t, err)
 	const roles, spare = 2, 20
 	require.LessOrEqual(t, len(bin.functions)*perRole*roles+spare, limit)

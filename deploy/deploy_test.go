@@ -93,6 +93,11 @@ func newBinary(t *testing.T) binary {
 	return bin
 }
 
+// defaultOf returns the default of a setting.
+func (bin binary) defaultOf(name string) string {
+	return bin.settings[slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == name })].def
+}
+
 // table returns the cells of the Markdown table that a command prints, unquoted.
 func (bin binary) table(t *testing.T, command string) [][]string {
 	t.Helper()

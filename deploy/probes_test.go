@@ -7,15 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// port returns the default port of the binary.
-func (bin binary) port() string {
-	return bin.settings[slices.IndexFunc(bin.settings, func(s setting) bool { return s.name == "APP_PORT" })].def
-}
-
 // scrapers returns the peers that a policy allows to reach our port.
 func (c cluster) scrapers(bin binary, policy string) (peers []any) {
 	for _, rule := range list(c.of(networkPolicy).named(policy), "spec", "ingress") {
-		if slices.ContainsFunc(list(rule, "ports"), func(p any) bool { return text(p, "port") == bin.port() }) {
+		if slices.ContainsFunc(list(rule, "ports"), func(p any) bool { return text(p, "port") == bin.defaultOf("APP_PORT") }) {
 			peers = append(peers, list(rule, "from")...)
 		}
 	}
@@ -28,7 +23,7 @@ func TestTriggerProbes(t *testing.T) {
 	for _, dir := range overlays(t) {
 		c := render(t, dir)
 		container := at(c.of(deployment).named("trigger"), "spec", "template", "spec", "containers", 0)
-		require.Equal(t, bin.port(), text(container, "ports", 0, "containerPort"), dir)
+		require.Equal(t, bin.defaultOf("APP_PORT"), text(container, "ports", 0, "containerPort"), dir)
 		// A restart would not bring NATS back: only the readiness probe may depend on NATS.
 		for probe, path := range map[string]string{"livenessProbe": "/healthz", "readinessProbe": "/readyz"} {
 			require.Equal(t, path, text(container, probe, "httpGet", "path"), dir)
