@@ -51,7 +51,7 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 	return report, err
 }
 
-const text = `Processes: this number of submit functions share one Postgres; all numbers are measured in each round, with %d connections over all
+const text = `Processes: 1, 2 and 4 processes of the function submit share one Postgres and are measured in each round, with %d connections over all
 processes. The load generator runs on the same machine. The ratio is to one process in the same round.
 Claims: %.0f tasks a second are submitted one by one with keys, and as many are claimed and reported in batches, at times that are fixed in
 advance. The durations of claims count from these times. The open transaction has a snapshot, so that vacuum cannot remove rows that were

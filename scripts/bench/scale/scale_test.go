@@ -18,7 +18,8 @@ func TestShortRun(t *testing.T) {
 	report, err := run(t.Context(), o, &progress)
 	require.NoError(t, err, progress.String())
 	for _, row := range []string{
-		`\| 1 \| \d+ \| 1\.00 `, `\| 2 \| \d+ \| \d`, `\| 4 \| \d+ \| \d`, `\| in empty tables \| \d+ \| \d`, `\| beside 1000 finished tasks \| `,
+		`\| submit, processes: 1 \| 8 \| \d+ \| .* \| one process \| \d+ \| 1\.00 `, `\| submit, processes: 2 \| 8 \| \d+ `, `\| submit, processes: 4 \| 8 \| \d+ `,
+		`\| in empty tables \| \d+ \| \d`, `\| beside 1000 finished tasks \| `,
 		`\| while partitions are made and dropped \| `, `\| beside a transaction open for 100ms \| `, `Checked: \d+ tasks accepted`,
 	} {
 		require.Regexp(t, row, report)
