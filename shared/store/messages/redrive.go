@@ -79,12 +79,7 @@ type StuckFilter struct {
 }
 
 func (f StuckFilter) args() []any {
-	var status *int16
-	if f.Status != nil {
-		n := int16(*f.Status)
-		status = &n
-	}
-	return []any{status, f.IDs, f.OlderThan.Seconds()}
+	return []any{f.Status, f.IDs, f.OlderThan.Seconds()}
 }
 
 const stuckFilter = `

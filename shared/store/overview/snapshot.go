@@ -89,14 +89,6 @@ type Totals struct {
 	Duration      Histogram             // from submission, or the send time, to the result; without expired and cancelled tasks
 }
 
-// FailedTasks returns the sum of Failed.
-func (t Totals) FailedTasks() (sum int64) {
-	for _, n := range t.Failed {
-		sum += n
-	}
-	return sum
-}
-
 // Histogram counts durations by bucket.
 type Histogram struct {
 	Counts  [len(Bounds) + 1]int64 // of each bucket alone

@@ -53,10 +53,9 @@ limit $7`
 
 // Deliveries lists deliveries, newest first. more reports whether there is another page.
 func (st *Store) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery, more bool, err error) {
-	var state *int16
+	var state *msg.DeliveryState
 	if s, known := msg.ParseDeliveryState(f.State); known {
-		n := int16(s)
-		state = &n
+		state = &s
 	}
 	before, from := f.After, task.ID{} // before is exclusive
 	if to := task.IDFloor(f.To); !f.To.IsZero() && (before.IsZero() || to.Compare(before) < 0) {
