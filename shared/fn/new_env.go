@@ -69,8 +69,8 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 
 func storesConfig(c *settings.Config, keys store.Keys) stores.Config {
 	return stores.Config{
-		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf, Keys: keys,
-		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Alerts: c.Alerts.Rules(),
+		Config:   store.Config{URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, Events: c.TaskEvents, Keys: keys},
+		StatusOf: statusOf, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Alerts: c.Alerts.Rules(),
 		Keep:    maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
 		Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks,
 		OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,

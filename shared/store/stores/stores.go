@@ -19,24 +19,17 @@ import (
 
 // Config is the configuration of the database and of all stores.
 type Config struct {
-	URL             string // postgres:// URL; several hosts are allowed, see pgx
-	Roles           store.Roles
-	MaxConns        int                   // per pool; 0 = 8
+	store.Config
 	StatusOf        func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
-	Pooler          bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
-	Events          store.EventMode       // which changes of tasks are published
 	Backoff         task.Backoff          // how long retries wait, by queue
 	Keep            maintenance.Retention // how long finished rows are kept
 	PhoneCountry    task.Country          // whose numbers may be written without a country code
 	Alerts          task.AlertRules       // thresholds of queues and streams
-	Keys            store.Keys            // encrypt the secrets that are stored
 	Waiting         quota.Waiting         // limits of each caller's waiting messages; 0 = no limit
 	WaitingTasks    int64                 // limit of each caller's tasks that are not final; 0 = no limit
 	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it
 	OperatorCallers int                   // callers that a limited operator and its callers may create together
 	Inbox           int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
-	OnEvents        func()                // called after a commit that wrote events for the relay; nil = no call
-	OnFailed        func()                // called after a commit of failures that count for alerts; nil = no call
 
 	// OnPending is called when a scan in the background has found or made n pending tasks of a queue. nil = no call.
 	OnPending func(queue string, n int)
@@ -61,9 +54,7 @@ type Stores struct {
 
 // Open prepares the connection pools and the stores without connecting.
 func Open(cfg Config) (*store.DB, Stores, error) {
-	db, err := store.Open(store.Config{
-		URL: cfg.URL, Roles: cfg.Roles, MaxConns: cfg.MaxConns, Pooler: cfg.Pooler, Events: cfg.Events, Keys: cfg.Keys, OnEvents: cfg.OnEvents, OnFailed: cfg.OnFailed,
-	})
+	db, err := store.Open(cfg.Config)
 	if err != nil {
 		return nil, Stores{}, err
 	}

@@ -28,7 +28,7 @@ func Open(t *testing.T) *DB {
 // OpenAt is Open for the database at the URL of its owner.
 func OpenAt(t *testing.T, url string, change ...func(*stores.Config)) *DB {
 	t.Helper()
-	cfg := stores.Config{URL: url, Roles: store.Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }}
+	cfg := stores.Config{Config: store.Config{URL: url, Roles: store.Roles(sandbox.Roles)}, StatusOf: func(string) int { return 400 }}
 	var err error
 	cfg.Keys, err = store.ParseKeys(sandbox.EncryptionKey)
 	require.NoError(t, err)
