@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -18,12 +17,11 @@ import (
 func TestBlockedCallsLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	const greedy, modest = 1, 2 // callers
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.MaxConns = 4 })
+	db := storetest.Open(t, func(c *stores.Config) { c.MaxConns = 4 })
 	s := storetest.Submission()
 	db.MustSubmit(t, s)
 	claim := db.MustClaim(t, "app", 1)[0]
-	release := storetest.HoldLock(t, url, `select from task_live where id = $1 for update`, s.ID)
+	release := db.HoldLock(t, `select from task_live where id = $1 for update`, s.ID)
 	as := func(caller int64) context.Context { return store.WithCaller(t.Context(), caller) }
 	extended := make(chan error, 20)
 	for range cap(extended) {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -62,7 +61,7 @@ func TestPingDetectsSettingsOfASession(t *testing.T) {
 
 func TestWrongPasswordIsServerBusy(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Roles.HotPassword = "another" })
+	db := storetest.Open(t, func(c *stores.Config) { c.Roles.HotPassword = "another" })
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "%v", errs[0])
 	require.ErrorContains(t, errs[0], "28P01")

@@ -3,7 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
-	"strconv"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,12 +19,6 @@ import (
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
-	t.Helper()
-	_, err := conn.Exec(t.Context(), sql, args...)
-	require.NoError(t, err)
-}
 
 func TestRowByNameNeedsAColumnForEachField(t *testing.T) {
 	t.Parallel()
@@ -53,101 +47,69 @@ func TestRowByNameNeedsAColumnForEachField(t *testing.T) {
 
 func TestAPageEndsAtOneMebibyte(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	const insertDeadLetters = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', gen_random_uuid(), 't', repeat('e', $1), 'r', 1 from generate_series(1, $2)`
-	exec(t, conn, insertDeadLetters, 300<<10, 7)
-	exec(t, conn, insertDeadLetters, 3<<19, 1) // longer than a page
-	exec(t, conn, insertDeadLetters, 10, 2)
-	var sizes []int
-	var pages int
-	for after, more := int64(0), true; more; pages++ {
-		var page []store.DeadLetter
-		var err error
-		page, more, err = db.Admin.DeadLetters(t.Context(), after, 200)
-		require.NoError(t, err)
-		require.NotEmpty(t, page)
-		for _, l := range page {
-			sizes, after = append(sizes, len(l.Event)), l.ID
-		}
-	}
-	require.Equal(t, []int{10, 10, 3 << 19, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10}, sizes)
+	db.Exec(t, insertDeadLetters, 300<<10, 7)
+	db.Exec(t, insertDeadLetters, 3<<19, 1) // longer than a page
+	db.Exec(t, insertDeadLetters, 10, 2)
+	letters, pages := storetest.Pages(t, func(after int64) ([]store.DeadLetter, bool, error) {
+		return db.Admin.DeadLetters(t.Context(), after, 200)
+	}, func(l store.DeadLetter) int64 { return l.ID })
+	require.Equal(t, []int{10, 10, 3 << 19, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10},
+		store.Column(letters, func(l store.DeadLetter) int { return len(l.Event) }))
 	require.Equal(t, 5, pages, "two short rows, the long row alone, and three pages with up to three of the others")
 }
 
 // Half of the conversation is archived: both tables count towards one page.
 func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	var want []task.ID
 	for i := range 40 {
 		want = append([]task.ID{db.Chat(t, "ann", "bob", string(rune('A'+i)))}, want...)
 	}
-	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
-	exec(t, conn, `with moved as (delete from messages where id = any($1) returning *), live as (delete from message_live where id = any($1))
+	db.Exec(t, `update messages set data = '"' || repeat('d', 65534) || '"'`)
+	db.Exec(t, `with moved as (delete from messages where id = any($1) returning *), live as (delete from message_live where id = any($1))
 		insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at,
 			status, abandoned, remaining_sends, send_no, epoch, finished_at, receipts)
 		select id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at,
 			1, false, 4, 1, 1, now(), '[]' from moved`, want[20:])
-	var got []task.ID
-	after := task.ID{}
-	for more := true; more; after = got[len(got)-1] {
-		page := db.MustConverse(t, "bob", "ann", after, 200)
-		require.LessOrEqual(t, len(page.Messages), 16)
-		got = append(got, store.Column(page.Messages, func(m messages.Detail) task.ID { return m.ID })...)
-		more = page.More
-	}
-	require.Equal(t, want, got)
+	got, pages := storetest.Pages(t, func(after task.ID) ([]messages.Detail, bool, error) {
+		page, err := db.Messages.Conversation(t.Context(), "bob", "ann", after, 200)
+		return page.Messages, page.More, err
+	}, func(m messages.Detail) task.ID { return m.ID })
+	require.Equal(t, want, store.Column(got, func(m messages.Detail) task.ID { return m.ID }))
+	require.Equal(t, 3, pages, "of up to 16 messages")
 }
 
 // Each page of these lists is cut at one mebibyte, and the pages together have every row.
 func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	const rows = 10 // of 300 KiB
-	exec(t, conn, `insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+	db := storetest.Open(t)
+	db.Exec(t, `insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
 			send_status, send_time, caller_id, task_id)
-		select 't', 't', 'b', n, 1, 'o', to_jsonb(repeat('d', 300 << 10)), 2, now() - interval '1 minute' * (n / 2), 7, gen_random_uuid() from generate_series(1, $1) n`, rows)
-	exec(t, conn, `insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, created_at)
+		select 't', 't', 'b', n, 1, 'o', to_jsonb(repeat('d', 300 << 10)), 2, now() - interval '1 minute' * (n / 2), 7, gen_random_uuid() from generate_series(1, 10) n`)
+	db.Exec(t, `insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, created_at)
 		select task_id, 1, 't', 'o', message_data, send_time from subscribe_message_logs`)
-	seven, all := int64(7), []string{}
-	for n := range rows {
-		all = append(all, strconv.Itoa(n+1))
-	}
-
-	for name, caller := range map[string]*int64{"failures of all": nil, "failures of a caller": &seven} {
+	all := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for name, caller := range map[string]*int64{"failures of all": nil, "failures of a caller": new(int64(7))} {
 		t.Run(name, func(t *testing.T) {
-			var got []string
-			pages := 0
-			for cursor, more := (subscribe.LogCursor{}), true; more; pages++ {
-				var page []subscribe.Log
-				var err error
-				page, more, err = db.Subscribe.FailedLogs(t.Context(), caller, cursor, 200)
-				require.NoError(t, err)
-				for _, l := range page {
-					got = append(got, strconv.FormatUint(l.BusinessID, 10))
-					cursor = subscribe.LogCursor{At: l.SendTime, ID: l.ID}
-				}
-			}
-			require.ElementsMatch(t, all, got)
+			got, pages := storetest.Pages(t, func(after subscribe.LogCursor) ([]subscribe.Log, bool, error) {
+				return db.Subscribe.FailedLogs(t.Context(), caller, after, 200)
+			}, func(l subscribe.Log) subscribe.LogCursor { return subscribe.LogCursor{At: l.SendTime, ID: l.ID} })
+			require.ElementsMatch(t, all, store.Column(got, func(l subscribe.Log) uint64 { return l.BusinessID }))
 			require.Equal(t, 4, pages)
 		})
 	}
 	t.Run("sends of a message", func(t *testing.T) {
-		seen, pages := map[task.ID]bool{}, 0
-		for cursor, more := (subscribe.SendCursor{}), true; more; pages++ {
-			var page []subscribe.Send
-			var err error
-			page, more, err = db.Subscribe.History(t.Context(), 1, cursor, 200)
-			require.NoError(t, err)
-			for _, s := range page {
-				require.False(t, seen[s.TaskID])
-				seen[s.TaskID], cursor = true, subscribe.SendCursor{At: s.CreatedAt, TaskID: s.TaskID}
-			}
-		}
-		require.Len(t, seen, rows)
+		sends, pages := storetest.Pages(t, func(after subscribe.SendCursor) ([]subscribe.Send, bool, error) {
+			return db.Subscribe.History(t.Context(), 1, after, 200)
+		}, func(s subscribe.Send) subscribe.SendCursor {
+			return subscribe.SendCursor{At: s.CreatedAt, TaskID: s.TaskID}
+		})
+		ids := store.Column(sends, func(s subscribe.Send) task.ID { return s.TaskID })
+		slices.SortFunc(ids, task.ID.Compare)
+		require.Len(t, slices.Compact(ids), len(all))
 		require.Equal(t, 4, pages)
 	})
 	t.Run("lines of a task", func(t *testing.T) {
@@ -155,7 +117,7 @@ func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 		db.MustSubmit(t, s)
 		claimed := db.Claim(t)[0]
 		const reports = 1200 // of 2000 bytes
-		exec(t, conn, `insert into report_logs (task_id, claim_id, app_id, verdict, error_message) select $1, n, 'app', 'x', repeat('😀', 500) from generate_series(1, $2) n`, s.ID, reports)
+		db.Exec(t, `insert into report_logs (task_id, claim_id, app_id, verdict, error_message) select $1, n, 'app', 'x', repeat('😀', 500) from generate_series(1, $2) n`, s.ID, reports)
 		var got []tasks.Event
 		pages := 0
 		for cursor, more := (tasks.TimelineCursor{}), true; more; pages++ {
@@ -175,9 +137,8 @@ func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 
 func TestErrorOfTheMeterEndsAPage(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	exec(t, conn, `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n, 't', repeat('e', 1000), 'r', 1 from generate_series(1, 9) n`)
+	db := storetest.Open(t)
+	db.Exec(t, `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n, 't', repeat('e', 1000), 'r', 1 from generate_series(1, 9) n`)
 	errFull, read := errors.New("no room"), 0
 	ctx := store.WithMeter(t.Context(), func(bytes int) error {
 		if read += bytes; read > 3000 {
@@ -196,13 +157,12 @@ func TestErrorOfTheMeterEndsAPage(t *testing.T) {
 
 func TestRelayBatchIsAboutFourMebibytes(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	for i := range 150 {
 		db.Chat(t, "ann", "bob", string(rune('A'+i%26))+string(rune('A'+i/26)))
 	}
-	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
-	exec(t, conn, `update message_live set bytes = 65536`)
+	db.Exec(t, `update messages set data = '"' || repeat('d', 65534) || '"'`)
+	db.Exec(t, `update message_live set bytes = 65536`)
 	var sizes []int
 	for relayed := (store.Relayed{More: true}); relayed.More; {
 		var err error

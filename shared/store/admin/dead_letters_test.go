@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -32,23 +31,4 @@ func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 	require.Equal(t, 6, page[0].Attempts)
-}
-
-func TestDeadLettersArePaged(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	for n := range 3 {
-		require.NoError(t, db.Admin.AddDeadLetter(t.Context(), store.DeadLetter{Function: "save", EventID: fmt.Sprint(n), Attempts: 1}))
-	}
-	var ids []string
-	for after, more := int64(0), true; more; {
-		var page []store.DeadLetter
-		var err error
-		page, more, err = db.Admin.DeadLetters(t.Context(), after, 2)
-		require.NoError(t, err)
-		for _, l := range page {
-			ids, after = append(ids, l.EventID), l.ID
-		}
-	}
-	require.Equal(t, []string{"2", "1", "0"}, ids, "newest first")
 }

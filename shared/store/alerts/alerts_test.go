@@ -122,8 +122,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 
 func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	slow, quick := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
+	slow, quick := storetest.OpenTwo(t, withThresholds)
 	results(t, quick, "q", 20, 0, 3, 1, "")
 	early, err := slow.Alerts.ReadAlertSnapshot(t.Context())
 	require.NoError(t, err)
@@ -154,7 +153,7 @@ func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 
 func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
+	db := storetest.Open(t, withThresholds)
 	const failed = 3
 	results(t, db, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
 	results(t, db, "wechat", 100, 0, failed, int(task.Expired), "")
@@ -175,7 +174,7 @@ func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
 
 func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
+	db := storetest.Open(t, withThresholds)
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
 	for range 10 {
 		db.MustSubmit(t, storetest.Submission(), storetest.Submission(later), storetest.Submission(storetest.InQueue("bulk")))
@@ -206,8 +205,7 @@ func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 
 func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, fresh := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url, withThresholds)
+	db, fresh := storetest.OpenTwo(t, withThresholds)
 	require.False(t, check(t, db))
 	results(t, db, "q", 100, 0, 3, 1, "")
 	for _, early := range []*storetest.DB{db, fresh} {
@@ -221,7 +219,7 @@ func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 	t.Parallel()
 	var failures atomic.Int64
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OnFailed = func() { failures.Add(1) } })
+	db := storetest.Open(t, func(c *stores.Config) { c.OnFailed = func() { failures.Add(1) } })
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission())
 	for i, r := range []struct {
 		task.Report
@@ -241,15 +239,13 @@ func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 
 func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds)
+	db := storetest.Open(t, withThresholds)
 	results(t, db, "q", 100, 0, 3, 1, "")
 	check(t, db)
 	alert := alertList(t, db)[0].ID
 	require.Zero(t, db.MustRecordEvent(t, alert, 1, "alert.raised"), "no endpoint subscribes")
-	caller := func(name string, roles ...string) (id int64) {
-		require.NoError(t, db.Owner(t).QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
-			name, roles).Scan(&id))
-		return id
+	caller := func(name string, roles ...string) int64 {
+		return storetest.Value[int64](t, db, `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`, name, roles)
 	}
 	ops, revoked := caller("ops", "submitter", "admin"), caller("revoked", "admin")
 	var want []task.ID
@@ -266,7 +262,7 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	for range 2 {
 		require.Equal(t, 3, db.MustRecordEvent(t, alert, 2, "alert.raised"))
 	}
-	got, err := store.QueryRows(t.Context(), db.Owner(t), pgx.RowTo[task.ID],
+	got, err := store.QueryRows(t.Context(), db.Owner, pgx.RowTo[task.ID],
 		`select d.endpoint_id from webhook_deliveries d join webhook_endpoints e on e.id = d.endpoint_id and e.caller_id = d.caller_id`)
 	require.NoError(t, err)
 	require.ElementsMatch(t, want, got, "once each")
@@ -282,18 +278,10 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 			values ($1, 'backlog', $2, 2, 1, case when $3 then now() end, case when $3 then 0 end)`, ids[i], fmt.Sprint(i), i%2 == 1)
 	}
 	want := []task.ID{ids[4], ids[2], ids[0], ids[5], ids[3], ids[1]}
-	var got []task.ID
-	var after alerts.Cursor
-	for more := true; more; {
-		var page []alerts.Alert
-		var err error
-		page, more, err = db.Alerts.List(t.Context(), nil, after, 2)
-		require.NoError(t, err)
-		for _, a := range page {
-			got, after = append(got, a.ID), alerts.Cursor{Open: a.ClearedAt == nil, ID: a.ID}
-		}
-	}
-	require.Equal(t, want, got)
+	got, _ := storetest.Pages(t, func(after alerts.Cursor) ([]alerts.Alert, bool, error) {
+		return db.Alerts.List(t.Context(), nil, after, 2)
+	}, func(a alerts.Alert) alerts.Cursor { return alerts.Cursor{Open: a.ClearedAt == nil, ID: a.ID} })
+	require.Equal(t, want, store.Column(got, func(a alerts.Alert) task.ID { return a.ID }))
 }
 
 func TestCheckReadsTheWindowOnly(t *testing.T) {
@@ -327,7 +315,7 @@ func TestMissingJobIsAnError(t *testing.T) {
 // Callers choose the names of queues: a check reads a bounded number of queues, and those with alerts in any case.
 func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), withThresholds, func(c *stores.Config) {
+	db := storetest.Open(t, withThresholds, func(c *stores.Config) {
 		c.Alerts.Backlog = task.Limits{"*": 10, "watched": 1}
 	})
 	fill := func(queue string, queues, n int) {

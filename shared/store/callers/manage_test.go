@@ -2,32 +2,29 @@ package callers_test
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // If a limited operator is revoked while it creates a caller, the new caller is revoked too.
 func TestRevokeIncludesCallerBeingCreated(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.OperatorCallers = 1 })
+	db := storetest.Open(t, func(c *stores.Config) { c.OperatorCallers = 1 })
 	hash := sha256.Sum256([]byte("token"))
 	operator, err := db.Callers.Add(t.Context(), "ops", hash[:], callers.Grants{Roles: []string{"admin", "submitter"}, Queues: []string{"q"}}, storetest.BuiltIn)
 	require.NoError(t, err)
 	db.Exec(t, `create function wait_here() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(42); return new; end $$`)
 	db.Exec(t, `create trigger wait_here before insert on callers for each row execute function wait_here()`)
-	held, err := db.Owner(t).Begin(t.Context())
-	require.NoError(t, err)
-	defer func() { _ = held.Rollback(t.Context()) }() // no effect after the rollback below
-	_, err = held.Exec(t.Context(), `select pg_advisory_xact_lock(42)`)
-	require.NoError(t, err)
+	release := db.HoldLock(t, `select pg_advisory_xact_lock(42)`)
 	waiting := func(n int) func() bool {
 		return func() bool {
 			return db.Count(t, `select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())`) == n
@@ -46,8 +43,29 @@ func TestRevokeIncludesCallerBeingCreated(t *testing.T) {
 		revoked <- err
 	}()
 	require.Eventually(t, func() bool { return len(revoked) == 1 || waiting(2)() }, time.Minute, 5*time.Millisecond)
-	require.NoError(t, held.Rollback(t.Context()))
+	release()
 	require.NoError(t, <-created)
 	require.NoError(t, <-revoked)
 	require.Equal(t, 2, db.Count(t, `select count(*) from callers where revoked_at is not null`))
+}
+
+func TestRotatedTokenReplacesTheFirst(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first, second := sha256.Sum256([]byte("first")), sha256.Sum256([]byte("second"))
+	c, err := db.Callers.Add(t.Context(), "shop", first[:], callers.Grants{Roles: []string{"submitter"}}, storetest.BuiltIn)
+	require.NoError(t, err)
+	_, err = db.Callers.RotateToken(t.Context(), c.ID, second[:], storetest.BuiltIn)
+	require.NoError(t, err)
+	login, err := db.Callers.ByName(t.Context(), "shop", false)
+	require.NoError(t, err)
+	require.Equal(t, []bool{false, true}, []bool{login.MatchesToken(first), login.MatchesToken(second)})
+	for range 2 {
+		c, _, err = db.Callers.Revoke(t.Context(), c.ID, storetest.BuiltIn)
+		require.NoError(t, err)
+		require.NotNil(t, c.RevokedAt)
+	}
+	require.Equal(t, []string{"caller.create", "caller.rotate", "caller.revoke"}, storetest.ActionNames(db.Actions(t, fmt.Sprintf("caller/%d", c.ID))))
+	_, _, err = db.Callers.Revoke(t.Context(), c.ID+1, storetest.BuiltIn)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
@@ -27,20 +26,18 @@ func finish(t *testing.T, db *storetest.DB, n int) {
 	t.Helper()
 	claimed := db.MustClaim(t, "app", n)
 	require.Len(t, claimed, n)
-	reports := make([]*tasks.Report, n)
-	for i, c := range claimed {
-		reports[i] = &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
-	}
-	_, errs := db.Tasks.Report(reports)
-	for _, err := range errs {
-		require.NoError(t, err)
-	}
+	_, errs := db.Tasks.Report(store.Column(claimed, sent))
+	require.NoError(t, errors.Join(errs...))
+}
+
+func sent(c tasks.Claimed) *tasks.Report {
+	return storetest.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
 }
 
 func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 	t.Parallel()
 	var notified atomic.Int64
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) { c.OnEvents = func() { notified.Add(1) } })
+	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents), func(c *stores.Config) { c.OnEvents = func() { notified.Add(1) } })
 	db.MustAddEndpoint(t, 7, "https://seven.example")
 	silent := db.MustAddEndpoint(t, 8, "https://eight.example")
 	_, err := db.Webhooks.DisableEndpoint(t.Context(), silent.ID, nil, store.Operator{Name: "ops"})
@@ -70,7 +67,7 @@ func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 // A caller that subscribes to few kinds of events must not fill the stream of all callers with other kinds.
 func TestEventWithoutEndpointIsNotWritten(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
+	db := storetest.Open(t, storetest.WithEvents(store.AllEvents))
 	db.MustAddEndpoint(t, 7, "https://seven.example", "task.scheduled")
 	db.MustAddEndpoint(t, 8, "https://eight.example", "task.succeeded", "task.processing")
 	greedy, modest := storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(8))
@@ -84,23 +81,19 @@ func TestEventWithoutEndpointIsNotWritten(t *testing.T) {
 
 func TestAllEventsModeWritesEveryStep(t *testing.T) {
 	t.Parallel()
-	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.Pooler = pooler })
-			s := storetest.Submission(storetest.WithCallback)
-			db.MustSubmit(t, s, storetest.Submission())
-			finish(t, db, 2)
-			kinds, ids := db.Outbox(t)
-			require.Equal(t, []string{"task.pending", "task.processing", "task.succeeded"}, kinds)
-			require.Equal(t, slices.Repeat([][]task.ID{{s.ID}}, 3), ids)
-		})
-	}
+	storetest.WithAndWithoutPooler(t, func(t *testing.T, db *storetest.DB) {
+		s := storetest.Submission(storetest.WithCallback)
+		db.MustSubmit(t, s, storetest.Submission())
+		finish(t, db, 2)
+		kinds, ids := db.Outbox(t)
+		require.Equal(t, []string{"task.pending", "task.processing", "task.succeeded"}, kinds)
+		require.Equal(t, slices.Repeat([][]task.ID{{s.ID}}, 3), ids)
+	}, storetest.WithEvents(store.AllEvents))
 }
 
 func TestNoEventsModeWritesNothing(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.NoEvents))
+	db := storetest.Open(t, storetest.WithEvents(store.NoEvents))
 	db.MustSubmit(t, storetest.Submission(storetest.WithCallback))
 	finish(t, db, 1)
 	kinds, _ := db.Outbox(t)
@@ -109,7 +102,7 @@ func TestNoEventsModeWritesNothing(t *testing.T) {
 
 func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents))
+	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	first := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.Source, s.Metadata = "system_a", []byte(`{"order":1}`) })
 	db.MustSubmit(t, first, storetest.Submission(storetest.WithCallback), storetest.Submission(storetest.WithCallback))
 	finish(t, db, 3)
@@ -143,7 +136,7 @@ func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 
 func TestLaterEventsHaveHigherNumbersAndOwnOutcome(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.FinalEvents))
+	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	s := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.MaxRetries = 0 })
 	db.MustSubmit(t, s)
 	claimed := db.MustClaim(t, "app", 1)[0]
@@ -183,11 +176,10 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 		return relayed
 	}
 	callerOf := map[int64]int64{} // by id of the row
-	rows, err := db.Owner(t).Query(t.Context(), `select id, caller_id from event_outbox`)
-	require.NoError(t, err)
 	var id, caller int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &caller}, func() error { callerOf[id] = caller; return nil })
-	require.NoError(t, err)
+	require.NoError(t, store.QueryEach(t.Context(), db.Owner, `select id, caller_id from event_outbox`, nil, []any{&id, &caller}, func() {
+		callerOf[id] = caller
+	}))
 	require.True(t, relay().More)
 	counts, last := map[int64]int{}, map[int64]int64{}
 	for i, e := range published {
@@ -269,12 +261,12 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 
 // whileWaiting locks a row with the statement lock and starts do. While do waits for the row, it calls meanwhile. Then it
 // releases the row and returns the error of do.
-func whileWaiting(t *testing.T, url, lock string, id any, do func() error, meanwhile func()) error {
+func whileWaiting(t *testing.T, db *storetest.DB, lock string, id any, do func() error, meanwhile func()) error {
 	t.Helper()
-	release, watch := storetest.HoldLock(t, url, lock, id), storetest.Owner(t, url)
+	release := db.HoldLock(t, lock, id)
 	done := make(chan error, 1)
 	go func() { done <- storetest.RetryBusy(do) }()
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, time.Millisecond)
+	db.AwaitLockWait(t)
 	meanwhile()
 	release()
 	return <-done
@@ -282,15 +274,11 @@ func whileWaiting(t *testing.T, url, lock string, id any, do func() error, meanw
 
 func TestEndpointAddedDuringLockWaitGetsTheEvent(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
+	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	db.MustSubmit(t, storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(7)))
 	claimed := db.MustClaim(t, "app", 2)
-	reports := store.Column(claimed, func(c tasks.Claimed) *tasks.Report {
-		return &tasks.Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
-	})
-	err := whileWaiting(t, url, `select from task_live where id = $1 for update`, claimed[1].ID,
-		func() error { _, errs := db.Tasks.Report(reports); return errors.Join(errs...) },
+	err := whileWaiting(t, db, `select from task_live where id = $1 for update`, claimed[1].ID,
+		func() error { _, errs := db.Tasks.Report(store.Column(claimed, sent)); return errors.Join(errs...) },
 		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })
 	require.NoError(t, err)
 	_, ids := db.Outbox(t) // after a long wait the reports are committed one by one: the other may come before the endpoint
@@ -299,11 +287,10 @@ func TestEndpointAddedDuringLockWaitGetsTheEvent(t *testing.T) {
 
 func TestEndpointAddedDuringSubmissionGetsTheEvent(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, storetest.WithEvents(store.FinalEvents))
+	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
-	err := whileWaiting(t, url, `select from subscribe_message_logs where id = $1 for update`, first.ID,
+	err := whileWaiting(t, db, `select from subscribe_message_logs where id = $1 for update`, first.ID,
 		func() error {
 			_, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))
 			return err
@@ -317,8 +304,7 @@ func TestEndpointAddedDuringSubmissionGetsTheEvent(t *testing.T) {
 
 func TestSweepWithLostResponseStillNotifies(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	proxy := sandbox.NewProxy(t, url)
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	var notified, failures int
 	db := storetest.OpenAt(t, proxy.URL(), storetest.WithEvents(store.FinalEvents), func(c *stores.Config) {
 		c.OnEvents, c.OnFailed = func() { notified++ }, func() { failures++ }
@@ -340,8 +326,7 @@ func TestSweepWithLostResponseStillNotifies(t *testing.T) {
 
 func TestRolledBackSweepDoesNotNotify(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.OnFailed = func() { t.Error("notified of failures") } })
+	db := storetest.Open(t, storetest.WithEvents(store.AllEvents), func(c *stores.Config) { c.OnFailed = func() { t.Error("notified of failures") } })
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
 	require.Len(t, db.Claim(t), 2)
 	db.ExpireLeases(t)

@@ -142,9 +142,8 @@ func TestRedriveKeepsTheStreamOfItsMessage(t *testing.T) {
 	for to, kind := range map[string]msg.Kind{"bob": msg.User, "msg.a.b": msg.Subject, "orders.paid": msg.Subject, "payments": msg.Subject, "https://a.example/x": msg.URL} {
 		m := storetest.Message(to, storetest.SendTo(kind, to))
 		db.MustSave(t, m)
-		stream := func() (name string) {
-			require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select stream from message_live where id = $1`, m.ID).Scan(&name))
-			return name
+		stream := func() string {
+			return storetest.Value[string](t, db, `select stream from message_live where id = $1`, m.ID)
 		}
 		require.Equal(t, m.To.Stream(), stream())
 		_, err := db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops"})
@@ -168,11 +167,9 @@ func addEvents(t *testing.T, db *storetest.DB, stream string, rows int) {
 }
 
 // versions returns the ids and versions of the rows of event_outbox for a stream.
-func versions(t *testing.T, db *storetest.DB, stream string) (all string) {
+func versions(t *testing.T, db *storetest.DB, stream string) string {
 	t.Helper()
-	require.NoError(t, db.Owner(t).QueryRow(t.Context(),
-		`select string_agg(id || ':' || xmin, ' ' order by id) from event_outbox where stream = $1`, stream).Scan(&all))
-	return all
+	return storetest.Value[string](t, db, `select string_agg(id || ':' || xmin, ' ' order by id) from event_outbox where stream = $1`, stream)
 }
 
 func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
@@ -303,7 +300,7 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	countBlocks() // reads the catalogue
 	idle := countBlocks()
 	const n = 10_000
-	storetest.SaveMany(t, storetest.Owner(t, url), n)
+	db.SaveMany(t, n)
 	b := fullFor(msg.StreamUsers)
 	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
 	for i := range 5 {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -56,7 +56,7 @@ func taskCounts(t *testing.T, db *storetest.DB) string {
 
 func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	s := storetest.Submission(storetest.Keyed("k", "body"), createdDaysAgo(91), func(s *tasks.Submission) {
 		s.Source, s.CallbackURL, s.Metadata, s.Queue = "shop", "https://a.example/cb", []byte(`{"a": 1}`), "q"
 		s.ExpiresAt = time.Now().Add(time.Hour)
@@ -96,7 +96,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 
 func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	s := storetest.Submission(storetest.Keyed("k", "body"), createdDaysAgo(91))
 	db.MustSubmit(t, s)
 	db.Claim(t)
@@ -115,7 +115,7 @@ func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
 
 func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	plain, withKey := storetest.Submission(createdDaysAgo(100)), storetest.Submission(storetest.Keyed("k", "hello"), createdDaysAgo(100))
 	for _, s := range []*tasks.Submission{plain, withKey} {
 		db.MustSubmit(t, s)
@@ -135,7 +135,7 @@ func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 
 func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	pending, processing, held := storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200), func(s *tasks.Submission) { s.OnUnknown = task.Hold })
 	scheduled := storetest.Submission(createdDaysAgo(200), func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
 	old, recent, young := storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(80))
@@ -162,7 +162,7 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	moved, _ = mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Zero(t, moved, "a second run has nothing to do")
 
-	forever := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 0, 0)
+	forever := storetest.Open(t, storetest.Keeping(0, 0))
 	forever.MustSubmit(t, storetest.Submission(createdDaysAgo(400)))
 	forever.Claim(t)
 	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
@@ -178,17 +178,16 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	require.Equal(t, 1, moved, "Before overrides the setting")
 }
 
-func onlyTask(t *testing.T, db *storetest.DB) (id task.ID) {
+func onlyTask(t *testing.T, db *storetest.DB) task.ID {
 	t.Helper()
-	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from tasks`).Scan(&id))
-	return id
+	return storetest.Value[task.ID](t, db, `select id from tasks`)
 }
 
 // fillOld inserts n tasks that became final so many days ago. Every fourth task failed by timeout, so a late success would
 // still count.
-func fillOld(t *testing.T, url string, n, days int) {
+func fillOld(t *testing.T, db *storetest.DB, n, days int) {
 	t.Helper()
-	_, err := storetest.Owner(t, url).Exec(t.Context(), fmt.Sprintf(`
+	db.Exec(t, fmt.Sprintf(`
 with b as (
 	insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	select (left(u, 8) || '-' || substr(u, 9, 4) || '-7' || substr(u, 14, 3) || '-' || substr(u, 17, 4) || '-' || right(u, 12))::uuid, 0, 'default', 5, 3, 0, '13800138000', 'x'
@@ -199,20 +198,17 @@ with b as (
 insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, claimed_by, reported_at)
 select id, case when seq %% 4 = 0 then 3 else 2 end, case when seq %% 4 = 0 then 3 else 0 end, 0, case when seq %% 4 = 0 then 4 else 5 end, 7, 'app', 0,
 	now() - interval '%[2]d days' + interval '1 hour' from b`, n, days))
-	require.NoError(t, err)
 }
 
 func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
+	db, other := storetest.OpenTwo(t, storetest.Keeping(90, 0))
+	instances := []*storetest.DB{db, other}
 	const total = 2000
-	fillOld(t, url, total, 100)
-	instances := []*storetest.DB{storetest.OpenKeeping(t, url, 90, 0), storetest.OpenKeeping(t, url, 90, 0)}
-	db := instances[0]
+	fillOld(t, db, total, 100)
 	before := db.MustCount(t)
-	rows, err := db.Owner(t).Query(t.Context(), `select id from task_done where status = 3 order by md5(id::text)`)
-	require.NoError(t, err)
-	failed, err := pgx.CollectRows(rows, pgx.RowTo[task.ID])
+	failed, err := store.QueryRows(t.Context(), db.Owner, pgx.RowTo[task.ID],
+		`select id from task_done where status = 3 order by md5(id::text)`)
 	require.NoError(t, err)
 	require.Len(t, failed, total/4)
 
@@ -224,11 +220,11 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 			<-start
 			for i := n; i < len(failed); i += 4 {
 				err := storetest.RetryBusy(func() error {
-					outs, errs := instances[n%2].Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: failed[i], AppID: "app", ClaimID: 7, Outcome: task.SentOK}, Request: []byte(`{}`)}})
-					if errs[0] == nil && outs[0].Found {
-						verdicts[i] = outs[0].Verdict
+					out, err := instances[n%2].Report(task.Report{TaskID: failed[i], AppID: "app", ClaimID: 7, Outcome: task.SentOK})
+					if err == nil && out.Found {
+						verdicts[i] = out.Verdict
 					}
-					return errs[0]
+					return err
 				})
 				if err != nil {
 					t.Errorf("report: %v", err)
@@ -255,8 +251,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
-		d, err := db.Tasks.ByID(t.Context(), id)
-		require.NoError(t, err)
+		d := db.MustTask(t, id)
 		count[verdicts[i]]++
 		switch verdicts[i] {
 		case task.Applied:
@@ -279,16 +274,14 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 
 func TestNothingChangesAnArchivedTask(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, by := storetest.OpenKeeping(t, url, 90, 0), storetest.Tester
-	fillOld(t, url, 4, 100)
+	db, by := storetest.Open(t, storetest.Keeping(90, 0)), storetest.Tester
+	fillOld(t, db, 4, 100)
 	cancelled := storetest.Submission(createdDaysAgo(100))
 	db.MustSubmit(t, cancelled)
 	_, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
 	require.NoError(t, err)
-	var sent, failed task.ID
-	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where status = 2 limit 1`).Scan(&sent))
-	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from task_done where reason = 3`).Scan(&failed))
+	sent := storetest.Value[task.ID](t, db, `select id from task_done where status = 2 limit 1`)
+	failed := storetest.Value[task.ID](t, db, `select id from task_done where reason = 3`)
 	moveEndsBack(t, db, 99)
 	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 5, moved)
@@ -303,7 +296,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}
 	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`), "late reports are logged")
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: ok, Queues: []string{"wechat"}, Request: []byte(`{}`)}, {Report: task.Report{TaskID: task.NewID(), AppID: "app"}, Request: []byte(`{}`)}})
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: ok, Queues: []string{"wechat"}, Request: []byte(`{}`)}, storetest.Report(task.Report{TaskID: task.NewID(), AppID: "app"})})
 	require.Equal(t, []error{nil, nil}, errs)
 	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
 	require.False(t, outs[1].Found)
@@ -326,10 +319,9 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 
 func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenKeeping(t, url, 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	const total = 3*maintenance.ArchiveRows + 7
-	fillOld(t, url, total, 100)
+	fillOld(t, db, total, 100)
 	before := db.MustCount(t)
 	steps := 0
 	for _, err := range db.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {

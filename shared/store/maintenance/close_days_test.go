@@ -4,42 +4,37 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // finishOn puts n results on a day, as if they had been reported at its noon.
-func finishOn(t *testing.T, conn *pgx.Conn, day time.Time, status, n int) {
+func finishOn(t *testing.T, db *storetest.DB, day time.Time, status, n int) {
 	t.Helper()
 	reason := map[int]int{2: 0, 3: 3}[status]
 	for range n {
-		_, err := conn.Exec(t.Context(), `
+		db.Exec(t, `
 			with b as (
 				insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 				values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x') returning id)
 			insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at)
 			select id, $2, $3, 3, 4, 1, 'app', $4 from b`,
 			task.NewID(), status, reason, day.Add(12*time.Hour))
-		require.NoError(t, err)
 	}
 }
 
 func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	old := today.AddDate(0, 0, -3)
-	finishOn(t, conn, old, 2, 3)
-	finishOn(t, conn, old, 3, 1)
-	finishOn(t, conn, today.AddDate(0, 0, -2), 2, 1)
-	_, err := conn.Exec(t.Context(), storetest.InsertClosedDaySQL, today.AddDate(0, 0, -4), 100, 10)
-	require.NoError(t, err)
+	finishOn(t, db, old, 2, 3)
+	finishOn(t, db, old, 3, 1)
+	finishOn(t, db, today.AddDate(0, 0, -2), 2, 1)
+	db.Exec(t, storetest.InsertClosedDaySQL, today.AddDate(0, 0, -4), 100, 10)
 	before := db.MustCount(t)
 	require.Equal(t, []int64{104, 11}, []int64{before.Succeeded, before.Failed})
 
@@ -54,8 +49,7 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from task_totals where day >= $1`, today), "today is open")
 	require.Equal(t, before, db.MustCount(t), "closing days changes no figure")
 
-	var late task.ID
-	require.NoError(t, conn.QueryRow(t.Context(), `select id from task_done where status = 3`).Scan(&late))
+	late := storetest.Value[task.ID](t, db, `select id from task_done where status = 3`)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: late, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
 	after := db.MustCount(t)
 	require.Equal(t, []int64{105, 10}, []int64{after.Succeeded, after.Failed})
@@ -65,11 +59,10 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 // A day that takes longer to count than one call may take is counted in parts, over several calls.
 func TestLongDayIsCountedInParts(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	conn := storetest.Owner(t, url)
+	db, other := storetest.OpenTwo(t)
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	day := today.AddDate(0, 0, -2)
-	_, err := conn.Exec(t.Context(), `
+	db.Exec(t, `
 with b as (
 	insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000)
@@ -77,51 +70,44 @@ with b as (
 )
 insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at)
 select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * interval '4 seconds' from b`, day)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), storetest.InsertClosedDaySQL, day.AddDate(0, 0, -1), 100, 10)
-	require.NoError(t, err)
-	impatient := storetest.OpenAt(t, url)
-	impatient.Maintenance.SetCountTime(time.Millisecond)
-	before := impatient.MustCount(t)
+	db.Exec(t, storetest.InsertClosedDaySQL, day.AddDate(0, 0, -1), 100, 10)
+	db.Maintenance.SetCountTime(time.Millisecond)
+	before := db.MustCount(t)
 	require.Equal(t, []int64{10100, 10010}, []int64{before.Succeeded, before.Failed})
 
 	const partial = `select count(*) from task_totals where counted_to is not null`
-	for more := true; impatient.Count(t, partial) == 0; {
+	for more := true; db.Count(t, partial) == 0; {
 		require.True(t, more, "the day is too long for one part")
-		more, err = impatient.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
+		var err error
+		more, err = db.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
 		require.NoError(t, err)
 	}
-	require.Equal(t, before, impatient.MustCount(t), "a day that is counted in part is counted once")
-	var counted time.Time
-	require.NoError(t, conn.QueryRow(t.Context(), `select counted_to from task_totals where day = $1`, day).Scan(&counted))
+	require.Equal(t, before, db.MustCount(t), "a day that is counted in part is counted once")
+	counted := storetest.Value[time.Time](t, db, `select counted_to from task_totals where day = $1`, day)
 	require.True(t, counted.After(day) && counted.Before(day.AddDate(0, 0, 1)), "%v", counted)
 
-	var early, late task.ID // failures before and after counted
-	require.NoError(t, conn.QueryRow(t.Context(), `select id from task_done where status = 3 and reported_at < $1 limit 1`, counted).Scan(&early))
-	require.NoError(t, conn.QueryRow(t.Context(), `select id from task_done where status = 3 and reported_at >= $1 order by reported_at desc limit 1`, counted).Scan(&late))
+	early := storetest.Value[task.ID](t, db, `select id from task_done where status = 3 and reported_at < $1 limit 1`, counted)
+	late := storetest.Value[task.ID](t, db, `select id from task_done where status = 3 and reported_at >= $1 order by reported_at desc limit 1`, counted)
 	for _, id := range []task.ID{early, late} {
-		require.Equal(t, task.Applied, impatient.MustReport(t, task.Report{TaskID: id, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
+		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: id, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
 	}
-	_, err = conn.Exec(t.Context(), `delete from task_done where reported_at < $1`, counted)
-	require.NoError(t, err)
+	db.Exec(t, `delete from task_done where reported_at < $1`, counted)
 	done := make(chan error)
 	for range 2 { // any instance continues
-		go func() { done <- storetest.OpenAt(t, url).Maintenance.CloseDays(t.Context()) }()
+		go func() { done <- other.Maintenance.CloseDays(t.Context()) }()
 	}
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
-	require.Zero(t, impatient.Count(t, partial))
-	after := impatient.MustCount(t)
+	require.Zero(t, db.Count(t, partial))
+	after := db.MustCount(t)
 	require.Equal(t, []int64{10102, 10008}, []int64{after.Succeeded, after.Failed}, "no part was counted twice")
 }
 
 func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	made := time.Now().UTC().AddDate(0, 0, -5)
-	_, err := conn.Exec(t.Context(), `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, $2)`, task.IDFloor(made), made)
-	require.NoError(t, err)
+	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, $2)`, task.IDFloor(made), made)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	require.Equal(t, 1, db.Count(t, `select sum(succeeded)::int from task_totals`))
 	require.Equal(t, int64(1), db.MustCount(t).Succeeded)
@@ -130,10 +116,8 @@ func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 // A compromised function can write such a row.
 func TestResultWithTheLowestIDDoesNotStopTheCount(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	_, err := conn.Exec(t.Context(), `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, now())`, task.ID{})
-	require.NoError(t, err)
+	db := storetest.Open(t)
+	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, now())`, task.ID{})
 	for db.Count(t, `select count(*) from task_totals`) == 0 {
 		more, err := db.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
 		require.NoError(t, err)
@@ -144,14 +128,11 @@ func TestResultWithTheLowestIDDoesNotStopTheCount(t *testing.T) {
 
 func TestCountingResultsUsesAnIndex(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	_, err := conn.Exec(t.Context(), `
+	db := storetest.Open(t)
+	db.Exec(t, `
 		insert into task_done (id, status, reason, retry_count, ended, reported_at)
 		select gen_random_uuid(), 2, 0, 0, 5, now() - interval '20 days' + i * interval '20 days' / 50000 from generate_series(1, 50000) i`)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `vacuum analyze task_done`)
-	require.NoError(t, err)
+	db.Exec(t, `vacuum analyze task_done`)
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	plan := storetest.Explain(t, db.Read, "select", storetest.Statements(t)["statisticsSQL"], today)
 	require.Contains(t, plan, "task_done_reported")

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -21,26 +20,22 @@ func monthAgo(n int) time.Time {
 }
 
 // oldLogs makes partitions of the logs for so many past months, with a row in each partition of receive_logs.
-func oldLogs(t *testing.T, url string, months int) {
+func oldLogs(t *testing.T, db *storetest.DB, months int) {
 	t.Helper()
-	conn := storetest.Owner(t, url)
 	for n := 1; n <= months; n++ {
 		from, to := monthAgo(n), monthAgo(n-1)
 		for _, parent := range []string{"receive_logs", "send_logs", "report_logs"} {
-			_, err := conn.Exec(t.Context(), fmt.Sprintf(`create table %[1]s_%[2]s partition of %[1]s for values from ('%[3]s') to ('%[4]s')`,
+			db.Exec(t, fmt.Sprintf(`create table %[1]s_%[2]s partition of %[1]s for values from ('%[3]s') to ('%[4]s')`,
 				parent, from.Format("200601"), from.Format(time.RFC3339), to.Format(time.RFC3339)))
-			require.NoError(t, err)
 		}
-		_, err := conn.Exec(t.Context(), `insert into receive_logs (caller_id, status_code, created_at) values (0, 200, $1)`, to.Add(-time.Second))
-		require.NoError(t, err)
+		db.Exec(t, `insert into receive_logs (caller_id, status_code, created_at) values (0, 200, $1)`, to.Add(-time.Second))
 	}
 }
 
 func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	oldLogs(t, url, 4)
-	db := storetest.OpenKeeping(t, url, 0, 30)
+	db := storetest.Open(t, storetest.Keeping(0, 30))
+	oldLogs(t, db, 4)
 	use := func() {
 		s := storetest.Submission()
 		db.MustSubmit(t, s)
@@ -81,13 +76,9 @@ func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 
 func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	oldLogs(t, url, 3)
-	db, reader := storetest.OpenKeeping(t, url, 0, 30), storetest.Owner(t, url)
-	tx, err := reader.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `select count(*) from receive_logs`)
-	require.NoError(t, err)
+	db := storetest.Open(t, storetest.Keeping(0, 30))
+	oldLogs(t, db, 3)
+	release := db.HoldLock(t, `select count(*) from receive_logs`)
 
 	stop, done := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -120,16 +111,15 @@ func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	require.Less(t, worst, 1500*time.Millisecond, "the role's lock timeout is 2 s")
 	require.NotEmpty(t, inUse)
 	require.Len(t, dropped, 2*len(inUse), "the other logs are not in use")
-	require.NoError(t, tx.Rollback(t.Context()))
+	release()
 	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, inUse, dropped)
 }
 
 func TestRetentionRoleDropsOnlyOldLogs(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	oldLogs(t, url, 3)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
+	oldLogs(t, db, 3)
 	for _, name := range []string{"tasks", "receive_logs", "receive_logs_" + monthAgo(0).Format("200601"), "receive_logs_" + monthAgo(1).Format("200601"), "no such"} {
 		var dropped bool
 		require.NoError(t, db.Retention.QueryRow(t.Context(), maintenance.DropPartitionSQL, name, monthAgo(0).AddDate(0, 0, -1)).Scan(&dropped))

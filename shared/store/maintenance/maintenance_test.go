@@ -5,22 +5,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
 func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, other, owner := storetest.OpenAt(t, url), storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db, other := storetest.OpenTwo(t)
 	// partitionsMade drops a partition, runs maintenance, and returns 1 if the run made the partition again, else 0.
-	partitionsMade := func(db *storetest.DB) (partitions int) {
-		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
+	partitionsMade := func(db *storetest.DB) int {
+		partition := `send_logs_` + monthAgo(-3).Format("200601")
+		db.Exec(t, `drop table `+partition)
+		_, _, err := db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
-		_, _, err = db.Maintenance.Run(t.Context())
-		require.NoError(t, err)
-		err = owner.QueryRow(t.Context(), `select count(*) from pg_class where relname = 'send_logs_`+monthAgo(-3).Format("200601")+`'`).Scan(&partitions)
-		require.NoError(t, err)
+		partitions := db.Count(t, `select count(*) from pg_class where relname = $1`, partition)
 		if partitions == 0 {
 			require.NoError(t, db.MakeLogPartitions(t.Context()))
 		}
@@ -37,16 +34,13 @@ func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 
 func TestMaintenanceRetriesFailedSteps(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, owner := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	_, err := owner.Exec(t.Context(), `alter function make_log_partitions(integer) rename to away`)
-	require.NoError(t, err)
-	_, _, err = db.Maintenance.Run(t.Context())
+	db := storetest.Open(t)
+	db.Exec(t, `alter function make_log_partitions(integer) rename to away`)
+	_, _, err := db.Maintenance.Run(t.Context())
 	require.ErrorContains(t, err, "maintenance: ")
 	_, _, err = db.Maintenance.Run(t.Context())
 	require.Error(t, err, "the failed step is due again")
-	_, err = owner.Exec(t.Context(), `alter function away(integer) rename to make_log_partitions`)
-	require.NoError(t, err)
+	db.Exec(t, `alter function away(integer) rename to make_log_partitions`)
 	for range 2 {
 		_, _, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)

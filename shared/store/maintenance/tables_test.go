@@ -46,7 +46,7 @@ func oldRows(t *testing.T, db *storetest.DB) {
 
 func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
+	db := storetest.Open(t, storetest.Keeping(90, 30))
 	oldRows(t, db)
 	want := map[string]int{
 		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1,
@@ -66,10 +66,10 @@ func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 
 func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	t.Parallel()
-	moves := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	moves := storetest.Open(t, storetest.Keeping(90, 0))
 	oldRows(t, moves)
 	require.Equal(t, map[string]int{"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2}, moves.ArchivedRows(t, maintenance.ArchiveRun{}))
-	deletes := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 0, 30)
+	deletes := storetest.Open(t, storetest.Keeping(0, 30))
 	oldRows(t, deletes)
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1}, deletes.ArchivedRows(t, maintenance.ArchiveRun{}))
 	require.Len(t, deletes.ArchivedRows(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
@@ -77,7 +77,7 @@ func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 
 func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
+	db := storetest.Open(t, storetest.Keeping(90, 30))
 	oldRows(t, db)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at, next_at) values ('alert.cleared', array[gen_random_uuid()], now() - interval '101 days', '9999-01-01 00:00:00+00')`)
 	require.Equal(t, 3, db.ArchivedRows(t, maintenance.ArchiveRun{})["alerts"])
@@ -87,7 +87,7 @@ func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 // complete nevertheless. Once the event is published, the alert is deleted too, and the event still has its receivers.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 30)
+	db := storetest.Open(t, storetest.Keeping(90, 30))
 	oldRows(t, db)
 	db.Exec(t, `update tasks set source = 'shop'`)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at) select 'task.succeeded', array[id], now() - interval '101 days' from task_done`)
@@ -118,14 +118,12 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 
 func TestBadRowDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenKeeping(t, url, 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	const total = maintenance.ArchiveRows + 20
-	fillOld(t, url, total, 100)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `
+	fillOld(t, db, total, 100)
+	db.Exec(t, `
 insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)
 select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from (select id from task_done order by id offset 7 limit 1) bad`)
-	require.NoError(t, err)
 	m := storetest.Message("k")
 	db.SaveReceived(t, m)
 	db.Exec(t, `update message_done set finished_at = now() - interval '100 days'`)
@@ -146,6 +144,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 	var failed []maintenance.UnarchivedRow
 	for more := true; more; {
 		var done maintenance.Archived
+		var err error
 		done, more, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 		failed = append(failed, done.Failed...)
@@ -155,8 +154,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 
 func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenKeeping(t, url, 90, 30)
+	db := storetest.Open(t, storetest.Keeping(90, 30))
 	oldRows(t, db)
 	db.Exec(t, `alter table archived_messages rename to away`)
 	rows := map[string]int{}
@@ -173,12 +171,11 @@ func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 // The next run begins where the last one ended, after rows that could not be moved.
 func TestArchiveContinuesAfterRowsItCannotMove(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenKeeping(t, url, 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	db.Exec(t, `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, created_at)
 select 0, 'ann', 'r', 'a', 's', now() - interval '100 days' from generate_series(1, 3 * $1)`, maintenance.ArchiveRows)
-	release := storetest.HoldLock(t, url, `select from operator_actions where id <= $1 for update`, maintenance.ArchiveRows)
+	release := db.HoldLock(t, `select from operator_actions where id <= $1 for update`, maintenance.ArchiveRows)
 	step := func(from maintenance.ArchivePosition) (next maintenance.ArchivePosition) {
 		require.NoError(t, db.Maintenance.RunArchive(t.Context(), maintenance.ArchiveRun{}, from, func(s maintenance.ArchiveStep) (stop bool) {
 			next = s.Next()

@@ -118,7 +118,7 @@ func TestQuotaCountsBytesOfMessageToURLOnce(t *testing.T) {
 
 func TestQuotaLimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(20, 0))
+	db := storetest.Open(t, waitingAtMost(20, 0))
 	var admitted atomic.Int64
 	var calls sync.WaitGroup
 	for i := range 100 {
@@ -143,7 +143,7 @@ func TestQuotaLimitsConcurrentCalls(t *testing.T) {
 
 func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	t.Parallel()
-	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0)), callers.Caller{ID: 1}
+	db, caller := storetest.Open(t, waitingAtMost(3, 0)), callers.Caller{ID: 1}
 	accept := func(seq int64) bool {
 		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message(fmt.Sprint(seq), ofCaller(1)), true)
 		if refused == nil {
@@ -167,7 +167,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 
 func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 	t.Parallel()
-	db, caller := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(1, 0)), callers.Caller{ID: 1}
+	db, caller := storetest.Open(t, waitingAtMost(1, 0)), callers.Caller{ID: 1}
 	for range 5 {
 		admission, refused := db.Messages.Admit(t.Context(), caller, storetest.Message("k", ofCaller(1)), false)
 		require.Nil(t, refused)
@@ -179,7 +179,7 @@ func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 // Opening a connection takes longer than all queries for the first message of a process.
 func TestFirstMessageOpensOneConnection(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0), func(c *stores.Config) { c.StreamBytes = map[string]int64{msg.StreamMessages: 1000} })
+	db := storetest.Open(t, waitingAtMost(3, 0), func(c *stores.Config) { c.StreamBytes = map[string]int64{msg.StreamMessages: 1000} })
 	_, err := db.Callers.ByName(t.Context(), "nobody", false)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Admin.Blocked(t.Context(), "text")
@@ -229,9 +229,8 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 // However many messages of one caller wait, the message of another caller is in the next batch.
 func TestRelayDividesABatchAmongCallers(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
-	storetest.SaveMany(t, storetest.Owner(t, url), 5000)
+	db := storetest.Open(t)
+	db.SaveMany(t, 5000)
 	db.Exec(t, `update messages set caller_id = 1`)
 	db.Exec(t, `update message_live set caller_id = 1`)
 	b := storetest.Always(storetest.Accepted)
@@ -296,7 +295,7 @@ func TestSenderFillsAtMostAQuarterOfAnInbox(t *testing.T) {
 // An accepted message may be delivered to an inbox even if it is never saved.
 func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 	t.Parallel()
-	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
+	db, greedy := storetest.Open(t, func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
 	for n := range 30 {
 		admission, refused := db.Messages.Admit(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), true)
 		require.Equal(t, n >= 25, refused != nil, n)
@@ -310,7 +309,7 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 // Concurrent calls are counted before any of their messages is saved.
 func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	t.Parallel()
-	db, greedy := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
+	db, greedy := storetest.Open(t, func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
 	together := func() (admitted []messages.Admission) {
 		var mu sync.Mutex
 		var calls sync.WaitGroup
@@ -349,7 +348,7 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 // A message that exceeds its caller's quota does not count for the inbox.
 func TestMessageOverQuotaDoesNotCountForInbox(t *testing.T) {
 	t.Parallel()
-	db, full := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}
+	db, full := storetest.Open(t, func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}
 	require.True(t, trySubmit(t, db, full, sentTo(full, "vic", "1")))
 	for n := range 30 {
 		require.False(t, trySubmit(t, db, full, sentTo(full, "vic", fmt.Sprint("refused ", n))))

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
@@ -29,7 +28,7 @@ func archiveMessages(t *testing.T, db *storetest.DB) (moved int) {
 
 func TestArchivedMessage(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	m := storetest.Message("k", func(m *messages.Submission) {
 		m.Exchange, m.RoutingKey, m.SentAt, m.ExpectedReceipts = "orders", "paid", time.Now().Truncate(time.Microsecond), 2
 	})
@@ -102,7 +101,7 @@ func TestArchivedMessage(t *testing.T) {
 
 func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	m, unsent := storetest.Message("k"), storetest.Message("unsent")
 	db.MustSave(t, m)
 	db.Relay(t, storetest.Always(storetest.Accepted))
@@ -131,12 +130,11 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 // repeat must not insert the message again.
 func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	m := storetest.Message("k")
 	db.SaveReceived(t, m)
 	db.Exec(t, oldMessagesSQL)
-	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
+	release := db.HoldLock(t, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
 	var outs []messages.Submitted
 	var errs []error
 	var submit sync.WaitGroup
@@ -145,7 +143,7 @@ func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 			outs, errs = db.Messages.Submit([]*messages.Submission{storetest.Message("k")})
 		}
 	})
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, 10*time.Millisecond)
+	db.AwaitLockWait(t)
 	release()
 	submit.Wait()
 	require.NoError(t, errs[0])
@@ -156,7 +154,7 @@ func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 
 func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	finish := func() {
 		db.Relay(t, storetest.Always(storetest.Accepted))
 		require.Zero(t, db.Count(t, `select count(*) from message_live`))

@@ -24,7 +24,7 @@ func mustConfirm(t *testing.T, db *storetest.DB, id task.ID, consumer string) st
 func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, other := storetest.OpenKeeping(t, url, 90, 0), storetest.OpenAt(t, url)
+	db, other := storetest.OpenAt(t, url, storetest.Keeping(90, 0)), storetest.OpenAt(t, url)
 	a, b := storetest.Message("a", toURL), storetest.Message("b", toURL)
 	db.MustSave(t, a, b)
 	r, found, err := db.Messages.Recipient(t.Context(), a.ID)

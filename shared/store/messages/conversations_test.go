@@ -24,10 +24,7 @@ func keys(c messages.Conversation) []string {
 
 func TestConversationIsPagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	withAndWithoutPooler(t, pageConversation)
-}
-
-func pageConversation(t *testing.T, db *storetest.DB) {
+	db := storetest.Open(t)
 	var want []string
 	for i := range 5 {
 		from, to := "ann", "bob"
@@ -46,15 +43,12 @@ func pageConversation(t *testing.T, db *storetest.DB) {
 	want = append([]string{"fresh"}, want...)
 
 	for _, members := range [][2]string{{"ann", "bob"}, {"bob", "ann"}} {
-		var paged []string
-		var after task.ID
-		for more := true; more; {
-			page := db.MustConverse(t, members[0], members[1], after, 2)
-			require.LessOrEqual(t, len(page.Messages), 2)
-			paged = append(paged, keys(page)...)
-			more, after = page.More, page.Messages[len(page.Messages)-1].ID
-		}
-		require.Equal(t, want, paged)
+		paged, pages := storetest.Pages(t, func(after task.ID) ([]messages.Detail, bool, error) {
+			page, err := db.Messages.Conversation(t.Context(), members[0], members[1], after, 2)
+			return page.Messages, page.More, err
+		}, func(m messages.Detail) task.ID { return m.ID })
+		require.Equal(t, want, store.Column(paged, func(m messages.Detail) string { return m.ClientMsgID }))
+		require.Equal(t, 3, pages)
 	}
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
 	require.False(t, page.More, "the page has all messages, exactly as many as the limit")
@@ -164,21 +158,14 @@ func TestUnreadCountStopsAtMaxUnread(t *testing.T) {
 }
 
 // allPeers reads all pages and returns the name and the number of unread messages of each peer.
-func allPeers(t *testing.T, db *storetest.DB, user string, limit int) (all []string) {
+func allPeers(t *testing.T, db *storetest.DB, user string, limit int) []string {
 	t.Helper()
-	var after task.ID
-	for more := true; more; {
-		var page []messages.Peer
-		var err error
-		page, more, err = db.Messages.Peers(t.Context(), user, after, limit)
-		require.NoError(t, err)
+	all, _ := storetest.Pages(t, func(after task.ID) ([]messages.Peer, bool, error) {
+		page, more, err := db.Messages.Peers(t.Context(), user, after, limit)
 		require.LessOrEqual(t, len(page), limit)
-		for _, p := range page {
-			all = append(all, fmt.Sprint(p.Name, " ", p.Read.Unread))
-			after = p.Last
-		}
-	}
-	return all
+		return page, more, err
+	}, func(p messages.Peer) task.ID { return p.Last })
+	return store.Column(all, func(p messages.Peer) string { return fmt.Sprint(p.Name, " ", p.Read.Unread) })
 }
 
 func TestPeersAreListedNewestFirst(t *testing.T) {
@@ -214,7 +201,7 @@ select id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destina
 func TestPeersDoesNotReadAllMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	conn := db.Owner(t)
+	conn := db.Owner
 	_, err := conn.Exec(t.Context(), `
 set session_replication_role = replica;
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at)

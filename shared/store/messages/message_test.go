@@ -15,7 +15,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/messages"
-	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -28,17 +27,7 @@ func unconfirmed(m *messages.Submission) { m.Confirm = false }
 
 func TestMessageLifeFromSubmitToConfirmation(t *testing.T) {
 	t.Parallel()
-	withAndWithoutPooler(t, wholeMessageLife)
-}
-
-// withAndWithoutPooler runs a test on a database behind PgBouncer, as far as the client can tell, and directly.
-func withAndWithoutPooler(t *testing.T, test func(t *testing.T, db *storetest.DB)) {
-	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
-		})
-	}
+	storetest.WithAndWithoutPooler(t, wholeMessageLife)
 }
 
 func wholeMessageLife(t *testing.T, db *storetest.DB) {
@@ -151,9 +140,8 @@ func TestConcurrentRepeatsAreSavedOnce(t *testing.T) {
 
 func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	tx, err := slow.Begin(t.Context())
+	db := storetest.Open(t)
+	tx, err := db.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	m := storetest.Message("k")
 	var batch pgx.Batch
@@ -169,8 +157,7 @@ func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 
 func TestLostCommitResponseDoesNotMakeAReplay(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	proxy := sandbox.NewProxy(t, url)
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
 	require.NoError(t, db.Ping(t.Context()))
 	db.MustSave(t, storetest.Message("known"))

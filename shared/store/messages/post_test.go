@@ -83,24 +83,11 @@ func TestRedriveSendsMessageStuckOnDeadURL(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
-func TestMessageAbandonedDuringPostCanBeReceived(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	m := storetest.Message("k", toURL)
-	db.MustSave(t, m)
-	posts := claimPosts(t, db)
-	_, err := db.Messages.Abandon(t.Context(), m.ID, store.Operator{Name: "ops", Reason: "x"})
-	require.NoError(t, err)
-	settlePosts(t, db, storetest.Accepted, posts...)
-	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
-}
-
 // The results of many callers are stored together, so they do not wait for a message that another
 // transaction has locked. The result of the locked message is stored later.
 func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	for name, held := range map[string]struct {
 		before func(id task.ID)
 		sql    string
@@ -120,7 +107,7 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		held.before(busy.ID)
 		db.Exec(t, `delete from message_live where id = $1`, deleted.ID)
 		db.Exec(t, `delete from messages where id = $1`, deleted.ID)
-		release := storetest.HoldLock(t, url, held.sql, busy.ID)
+		release := db.HoldLock(t, held.sql, busy.ID)
 		settled := settlePosts(t, db, storetest.Accepted, posts...)
 		require.Equal(t, "received", db.MustMessage(t, free.ID).State(), name)
 		require.Len(t, settled.Locked, 1, name)

@@ -17,17 +17,10 @@ import (
 // stuckKeys returns the client_msg_ids that ListStuck returns page by page.
 func stuckKeys(t *testing.T, db *storetest.DB, status msg.Status, olderThan time.Duration) []string {
 	t.Helper()
-	keys := []string{}
-	for after, more := (task.ID{}), true; more; {
-		var page []messages.Detail
-		var err error
-		page, more, err = db.Messages.ListStuck(t.Context(), status, olderThan, after, 1)
-		require.NoError(t, err)
-		for _, m := range page {
-			keys, after = append(keys, m.ClientMsgID), m.ID
-		}
-	}
-	return keys
+	stuck, _ := storetest.Pages(t, func(after task.ID) ([]messages.Detail, bool, error) {
+		return db.Messages.ListStuck(t.Context(), status, olderThan, after, 1)
+	}, func(m messages.Detail) task.ID { return m.ID })
+	return store.Column(stuck, func(m messages.Detail) string { return m.ClientMsgID })
 }
 
 // saveStuck saves messages that have no sends left. Messages whose key begins with r were refused. The others were
@@ -135,11 +128,7 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 
 func TestStuckMessagesAreDecidedInBulk(t *testing.T) {
 	t.Parallel()
-	withAndWithoutPooler(t, decideInBulk)
-}
-
-func decideInBulk(t *testing.T, db *storetest.DB) {
-	ctx := t.Context()
+	db, ctx := storetest.Open(t), t.Context()
 	saveStuck(t, db, "r1", "r2", "r3", "s1", "s2")
 	db.MustSave(t, storetest.Message("fresh"))
 	sending := msg.Sending

@@ -41,8 +41,7 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 
 func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, other := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	confirmed := make(chan error, 1)
@@ -51,7 +50,7 @@ func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.Addressee("points"))
 			confirmed <- err
 		}()
-		require.Eventually(t, func() bool { return storetest.IsWaiting(t, other) }, time.Minute, time.Millisecond)
+		db.AwaitLockWait(t)
 		return []msg.Result{storetest.Accepted}, nil
 	})
 	require.NoError(t, err)

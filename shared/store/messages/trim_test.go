@@ -6,15 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
 func TestStreamsAreTrimmedByOneInstanceAtATime(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	one, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	one, other := storetest.OpenTwo(t)
 	due := func(db *storetest.DB) bool {
 		_, due, err := db.Messages.BeginTrim(t.Context())
 		require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/events"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/stores"
@@ -22,13 +21,11 @@ import (
 // has written one of them. $1 is the id of that row.
 func TestForgedRowDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })
-	hot := storetest.ConnectAs(t, url, sandbox.Roles.Hot)
+	db := storetest.Open(t, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })
 	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
 	run := func(name, forge string, id task.ID, others func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
-			_, err := hot.Exec(t.Context(), forge, id)
+			_, err := db.Hot.Exec(t.Context(), forge, id)
 			require.NoError(t, err)
 			others(t)
 		})

@@ -20,7 +20,7 @@ func (db *DB) Outbox(t *testing.T) (kinds []string, ids [][]task.ID) {
 	t.Helper()
 	var kind string
 	var rowIDs []task.ID
-	require.NoError(t, store.QueryEach(t.Context(), db.owner, `select kind, ids from event_outbox order by id`, nil, []any{&kind, &rowIDs}, func() {
+	require.NoError(t, store.QueryEach(t.Context(), db.Owner, `select kind, ids from event_outbox order by id`, nil, []any{&kind, &rowIDs}, func() {
 		kinds, ids = append(kinds, kind), append(ids, slices.Clone(rowIDs))
 	}))
 	return kinds, ids

@@ -20,10 +20,9 @@ func (db *DB) Maintain(t *testing.T) {
 	}
 }
 
-// OpenKeeping is OpenAt with retention times: the days for which tasks and logs are kept.
-func OpenKeeping(t *testing.T, url string, tasks, logs int) *DB {
-	t.Helper()
-	return OpenAt(t, url, func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} })
+// Keeping sets for how many days tasks and logs are kept.
+func Keeping(tasks, logs int) func(*stores.Config) {
+	return func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} }
 }
 
 // ArchivedRows runs an archive and returns how many rows it removed from each table; a table without removed rows is left out.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
@@ -148,17 +147,13 @@ func (db *DB) RelayDue(t *testing.T, b *Broker) store.Relayed {
 }
 
 // SaveMany inserts n messages to a user directly, as if they had been submitted.
-func SaveMany(t *testing.T, conn *pgx.Conn, n int) {
+func (db *DB) SaveMany(t *testing.T, n int) {
 	t.Helper()
-	for _, sql := range []string{
-		`set session_replication_role = replica`,
-		fmt.Sprintf(`insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
-			select g, g, g, 0, 'shop', g::text, 2, 'bob', 'b', '1', false, 5, 1 from (select gen_random_uuid() from generate_series(1, %d)) r (g)`, n),
-		`insert into message_live (id, kind, stream, remaining_sends) select id, kind, 'USERS', 5 from messages where destination = 'bob'`,
-	} {
-		_, err := conn.Exec(t.Context(), sql)
-		require.NoError(t, err)
-	}
+	db.Exec(t, fmt.Sprintf(`
+set local session_replication_role = replica;
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	select g, g, g, 0, 'shop', g::text, 2, 'bob', 'b', '1', false, 5, 1 from (select gen_random_uuid() from generate_series(1, %d)) r (g);
+insert into message_live (id, kind, stream, remaining_sends) select id, kind, 'USERS', 5 from messages where destination = 'bob'`, n))
 }
 
 func SendTo(kind msg.Kind, name string) func(*messages.Submission) {

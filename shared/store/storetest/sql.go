@@ -64,18 +64,31 @@ func Owner(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
+// Value returns the only column of the only row of a query.
+func Value[T any](t *testing.T, db *DB, sql string, args ...any) (value T) {
+	t.Helper()
+	require.NoError(t, db.Owner.QueryRow(t.Context(), sql, args...).Scan(&value))
+	return value
+}
+
 // Count returns the result of a query for one number.
 func (db *DB) Count(t *testing.T, sql string, args ...any) int {
 	t.Helper()
-	var n int
-	require.NoError(t, db.Owner(t).QueryRow(t.Context(), sql, args...).Scan(&n))
-	return n
+	return Value[int](t, db, sql, args...)
 }
 
-// HoldLock runs a statement in a transaction that stays open until release or the end of the test.
-func HoldLock(t *testing.T, url, sql string, args ...any) (release func()) {
+// HoldLock runs a statement as the owner, in a transaction that stays open until release, which commits it, or the end of the test.
+func (db *DB) HoldLock(t *testing.T, sql string, args ...any) (release func()) {
 	t.Helper()
-	tx, err := Owner(t, url).Begin(t.Context())
+	return HoldLock(t, db.Owner, sql, args...)
+}
+
+// HoldLock is DB.HoldLock on a pool, or on a connection that runs nothing else meanwhile.
+func HoldLock(t *testing.T, conn interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}, sql string, args ...any) (release func()) {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
@@ -93,7 +106,7 @@ func IsWaiting(t *testing.T, conn rowQuerier) bool {
 // AwaitLockWait returns when a session of the database waits for a lock.
 func (db *DB) AwaitLockWait(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return IsWaiting(t, db.owner) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return IsWaiting(t, db.Owner) }, time.Minute, time.Millisecond)
 }
 
 // Explain returns the plan of a query for these parameters. The statement setup runs first, in the
@@ -121,6 +134,6 @@ func (db *DB) RaiseTimeouts(t *testing.T) {
 // Exec runs a statement as the owner of the database.
 func (db *DB) Exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	_, err := db.Owner(t).Exec(t.Context(), sql, args...)
+	_, err := db.Owner.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
 }

@@ -16,13 +16,13 @@ import (
 type DB struct {
 	*store.DB
 	stores.Stores
-	owner *pgxpool.Pool
+	Owner *pgxpool.Pool // of the owner of the database, who may do anything
 }
 
-// Open opens the stores of a fresh database, logged in as the functions are.
-func Open(t *testing.T) *DB {
+// Open opens the stores of a fresh database, logged in as the functions are; change edits the configuration.
+func Open(t *testing.T, change ...func(*stores.Config)) *DB {
 	t.Helper()
-	return OpenAt(t, sandbox.NewDatabase(t))
+	return OpenAt(t, sandbox.NewDatabase(t), change...)
 }
 
 // OpenAt is Open for the database at the URL of its owner.
@@ -44,5 +44,38 @@ func OpenAt(t *testing.T, url string, change ...func(*stores.Config)) *DB {
 	return &DB{db, all, owner}
 }
 
-// Owner returns a pool of the owner of the database, who may do anything.
-func (db *DB) Owner(*testing.T) *pgxpool.Pool { return db.owner }
+// OpenTwo opens the stores of one fresh database twice, as two processes do.
+func OpenTwo(t *testing.T, change ...func(*stores.Config)) (one, other *DB) {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	return OpenAt(t, url, change...), OpenAt(t, url, change...)
+}
+
+// WithAndWithoutPooler runs a test on a database behind PgBouncer, as far as the client can tell, and directly.
+func WithAndWithoutPooler(t *testing.T, test func(t *testing.T, db *DB), change ...func(*stores.Config)) {
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, Open(t, append(change, func(c *stores.Config) { c.Pooler = pooler })...))
+		})
+	}
+}
+
+// Pages reads a list page by page. It returns all elements and the number of pages. read reads the page after a cursor,
+// and cursor returns the cursor of an element.
+func Pages[T, Cursor any](
+	t *testing.T, read func(after Cursor) (page []T, more bool, err error), cursor func(T) Cursor,
+) (all []T, pages int) {
+	t.Helper()
+	var after Cursor
+	for more := true; more; pages++ {
+		var page []T
+		var err error
+		page, more, err = read(after)
+		require.NoError(t, err)
+		if all = append(all, page...); more {
+			after = cursor(page[len(page)-1])
+		}
+	}
+	return all, pages
+}

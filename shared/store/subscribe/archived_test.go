@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -17,7 +16,7 @@ import (
 
 func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenKeeping(t, sandbox.NewDatabase(t), 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	sent, failed := db.SettledBooking(t, 1, task.SentOK), db.SettledBooking(t, 2, task.SentFailed)
 	pending := db.MustSubscribe(t, storetest.OldBooking(3, `{}`))
 	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`)
@@ -99,10 +98,9 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 // A message must not be archived before its tasks: a late success of a task changes the message.
 func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenKeeping(t, url, 90, 0)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	failed := db.SettledBooking(t, 1, task.SentFailed)
-	release := storetest.HoldLock(t, url, `select from task_done where id = $1 for update`, failed.TaskID)
+	release := db.HoldLock(t, `select from task_done where id = $1 for update`, failed.TaskID)
 	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the task is locked, so neither the task nor the message is archived")
 	release()
 	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
@@ -111,12 +109,11 @@ func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 // A submission that waits for a row while the row is archived must find the archived row, and not insert another row.
 func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, watch := storetest.OpenKeeping(t, url, 90, 0), storetest.Owner(t, url)
+	db := storetest.Open(t, storetest.Keeping(90, 0))
 	sent := db.SettledBooking(t, 1, task.SentOK)
 	db.Exec(t, `delete from task_done`)
 	db.Exec(t, `delete from tasks`)
-	release := storetest.HoldLock(t, url, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
+	release := db.HoldLock(t, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
 	var out subscribe.Submitted
 	var err error
 	var submit sync.WaitGroup
@@ -125,7 +122,7 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 			out, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 		}
 	})
-	require.Eventually(t, func() bool { return storetest.IsWaiting(t, watch) }, time.Minute, 10*time.Millisecond)
+	db.AwaitLockWait(t)
 	release()
 	submit.Wait()
 	require.NoError(t, err)

@@ -2,7 +2,6 @@ package subscribe_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,10 +52,9 @@ func TestSendThatWasNotStartedRaisesNoDoubt(t *testing.T) {
 	s := storetest.Booking(1, `{}`)
 	s.MaxRetries = 0
 	out := db.MustSubscribe(t, s)
-	_, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
-	require.NoError(t, err)
-	db.Exec(t, `update task_live set due_at = now()`)
-	_, err = db.Tasks.Sweep(t.Context(), 10)
+	db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue, r.MarksSending = task.WeChatQueue, true })
+	db.ExpireLeases(t)
+	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, task.SubscribeSending, mustLog(t, db, out.ID).Status, "it is sent again")
 	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent, "no attempt was started")

@@ -42,7 +42,7 @@ func TestFailedSendOfSentMessageIsNotRetried(t *testing.T) {
 	db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount)
-	require.Equal(t, task.Applied, report(t, db, task.Report{TaskID: first.TaskID, AppID: unknown.AppID, ClaimID: unknown.ClaimID}))
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: first.TaskID, AppID: unknown.AppID, ClaimID: unknown.ClaimID}).Verdict)
 	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount, "the success of an earlier send does not reduce the count")
 
 	_, err := db.Tasks.RetryFailed(t.Context(), second.TaskID, store.Operator{Name: "ann"})

@@ -131,8 +131,7 @@ func TestFailedFetchKeepsTokenAndIsRepeated(t *testing.T) {
 
 func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	same, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	same, other := storetest.OpenTwo(t)
 	fetching, done := make(chan struct{}), make(chan struct{})
 	var slow sync.WaitGroup
 	slow.Go(func() {
@@ -162,8 +161,7 @@ func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 
 func TestTokenIsNeverPrinted(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	secret := subscribe.ProviderToken{Value: "s3cr3t", Left: time.Hour}
 	var log bytes.Buffer
 	for _, h := range []slog.Handler{slog.NewJSONHandler(&log, nil), slog.NewTextHandler(&log, nil)} {
@@ -173,8 +171,7 @@ func TestTokenIsNeverPrinted(t *testing.T) {
 	require.NoError(t, err)
 	log.Write(text)
 	fmt.Fprintf(&log, "%v %+v %#v %s %q %x %v", secret, secret, secret, secret, secret, secret, &secret)
-	_, err = storetest.Owner(t, url).Exec(t.Context(), `alter table provider_tokens add check (token = '')`)
-	require.NoError(t, err)
+	db.Exec(t, `alter table provider_tokens add check (token = '')`)
 	_, err = db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) { return secret, nil })
 	require.Error(t, err)
 	fmt.Fprintf(&log, "%v %+v", err, err)

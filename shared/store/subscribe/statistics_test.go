@@ -66,11 +66,8 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	started = time.Now()
 	closeDayOf(t, db, yesterday)
 	t.Logf("closed all days before today in %v", time.Since(started).Round(time.Millisecond))
-	_, err := conn.Exec(t.Context(), `vacuum analyze subscribe_totals`)
-	require.NoError(t, err)
-
-	var tableBlocks int
-	require.NoError(t, conn.QueryRow(t.Context(), `select pg_relation_size('subscribe_message_logs') / 8192`).Scan(&tableBlocks))
+	db.Exec(t, `vacuum analyze subscribe_totals`)
+	tableBlocks := db.Count(t, `select pg_relation_size('subscribe_message_logs') / 8192`)
 	allCallers, oneCaller := (*int64)(nil), new(int64(999))
 	now, firstOpen := time.Now().UTC(), yesterday.AddDate(0, 0, 1)
 	rates := func(since time.Time, callerID *int64) []any {
@@ -140,7 +137,7 @@ func explainAnalyze(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) q
 }
 
 // requireRatesMatchRows compares TemplateRates with the rows, for several start times and callers.
-func requireRatesMatchRows(t *testing.T, db *storetest.DB, conn *pgx.Conn) {
+func requireRatesMatchRows(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	now := time.Now().UTC()
 	midnight := now.Truncate(24 * time.Hour)
@@ -148,9 +145,7 @@ func requireRatesMatchRows(t *testing.T, db *storetest.DB, conn *pgx.Conn) {
 		{}, now.AddDate(0, 0, -4), midnight.AddDate(0, 0, -3), midnight, now.Add(-time.Minute), now.Add(time.Hour),
 	} {
 		for _, callerID := range []*int64{nil, new(int64(8))} {
-			rows, err := conn.Query(t.Context(), countRowsSQL, since, callerID)
-			require.NoError(t, err)
-			want, err := pgx.CollectRows(rows, pgx.RowToStructByPos[subscribe.TemplateRate])
+			want, err := store.QueryRows(t.Context(), db.Owner, pgx.RowToStructByPos[subscribe.TemplateRate], countRowsSQL, since, callerID)
 			require.NoError(t, err)
 			require.ElementsMatch(t, want, db.MustRates(t, since, callerID), "since %v", since)
 		}
@@ -159,22 +154,20 @@ func requireRatesMatchRows(t *testing.T, db *storetest.DB, conn *pgx.Conn) {
 
 func TestTemplateRatesMatchRows(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	requireRatesMatchRows(t, db, conn)
-	_, err := conn.Exec(t.Context(), `
+	db := storetest.Open(t)
+	requireRatesMatchRows(t, db)
+	db.Exec(t, `
 		insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid,
 			message_data, caller_id, task_id, send_status, send_time)
 		select 'x', 'TYPE_' || n % 3, 'b', n, 9, 'o', '{}', 7 + n % 2, gen_random_uuid(), n % 3, now() - interval '6 days' * n / 500
 		from generate_series(0, 499) n`)
-	require.NoError(t, err)
-	requireRatesMatchRows(t, db, conn)
+	requireRatesMatchRows(t, db)
 
 	closeDayOf(t, db, time.Now().AddDate(0, 0, -4))
 	require.Positive(t, db.Count(t, `select count(*) from subscribe_totals where day < current_date - 4`), "the first closed day includes all earlier ones")
-	requireRatesMatchRows(t, db, conn)
+	requireRatesMatchRows(t, db)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
-	requireRatesMatchRows(t, db, conn)
+	requireRatesMatchRows(t, db)
 	for _, change := range []string{
 		`send_status = 1, send_time = now() where send_status = 2 and business_id % 4 = 0`,                     // sent again
 		`send_status = 0 where send_status = 2 and business_id % 5 = 0`,                                        // being sent again
@@ -182,22 +175,18 @@ func TestTemplateRatesMatchRows(t *testing.T) {
 		`send_status = 2, send_time = send_time - interval '1 day' where send_time > now() - interval '1 day'`, // moved from an open day to a closed one
 		`error_code = 'x'`,
 	} {
-		_, err = conn.Exec(t.Context(), `update subscribe_message_logs set `+change)
-		require.NoError(t, err)
-		requireRatesMatchRows(t, db, conn)
+		db.Exec(t, `update subscribe_message_logs set `+change)
+		requireRatesMatchRows(t, db)
 	}
-	_, err = conn.Exec(t.Context(), `delete from task_totals where day = (select max(day) from task_totals)`)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `delete from subscribe_totals where day > (select max(day) from task_totals)`)
-	require.NoError(t, err)
+	db.Exec(t, `delete from task_totals where day = (select max(day) from task_totals)`)
+	db.Exec(t, `delete from subscribe_totals where day > (select max(day) from task_totals)`)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
-	requireRatesMatchRows(t, db, conn)
+	requireRatesMatchRows(t, db)
 	require.Zero(t, db.Count(t, `select count(*) from (select from subscribe_totals group by day, caller_id, template_type having count(*) > 1) q`),
 		"closing a day merges duplicate rows")
 
 	before := db.MustRates(t, time.Time{}, nil)
-	_, err = conn.Exec(t.Context(), `delete from subscribe_message_logs where send_time < current_date - 3`)
-	require.NoError(t, err)
+	db.Exec(t, `delete from subscribe_message_logs where send_time < current_date - 3`)
 	require.Equal(t, before, db.MustRates(t, time.Time{}, nil), "archived messages still count")
 }
 
@@ -215,8 +204,7 @@ func closeDayOf(t *testing.T, db *storetest.DB, at time.Time) {
 
 func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	db.Try(t, task.Report{Outcome: task.SentFailed})
 	db.Exec(t, `update subscribe_message_logs set send_time = now() - interval '3 days'`)
@@ -227,6 +215,6 @@ func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{}`)).Again)
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 1, Success: 0, Failed: 0}}, db.MustRates(t, time.Time{}, nil))
 	db.Try(t, task.Report{Outcome: task.SentOK})
-	requireRatesMatchRows(t, db, conn)
+	requireRatesMatchRows(t, db)
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 1, Success: 1, Failed: 0}}, db.MustRates(t, time.Time{}, nil))
 }

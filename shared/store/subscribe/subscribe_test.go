@@ -13,7 +13,6 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -35,13 +34,6 @@ func beginSend(t *testing.T, db *storetest.DB, id task.ID) subscribe.Send {
 	require.NoError(t, err)
 	require.Contains(t, sends, id)
 	return sends[id]
-}
-
-func report(t *testing.T, db *storetest.DB, r task.Report) task.Verdict {
-	t.Helper()
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
-	require.NoError(t, errs[0])
-	return outs[0].Verdict
 }
 
 func TestOneBusinessEventIsOneMessage(t *testing.T) {
@@ -71,7 +63,6 @@ func TestOneOfConcurrentSubmissionsIsSent(t *testing.T) {
 	var submitted atomic.Int64
 	var callers sync.WaitGroup
 	submit := func() {
-		defer callers.Done()
 		var out subscribe.Submitted
 		err := storetest.RetryBusy(func() (err error) {
 			out, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{}`))
@@ -85,9 +76,8 @@ func TestOneOfConcurrentSubmissionsIsSent(t *testing.T) {
 		}
 	}
 	for range 2 {
-		callers.Add(30)
 		for range 30 {
-			go submit()
+			callers.Go(submit)
 		}
 		callers.Wait()
 		require.EqualValues(t, 1, submitted.Swap(0))
@@ -131,9 +121,7 @@ func TestNewSubmissionReplacesWaitingRetry(t *testing.T) {
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
 	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the replaced retry is counted once")
-	old, err := db.Tasks.ByID(t.Context(), first.TaskID)
-	require.NoError(t, err)
-	require.Equal(t, task.Cancelled, old.Reason)
+	require.Equal(t, task.Cancelled, db.MustTask(t, first.TaskID).Reason)
 	require.JSONEq(t, `{"a":2}`, string(beginSend(t, db, second.TaskID).Data))
 }
 
@@ -143,14 +131,13 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	s := storetest.Booking(1, `{"a":1}`)
 	s.OnUnknown = task.Fail
 	first := db.MustSubscribe(t, s)
-	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
-	require.NoError(t, err)
-	r := task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: task.SentUnknown}
-	require.Equal(t, task.Applied, report(t, db, r))
+	claim := db.Claim(t, storetest.FromQueue(task.WeChatQueue))[0]
+	r := task.Report{TaskID: first.TaskID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentUnknown}
+	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict)
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
 	r.Outcome = task.SentOK
-	require.Equal(t, task.Applied, report(t, db, r), "the first send was delivered after all")
+	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict, "the first send was delivered after all")
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 	send := beginSend(t, db, second.TaskID)
 	require.True(t, send.Sent)
@@ -173,13 +160,13 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	require.Positive(t, first.ClaimID)
 	require.WithinDuration(t, time.Now().Add(time.Minute), first.LeaseUntil, 10*time.Second)
 	require.True(t, record().Skipped, "the message is being sent")
-	db.Exec(t, `update task_live set due_at = now()`)
+	db.ExpireLeases(t)
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	second := record()
 	require.True(t, second.Again, "the lease of the first claim expired")
-	require.Equal(t, task.Stale, report(t, db, task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}))
-	require.Equal(t, task.Applied, report(t, db, task.Report{TaskID: second.TaskID, AppID: "shop", CallerID: 7, ClaimID: second.ClaimID, Outcome: task.SentOK}))
+	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}).Verdict)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: second.TaskID, AppID: "shop", CallerID: 7, ClaimID: second.ClaimID, Outcome: task.SentOK}).Verdict)
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
@@ -295,9 +282,7 @@ FROM subscribe_message_logs
 WHERE send_status = 2
 ORDER BY send_time DESC
 LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message = 'invalid openid'`))
-	rates, err := db.Subscribe.TemplateRates(t.Context(), time.Time{}, nil)
-	require.NoError(t, err)
-	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 2, Success: 1, Failed: 1}}, rates)
+	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 2, Success: 1, Failed: 1}}, db.MustRates(t, time.Time{}, nil))
 	failed, _, err := db.Subscribe.FailedLogs(t.Context(), nil, subscribe.LogCursor{}, 10)
 	require.NoError(t, err)
 	require.Len(t, failed, 1)
@@ -314,7 +299,7 @@ func TestSubmitNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[store.EventMode]int64{store.NoEvents: 0, store.FinalEvents: 0, store.AllEvents: 2} {
 		var notified atomic.Int64
-		db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { notified.Add(1) } })
+		db := storetest.Open(t, func(c *stores.Config) { c.Events, c.OnEvents = mode, func() { notified.Add(1) } })
 		db.MustSubscribe(t, storetest.Booking(1, `{}`))
 		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
 		db.Exec(t, `with l as (delete from task_live) delete from tasks`) // as if the task had failed and had been archived

@@ -88,17 +88,11 @@ func TestPagesOfTemplatesHaveAllTemplates(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, all, 20)
-	var paged []subscribe.Template
-	for cursor := (subscribe.TemplateCursor{}); ; {
-		page, more, err := db.Subscribe.Templates(t.Context(), cursor, 3)
-		require.NoError(t, err)
-		paged = append(paged, page...)
-		if !more {
-			break
-		}
-		last := page[len(page)-1]
-		cursor = subscribe.TemplateCursor{CallerTemplate: last.CallerTemplate, PausedAt: last.PausedAt}
-	}
+	paged, _ := storetest.Pages(t, func(after subscribe.TemplateCursor) ([]subscribe.Template, bool, error) {
+		return db.Subscribe.Templates(t.Context(), after, 3)
+	}, func(x subscribe.Template) subscribe.TemplateCursor {
+		return subscribe.TemplateCursor{CallerTemplate: x.CallerTemplate, PausedAt: x.PausedAt}
+	})
 	require.Equal(t, all, paged)
 }
 

@@ -20,10 +20,14 @@ func claimRequest(app string, caller int64, limit int) tasks.ClaimRequest {
 	return tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: app, CallerID: caller, Limit: limit, Lease: time.Minute, Request: []byte(`{"of":"` + app + `"}`)}
 }
 
+func claimedIDs(claimed []tasks.Claimed) []task.ID {
+	return store.Column(claimed, func(c tasks.Claimed) task.ID { return c.ID })
+}
+
 func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 	t.Parallel()
 	for _, lowWaterMarks := range []bool{false, true} {
-		db := storetest.OpenAt(t, sandbox.NewDatabase(t), storetest.WithEvents(store.AllEvents))
+		db := storetest.Open(t, storetest.WithEvents(store.AllEvents))
 		ids := submitMany(t, db, 5, storetest.WithCallback)
 		if lowWaterMarks {
 			db.Tasks.UseMarks(task.DefaultQueue, tasks.Claimed{ID: ids[0], Priority: task.DefaultPriority})
@@ -32,11 +36,7 @@ func TestSharedClaimDividesTasksInOrder(t *testing.T) {
 		longer.Lease, longer.MarksSending = time.Hour, true
 		claimed, err := db.Tasks.ClaimTogether(t.Context(), []tasks.ClaimRequest{claimRequest("a", 1, 2), longer, claimRequest("c", 3, 2), claimRequest("d", 4, 2)})
 		require.NoError(t, err)
-		var got [][]task.ID
-		for _, request := range claimed {
-			got = append(got, store.Column(request, func(c tasks.Claimed) task.ID { return c.ID }))
-		}
-		require.Equal(t, [][]task.ID{ids[:2], ids[2:4], ids[4:], {}}, got)
+		require.Equal(t, [][]task.ID{ids[:2], ids[2:4], ids[4:], {}}, store.Column(claimed, claimedIDs))
 		require.Equal(t, claimed[0][0].ClaimID, claimed[0][1].ClaimID)
 		require.NotEqual(t, claimed[0][0].ClaimID, claimed[1][0].ClaimID)
 		require.InDelta(t, time.Hour.Seconds()-60, claimed[1][0].LeaseUntil.Sub(claimed[0][0].LeaseUntil).Seconds(), 1)
@@ -56,16 +56,16 @@ func TestSharedClaimsAreLookedUpAfterLostResponse(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
-	a, b, c := storetest.Submission(), storetest.Submission(), storetest.Submission()
-	db.MustSubmit(t, a, b, c)
+	ids := submitMany(t, db, 3)
 	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
 	claimed, err := db.Tasks.ClaimTogether(t.Context(), []tasks.ClaimRequest{claimRequest("a", 1, 1), claimRequest("b", 2, 2)})
 	<-fired
 	require.NoError(t, err)
-	require.Len(t, claimed[0], 1)
-	require.Equal(t, a.ID, claimed[0][0].ID)
-	require.Equal(t, []task.ID{b.ID, c.ID}, store.Column(claimed[1], func(c tasks.Claimed) task.ID { return c.ID }))
+	require.Equal(t, [][]task.ID{ids[:1], ids[1:]}, store.Column(claimed, claimedIDs))
 	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
+	db.MustSubmit(t, storetest.Submission())
+	next := db.MustClaim(t, "app", 1)[0].ClaimID
+	require.Equal(t, claimed[0][0].ClaimID+tasks.ClaimBlock, next, "the rest of the block is discarded: a new primary may return the block again")
 }
 
 func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
@@ -77,10 +77,8 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 	for _, limit := range []int{2, 11} { // a claim that may share a statement with others, and a claim above sharedLimit
 		db.MustSubmit(t, storetest.Submission())
 		db.MustClaim(t, "app", limit) // prepares the statement now: preparing would wait for the locked table
-		for range 2 {
-			db.MustSubmit(t, storetest.Submission())
-		}
-		release := storetest.HoldLock(t, url, `lock table send_logs in exclusive mode`)
+		submitMany(t, db, 2)
+		release := observer.HoldLock(t, `lock table send_logs in exclusive mode`)
 		claimed := make(chan []tasks.Claimed, 1)
 		go func() {
 			defer close(claimed)
@@ -105,10 +103,9 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 
 func TestFailedClaimDoesNotFailOthersInItsStatement(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	submitMany(t, db, 20)
-	release := storetest.HoldLock(t, url, `lock table send_logs in exclusive mode`)
+	release := db.HoldLock(t, `lock table send_logs in exclusive mode`)
 	var all sync.WaitGroup
 	claim := func(app string, caller int64) (claimed []tasks.Claimed, err error) {
 		claimed, _, err = db.Tasks.Claim(t.Context(), claimRequest(app, caller, 1))

@@ -1,6 +1,7 @@
 package tasks_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -88,12 +89,8 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	var want []task.ID
-	for range 7 {
-		s := storetest.Submission()
-		db.MustSubmit(t, s)
-		want = append([]task.ID{s.ID}, want...)
-	}
+	want := submitMany(t, db, 7)
+	slices.Reverse(want)
 	for _, f := range []tasks.Filter{{}, {State: new(task.Pending)}, {Phone: "13800138000"}} {
 		var got []task.ID
 		f.Limit = 3

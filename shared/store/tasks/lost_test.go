@@ -131,23 +131,6 @@ func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
 	require.NotEqual(t, others[0].ClaimID, ours[0].ClaimID)
 }
 
-func TestClaimWithLostResponseIsReturned(t *testing.T) {
-	t.Parallel()
-	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	db := storetest.OpenAt(t, proxy.URL())
-	a, b := storetest.Submission(), storetest.Submission()
-	db.MustSubmit(t, a, b)
-	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
-	claimed := db.MustClaim(t, "app", 2)
-	<-fired
-	require.Len(t, claimed, 2)
-	require.Equal(t, []task.ID{a.ID, b.ID}, []task.ID{claimed[0].ID, claimed[1].ID})
-	require.Equal(t, 2, db.Count(t, `select count(*) from send_logs`))
-	db.MustSubmit(t, storetest.Submission())
-	next := db.MustClaim(t, "app", 1)[0].ClaimID
-	require.Equal(t, claimed[0].ClaimID+tasks.ClaimBlock, next, "the rest of the block is discarded: a new primary may return the block again")
-}
-
 func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -244,7 +227,7 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 		stuck[i] = storetest.Submission(storetest.Keyed(fmt.Sprint(i), "x"))
 		keys[i] = *stuck[i].Key
 	}
-	tx, err := db.Owner(t).Begin(t.Context())
+	tx, err := db.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `insert into submission_keys select k, k, k from unnest($1::uuid[]) k`, keys)
 	require.NoError(t, err)
@@ -285,27 +268,23 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 
 func TestLockedDefaultContentIsServerBusy(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi')`)
-	storetest.HoldLock(t, url, `select * from default_sms_data for update`)
+	db.HoldLock(t, `select * from default_sms_data for update`)
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.NoContent)})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 }
 
 func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	submitMany(t, db, 9)
 	claimed := db.MustClaim(t, "app", 9)
 	locked := store.Column(claimed[:8], func(c tasks.Claimed) task.ID { return c.ID })
-	storetest.HoldLock(t, url, `select from task_live where id = any($1) for update`, locked)
-	reports := make([]*tasks.Report, len(claimed))
-	for i, c := range claimed {
-		reports[i] = storetest.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
-	}
-	outs, errs := db.Tasks.Report(reports)
+	db.HoldLock(t, `select from task_live where id = any($1) for update`, locked)
+	outs, errs := db.Tasks.Report(store.Column(claimed, func(c tasks.Claimed) *tasks.Report {
+		return storetest.Report(task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
+	}))
 	for _, err := range errs[:8] {
 		require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	}
@@ -315,24 +294,24 @@ func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
 
 func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	s := storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Fail })
 	db.MustSubmit(t, s)
 	c := db.MustClaim(t, "app", 1)[0]
 	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentUnknown})
-	revived := storetest.HoldLock(t, url, `with d as (delete from task_done where id = $1 returning *)
+	revived := db.HoldLock(t, `with d as (delete from task_done where id = $1 returning *)
 		insert into task_live (id, state, priority, max_retries, on_unknown, queue, claim_id, app_id, ended)
 		select id, 1, 5, 3, 0, 'default', claim_id, app_id, ended from d`, s.ID)
 	returned := make(chan tasks.Reported, 1)
 	go func() {
-		for {
+		defer close(returned)
+		_ = storetest.RetryBusy(func() error {
 			out, err := db.Report(task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK})
 			if err == nil {
 				returned <- out
-				return
 			}
-		}
+			return err
+		})
 	}()
 	db.AwaitLockWait(t)
 	revived()
@@ -345,7 +324,7 @@ func TestClaimReturnsPendingByQueue(t *testing.T) {
 	submitMany(t, db, 4)
 	submitMany(t, db, 10, func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
 	db.Exec(t, `update task_live set due_at = now() - interval '1 second' where state = 0`)
-	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
+	claimed, pending, err := db.Tasks.Claim(t.Context(), claimRequest("a", 0, 8))
 	require.NoError(t, err)
 	require.Len(t, claimed, 8)
 	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 6}, pending)

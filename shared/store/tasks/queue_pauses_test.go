@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -51,13 +52,10 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	require.Equal(t, "tester", p.PausedBy)
 	require.True(t, p.Manual)
 	require.True(t, p.Until.IsZero())
-	all, err := db.Tasks.QueuePauses(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []tasks.Pause{p}, all)
 
 	by := storetest.Tester
 	by.Reason = "it is up"
-	p, err = db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, by)
+	p, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, by)
 	require.NoError(t, err)
 	require.Equal(t, 2, p.Pending)
 	require.Len(t, db.MustClaim(t, "app", 10), 2)
@@ -76,8 +74,7 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 
 func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	db, other := storetest.OpenTwo(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
 	until := time.Now().Add(time.Hour)
 	mustPause(t, db, task.DefaultQueue, until)
@@ -94,9 +91,6 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	require.False(t, paused)
 	require.False(t, p.Until.IsZero(), "the row is kept until a sweep")
 	require.LessOrEqual(t, p.Left, time.Duration(0))
-	all, err := db.Tasks.QueuePauses(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, all)
 
 	pending := make(chan tasks.PendingByQueue, 10)
 	var sweeps sync.WaitGroup
@@ -216,11 +210,7 @@ func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
-	subs := make([]*tasks.Submission, 400)
-	for i := range subs {
-		subs[i] = storetest.Submission()
-	}
-	instances[0].MustSubmit(t, subs...)
+	submitMany(t, instances[0], 400)
 	claiming, stop := make(chan struct{}, 8), make(chan struct{})
 	var claimers sync.WaitGroup
 	for i := range cap(claiming) {
@@ -231,7 +221,7 @@ func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 					return
 				default:
 				}
-				_, _, err := instances[i%2].Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+				_, _, err := instances[i%2].Tasks.Claim(t.Context(), claimRequest("app", 0, 1))
 				require.NoError(t, err)
 				if first {
 					claiming <- struct{}{}
@@ -318,24 +308,19 @@ func TestListsOfQueuesAreBounded(t *testing.T) {
 	require.EqualValues(t, 3003, s.Live.PendingNew, "the totals are of all queues")
 	require.Len(t, s.Subscribe.Queues, 1)
 
-	var names []string
-	for after, more := "", true; more; {
-		var page []tasks.QueueState
-		var err error
+	queues, _ := storetest.Pages(t, func(after string) (page []tasks.QueueState, more bool, err error) {
 		page, more, err = db.Tasks.Queues(t.Context(), nil, after, 5000)
-		require.NoError(t, err)
 		bytes := 0
 		for _, q := range page {
-			names = append(names, q.Queue)
 			if bytes += len(q.Queue); q.Pause != nil {
 				bytes += len(q.Pause.Reason)
 			}
 		}
 		require.Less(t, bytes, 1<<20)
-		after = names[len(names)-1]
-	}
-	require.Len(t, names, 6502)
-	require.IsIncreasing(t, names)
+		return page, more, err
+	}, func(q tasks.QueueState) string { return q.Queue })
+	require.Len(t, queues, 6502)
+	require.IsIncreasing(t, store.Column(queues, func(q tasks.QueueState) string { return q.Queue }))
 }
 
 func TestEndedPauseIsReturnedDespiteMissingPartition(t *testing.T) {
@@ -347,11 +332,7 @@ func TestEndedPauseIsReturnedDespiteMissingPartition(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission(storetest.InQueue("paused")))
 	mustPause(t, db, "paused", time.Now().Add(time.Hour))
 	endPause(t, db)
-	db.Exec(t, `do $$ declare p text; begin
-		for p in select inhrelid::regclass from pg_inherits where inhparent = 'report_logs'::regclass loop
-			execute 'drop table ' || p;
-		end loop;
-	end $$`)
+	dropLogPartitions(t, db)
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, tasks.PendingByQueue{"paused": 1, task.DefaultQueue: 1}, swept.Pending)

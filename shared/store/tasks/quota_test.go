@@ -63,7 +63,7 @@ func TestQuotaLimitsWaitingTasksOfACaller(t *testing.T) {
 
 func TestQuotaHoldsForConcurrentCalls(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), tasksAtMost(50))
+	db := storetest.Open(t, tasksAtMost(50))
 	var accepted atomic.Int64
 	var calls sync.WaitGroup
 	for range 50 {

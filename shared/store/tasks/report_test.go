@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -97,23 +96,9 @@ func TestReleasedTaskWaitsAndUsesNoRetry(t *testing.T) {
 	require.Len(t, db.Claim(t), 1)
 }
 
-func TestReportIsAppliedOnceIfPostgresResponseIsLost(t *testing.T) {
-	t.Parallel()
-	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	db := storetest.OpenAt(t, proxy.URL())
-	s := storetest.Submission()
-	db.MustSubmit(t, s)
-	db.Claim(t)
-	fired := proxy.LoseResponse(sandbox.Containing("insert into task_done"))
-	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
-	<-fired
-	require.Equal(t, 1, db.Count(t, `select count(*) from task_done`))
-}
-
 func TestConcurrentReportsAndExtensionsKeepOneRow(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	a, b := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	a, b := storetest.OpenTwo(t)
 	for range 30 {
 		s := storetest.Submission()
 		a.MustSubmit(t, s)
@@ -189,7 +174,7 @@ func TestManualChangesAreAudited(t *testing.T) {
 
 func TestRetryWithBackoffIsScheduledAndPromoted(t *testing.T) {
 	t.Parallel()
-	db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Backoff = task.Backoff{"slow": {time.Hour, 2 * time.Hour}} })
+	db := storetest.Open(t, func(c *stores.Config) { c.Backoff = task.Backoff{"slow": {time.Hour, 2 * time.Hour}} })
 	slow := storetest.InQueue("slow")
 	fromSlow := storetest.FromQueue("slow")
 	failed, timedOut, quick := storetest.Submission(slow), storetest.Submission(slow), storetest.Submission()

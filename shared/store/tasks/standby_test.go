@@ -76,7 +76,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			return errs[0]
 		},
 		"claim": func() error {
-			_, _, err := db.Tasks.Claim(context.Background(), tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+			_, _, err := db.Tasks.Claim(context.Background(), claimRequest("app", 0, 1))
 			return err
 		},
 		"report": func() error {

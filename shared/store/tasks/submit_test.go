@@ -59,15 +59,6 @@ func TestKeyOfDamagedTaskFailsAlone(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from receive_logs where task_id = $1`, intact.ID), "the repeat is logged")
 }
 
-func TestAKeyBelongsToItsCaller(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	other := storetest.Submission(storetest.FromCaller(7), storetest.Keyed("k", "b"))
-	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")), other)
-	require.Nil(t, outs[1].Refused)
-	require.NotEqual(t, outs[0].ID, outs[1].ID)
-}
-
 func TestEqualKeysInOneBatchAreOneTask(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -115,49 +106,20 @@ func TestConcurrentCallsWithOneKeyCreateOneTask(t *testing.T) {
 	require.Equal(t, 40, db.Count(t, `select count(*) from tasks where content = 'same'`))
 }
 
-func TestKeyIsFreeIfItsFirstCallDidNotCommit(t *testing.T) {
-	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, dying := storetest.OpenAt(t, url), storetest.Owner(t, url)
-	s := storetest.Submission(storetest.Keyed("k", "a"))
-	_, err := dying.Exec(t.Context(), `begin`)
-	require.NoError(t, err)
-	_, err = dying.Exec(t.Context(), `insert into submission_keys values ($1, $2, $3)`, s.Key, s.Fingerprint, task.NewID())
-	require.NoError(t, err)
-	returned := make(chan tasks.Submitted, 1)
-	go func() {
-		for {
-			outs, errs := db.Tasks.Submit([]*tasks.Submission{s})
-			if errs[0] == nil {
-				returned <- outs[0]
-				return
-			}
-		}
-	}()
-	db.AwaitLockWait(t)
-	require.NoError(t, dying.Close(t.Context()))
-	out := <-returned
-	require.Equal(t, s.ID, out.ID)
-	require.False(t, out.Replayed)
-}
-
 func TestLockedTableIsServerBusyAlsoWithAKey(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(storetest.Keyed("first", "a")))
-	release := storetest.HoldLock(t, url, `lock table task_live in access exclusive mode`)
+	db.HoldLock(t, `lock table task_live in access exclusive mode`)
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.Keyed("k", "a"))})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "no other call has this key")
-	release()
 }
 
 func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	s, bystander := storetest.Submission(storetest.Keyed("k", "a")), storetest.Submission()
-	tx, err := slow.Begin(t.Context())
+	tx, err := db.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `insert into submission_keys values ($1, $2, $3)`, s.Key, s.Fingerprint, task.NewID())
 	require.NoError(t, err)
@@ -167,7 +129,8 @@ func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	require.NoError(t, errs[1])
 	require.Equal(t, bystander.ID, outs[1].ID)
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.Equal(t, s.ID, db.MustSubmit(t, s)[0].ID)
+	again := storetest.Submission(storetest.Keyed("k", "a"))
+	require.Equal(t, tasks.Submitted{ID: again.ID, State: task.Pending, Text: "a"}, db.MustSubmit(t, again)[0], "the key is free")
 }
 
 func TestCommitWithLostResponseIsRecognised(t *testing.T) {
@@ -202,16 +165,12 @@ func TestCommitWithLostResponseIsRecognised(t *testing.T) {
 func TestUnfinishedCommitIsAwaited(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, slow := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.OpenAt(t, url)
 	s := storetest.Submission()
-	tx, err := slow.Begin(t.Context()) // the server side of a broken connection whose commit is not finished
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'hello')`, s.ID)
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), `insert into task_live (id, state, queue, priority, max_retries, on_unknown) values ($1, 1, 'default', 5, 3, 0)`, s.ID)
-	require.NoError(t, err)
-
+	// The server side of a broken connection whose commit is not finished.
+	commit := db.HoldLock(t, `with body as (
+			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content) values ($1, 0, 'default', 5, 3, 0, '13800138000', 'hello')
+		) insert into task_live (id, state, queue, priority, max_retries, on_unknown) values ($1, 1, 'default', 5, 3, 0)`, s.ID)
 	broken := storetest.Owner(t, url)
 	require.NoError(t, broken.Close(t.Context()))
 	returned := make(chan tasks.Submitted, 1)
@@ -230,7 +189,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 		close(returned)
 	}()
 	db.AwaitLockWait(t)
-	require.NoError(t, tx.Commit(t.Context()))
+	commit()
 	out, ok := <-returned
 	require.True(t, ok)
 	require.Equal(t, tasks.Submitted{ID: s.ID, State: task.Pending, Text: "hello"}, out)
@@ -250,8 +209,7 @@ func TestDatabaseOutageIsServerBusy(t *testing.T) {
 
 func TestDefaultContentIsSentOnce(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	db, other := storetest.OpenTwo(t)
 	empty := storetest.NoContent
 	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, storetest.Submission(empty))[0].Refused.Code)
 
@@ -370,23 +328,25 @@ func TestRefusedRequestWithAnyBytesIsLogged(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from tasks`))
 }
 
+func dropLogPartitions(t *testing.T, db *storetest.DB) {
+	t.Helper()
+	db.Exec(t, `do $$ declare p regclass; begin
+		for p in select inhrelid from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass) loop
+			execute 'drop table ' || p;
+		end loop; end $$`)
+}
+
 func TestMissingLogPartitionIsCreated(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	drop := func() {
-		db.Exec(t, `do $$ declare p regclass; begin
-			for p in select inhrelid from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass) loop
-				execute 'drop table ' || p;
-			end loop; end $$`)
-	}
 	s, cancelled := storetest.Submission(), storetest.Submission(storetest.InQueue("other"))
-	drop()
+	dropLogPartitions(t, db)
 	db.MustSubmit(t, s, cancelled)
-	drop()
+	dropLogPartitions(t, db)
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
-	drop()
+	dropLogPartitions(t, db)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
-	drop()
+	dropLogPartitions(t, db)
 	_, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
 	require.NoError(t, err)
 	require.Equal(t, 12, db.Count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`))

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -16,12 +15,7 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 func TestTaskFromSubmitToReport(t *testing.T) {
 	t.Parallel()
-	for name, pooler := range map[string]bool{"prepared statements": false, "as behind a pooler": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testTaskFromSubmitToReport(t, storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler }))
-		})
-	}
+	storetest.WithAndWithoutPooler(t, testTaskFromSubmitToReport)
 }
 
 func testTaskFromSubmitToReport(t *testing.T, db *storetest.DB) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
@@ -18,8 +17,7 @@ import (
 // A manual retry and two late reports move a task between the tables three times.
 func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	one, other := storetest.OpenAt(t, url), storetest.OpenAt(t, url)
+	one, other := storetest.OpenTwo(t)
 	for range 30 {
 		one.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
 	}

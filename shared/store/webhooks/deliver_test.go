@@ -234,12 +234,11 @@ func TestBacklogOfOneHostDoesNotBlockOthers(t *testing.T) {
 }
 
 // callbackEndpoint returns the id of the row without a URL that a caller's callbacks belong to.
-func callbackEndpoint(t *testing.T, db *storetest.DB, caller int64) (id task.ID) {
+func callbackEndpoint(t *testing.T, db *storetest.DB, caller int64) task.ID {
 	t.Helper()
 	_, err := db.Webhooks.SigningSecrets(t.Context(), []int64{caller}, storetest.FirstSecret)
 	require.NoError(t, err)
-	require.NoError(t, db.Owner(t).QueryRow(t.Context(), `select id from webhook_endpoints where caller_id = $1 and url is null`, caller).Scan(&id))
-	return id
+	return storetest.Value[task.ID](t, db, `select id from webhook_endpoints where caller_id = $1 and url is null`, caller)
 }
 
 func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
@@ -279,9 +278,8 @@ func TestClaimLocksDeliveriesByID(t *testing.T) {
 	insertDueDeliveries(t, db, endpoint, 7, 100, "")
 	_, err := conn.Exec(t.Context(), `prepare c as `+storetest.Statements(t)["claimDeliveriesSQL"]+`; set plan_cache_mode = force_generic_plan`)
 	require.NoError(t, err)
-	rows, err := conn.Query(t.Context(), `explain execute c(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, pgx.QueryExecModeSimpleProtocol)
-	require.NoError(t, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	lines, err := store.QueryRows(t.Context(), conn, pgx.RowTo[string],
+		`explain execute c(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	require.Regexp(t, `LockRows[^\n]*\n[^\n]*webhook_deliveries_id`, strings.Join(lines, "\n"), "the plan must not read all pending deliveries")
 }

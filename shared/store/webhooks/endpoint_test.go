@@ -9,11 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/messages"
-	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
@@ -55,43 +53,39 @@ func mustDeliveries(t *testing.T, db *storetest.DB, f webhooks.DeliveryFilter) [
 
 func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 	t.Parallel()
-	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := storetest.OpenAt(t, sandbox.NewDatabase(t), func(c *stores.Config) { c.Pooler = pooler })
-			all := db.MustAddEndpoint(t, 7, "https://all.example")
-			failures := db.MustAddEndpoint(t, 7, "https://failures.example", "task.failed", "task.held")
-			db.MustAddEndpoint(t, 8, "https://stranger.example")
-			s := submit(t, db, 7, storetest.WithCallback)
-			for range 2 {
-				require.Equal(t, 2, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
-			}
-			require.Equal(t, 3, db.MustRecordEvent(t, s.ID, 2, "task.failed"))
-			require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
-			require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: failures.ID}), 1)
-			require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
+	storetest.WithAndWithoutPooler(t, func(t *testing.T, db *storetest.DB) {
+		all := db.MustAddEndpoint(t, 7, "https://all.example")
+		failures := db.MustAddEndpoint(t, 7, "https://failures.example", "task.failed", "task.held")
+		db.MustAddEndpoint(t, 8, "https://stranger.example")
+		s := submit(t, db, 7, storetest.WithCallback)
+		for range 2 {
+			require.Equal(t, 2, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
+		}
+		require.Equal(t, 3, db.MustRecordEvent(t, s.ID, 2, "task.failed"))
+		require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
+		require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: failures.ID}), 1)
+		require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
 
-			due := db.MustClaimDeliveries(t)
-			require.Len(t, due, 5)
-			for _, d := range due {
-				want := []string{"whsec_" + d.URL}
-				if d.URL == s.CallbackURL {
-					want = []string{storetest.FirstSecret()}
-				}
-				require.Equal(t, want, d.Secrets)
+		due := db.MustClaimDeliveries(t)
+		require.Len(t, due, 5)
+		for _, d := range due {
+			want := []string{"whsec_" + d.URL}
+			if d.URL == s.CallbackURL {
+				want = []string{storetest.FirstSecret()}
 			}
-			require.Empty(t, db.MustClaimDeliveries(t), "each is leased")
-			require.Empty(t, settle(t, db, 200, due...))
-			for _, d := range mustDeliveries(t, db, webhooks.DeliveryFilter{}) {
-				require.Equal(t, "delivered", d.State)
-				require.Len(t, d.Tries, 1)
-				require.Equal(t, int64(7), d.Tries[0].DurationMS)
-			}
-			_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, storetest.FirstSecret)
-			require.NoError(t, err)
-			require.Equal(t, []int{0}, unknown)
-		})
-	}
+			require.Equal(t, want, d.Secrets)
+		}
+		require.Empty(t, db.MustClaimDeliveries(t), "each is leased")
+		require.Empty(t, settle(t, db, 200, due...))
+		for _, d := range mustDeliveries(t, db, webhooks.DeliveryFilter{}) {
+			require.Equal(t, "delivered", d.State)
+			require.Len(t, d.Tries, 1)
+			require.Equal(t, int64(7), d.Tries[0].DurationMS)
+		}
+		_, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, storetest.FirstSecret)
+		require.NoError(t, err)
+		require.Equal(t, []int{0}, unknown)
+	})
 }
 
 // If a caller has many endpoints and its events are large, one call records them in several statements. The events of a
@@ -171,8 +165,7 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 // An event is deleted only when its last delivery has been deleted, however late the delivery ends, and not while the event is recorded again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenKeeping(t, url, 90, 30)
+	db := storetest.Open(t, storetest.Keeping(90, 30))
 	db.MustAddEndpoint(t, 7, "https://one.example")
 	db.MustAddEndpoint(t, 7, "https://two.example")
 	s := submit(t, db, 7)
@@ -190,11 +183,11 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	settle(t, db, 200, again...)
 	db.Exec(t, age)
 
-	release := storetest.HoldLock(t, url, `select from webhook_deliveries for update`)
+	release := db.HoldLock(t, `select from webhook_deliveries for update`)
 	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the last delivery of the event is locked")
 	release()
 	db.Exec(t, `delete from webhook_deliveries`)
-	release = storetest.HoldLock(t, url, `update webhook_events set recorded_at = now()`) // the lock that recording the event again would hold
+	release = db.HoldLock(t, `update webhook_events set recorded_at = now()`) // the lock that recording the event again would hold
 	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event is being recorded")
 	release()
 	db.Exec(t, age)
@@ -428,25 +421,22 @@ func TestCallerHasAtMostTwentyEndpoints(t *testing.T) {
 
 func TestCallerWithEndpointsCannotBeDeleted(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 0, "https://built-in-admin.example")
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	_, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: 8, URL: "https://nobody.example", Secret: "s"}, store.Operator{Name: "x"})
 	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey", "there is no caller 8")
-	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
+	_, err = db.Owner.Exec(t.Context(), `delete from callers where id = 7`)
 	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey")
 	require.NoError(t, db.Webhooks.DeleteEndpoint(t.Context(), e.ID, nil, store.Operator{Name: "x"}))
-	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
-	require.NoError(t, err)
+	db.Exec(t, `delete from callers where id = 7`)
 }
 
 // Events of all callers are recorded together, and results of all callers are settled together. Neither may wait for a
 // transaction of one caller. Results of locked rows are skipped and settled later.
 func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	busy := db.MustAddEndpoint(t, 7, "https://busy.example")
 	db.MustAddEndpoint(t, 8, "https://calm.example")
 	a, b := submit(t, db, 7), submit(t, db, 8)
@@ -470,7 +460,7 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 		require.Equal(t, 2, record())
 		tried := withResponse(held.status, db.MustClaimDeliveries(t)...)
 		require.Len(t, tried, 2, name)
-		release := storetest.HoldLock(t, url, held.sql, held.args...)
+		release := db.HoldLock(t, held.sql, held.args...)
 		require.Equal(t, 2, record(), name)
 		settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 		require.NoError(t, err, name)
@@ -490,16 +480,14 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 // A success does not change a healthy endpoint, so SettleDeliveries does not lock the endpoint.
 func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url)
+	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://shop.example")
 	s := submit(t, db, 7)
 	db.MustRecordEvent(t, s.ID, 1, "task.failed")
 	due := db.MustClaimDeliveries(t)
-	release := storetest.HoldLock(t, url, `select from webhook_endpoints where id = $1 for update`, e.ID)
+	db.HoldLock(t, `select from webhook_endpoints where id = $1 for update`, e.ID)
 	settle(t, db, 200, due...)
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
-	release()
 }
 
 // However much is pending for an endpoint, its deletion is a short transaction.
