@@ -16,22 +16,6 @@ import (
 // many tasks costs the same either way, and separate statements run in parallel.
 const sharedLimit = 10
 
-func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	group := q.byName[queue]
-	if group == nil {
-		group = store.NewCoalescer(func(r ClaimRequest) int64 { return r.CallerID }, func(ctx context.Context, reqs []ClaimRequest, _ bool) ([][]Claimed, error) {
-			return st.claimTogether(ctx, reqs)
-		})
-		if q.byName == nil || len(q.byName) >= maxClaimQueues {
-			q.byName = map[string]*store.Coalescer[ClaimRequest, []Claimed]{}
-		}
-		q.byName[queue] = group
-	}
-	return group
-}
-
 // claimRows locks rows from the head of the index task_live_ready. Tasks are in order of priority, then
 // retry_count (so new tasks come before retries), then age. claimRows skips locked rows and expired tasks.
 const claimRows = `

@@ -123,14 +123,6 @@ func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused 
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
 }
 
-const queuePausesSQL = `select ` + pauseColumns + ` from queue_pauses where until is null or until > now() order by queue`
-
-// QueuePauses returns the pauses that are in force, by queue.
-func (st *Store) QueuePauses(ctx context.Context) ([]Pause, error) {
-	pauses, err := store.QueryRows(ctx, st.db.Read, scanPause, queuePausesSQL)
-	return pauses, store.Wrap("queue pauses", err)
-}
-
 // PendingByQueue has, for each queue, the number of tasks that became available to senders.
 type PendingByQueue map[string]int
 
