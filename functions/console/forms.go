@@ -103,3 +103,12 @@ func (p *page) Selected(field, value string, initial bool) bool {
 	}
 	return initial
 }
+
+// showFiltered is showGet for a page with a filter. If the API refuses the filter, the page shows the refusal.
+func showFiltered[T any](p *page, path string, query url.Values, template, title string) error {
+	response, err := get[T](p, path, query)
+	if err != nil && !p.storeRefusal(err) {
+		return err
+	}
+	return p.show(template, title, response)
+}

@@ -289,15 +289,6 @@ func showGet[T any](p *page, path string, query url.Values, template, title stri
 	return p.show(template, title, response)
 }
 
-// showFiltered is showGet for a page with a filter. If the API refuses the filter, the page shows the refusal.
-func showFiltered[T any](p *page, path string, query url.Values, template, title string) error {
-	response, err := get[T](p, path, query)
-	if err != nil && !p.storeRefusal(err) {
-		return err
-	}
-	return p.show(template, title, response)
-}
-
 // With returns the address of this page with changed parameters, given as name, value, name, value. An empty value removes its
 // parameter. With also removes the notice, and the position in a list (after) unless pairs has a new position.
 func (p *page) With(pairs ...string) string {

@@ -11,7 +11,6 @@ package save
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
@@ -28,12 +27,6 @@ var Function = fn.EventBatch("save", New)
 func New(env *fn.Env, _ struct{}) (fn.EventHandler, fn.BatchHandler) {
 	s := &saver{env: env, reorders: reorderCounter{shards: map[int]int64{}, senders: map[string]int64{}}}
 	return s.event, s.batch
-}
-
-type saver struct {
-	env           *fn.Env
-	reorders      reorderCounter
-	acceptedBytes atomic.Int64 // saved since this process last scheduled a purge
 }
 
 func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {

@@ -389,3 +389,17 @@ func (c *Cluster) KillHeldRelay(relay *sandbox.Process) {
 func (c *Cluster) WaitingEvents() int {
 	return c.Admin.Count(`select coalesce(sum(cardinality(ids)), 0) from event_outbox`)
 }
+
+// stored returns the messages of a stream, oldest first.
+func (c *Cluster) stored(stream string) (all []*jetstream.RawStreamMsg) {
+	c.T.Helper()
+	s, err := c.JetStream().Stream(c.T.Context(), stream)
+	require.NoError(c.T, err)
+	state := s.CachedInfo().State
+	for seq := max(state.FirstSeq, 1); seq <= state.LastSeq; seq++ {
+		m, err := s.GetMsg(c.T.Context(), seq)
+		require.NoError(c.T, err)
+		all = append(all, m)
+	}
+	return all
+}

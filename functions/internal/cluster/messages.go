@@ -13,20 +13,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// stored returns the messages of a stream, oldest first.
-func (c *Cluster) stored(stream string) (all []*jetstream.RawStreamMsg) {
-	c.T.Helper()
-	s, err := c.JetStream().Stream(c.T.Context(), stream)
-	require.NoError(c.T, err)
-	state := s.CachedInfo().State
-	for seq := max(state.FirstSeq, 1); seq <= state.LastSeq; seq++ {
-		m, err := s.GetMsg(c.T.Context(), seq)
-		require.NoError(c.T, err)
-		all = append(all, m)
-	}
-	return all
-}
-
 // StoredMessages returns the n messages that the stream MESSAGES holds, oldest first.
 func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	c.T.Helper()

@@ -270,3 +270,19 @@ func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sq
 	err = conn.SendBatch(ctx, &batch).Close()
 	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
 }
+
+func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	group := q.byName[queue]
+	if group == nil {
+		group = store.NewCoalescer(func(r ClaimRequest) int64 { return r.CallerID }, func(ctx context.Context, reqs []ClaimRequest, _ bool) ([][]Claimed, error) {
+			return st.claimTogether(ctx, reqs)
+		})
+		if q.byName == nil || len(q.byName) >= maxClaimQueues {
+			q.byName = map[string]*store.Coalescer[ClaimRequest, []Claimed]{}
+		}
+		q.byName[queue] = group
+	}
+	return group
+}
