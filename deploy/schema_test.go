@@ -58,7 +58,7 @@ func moduleFiles(t *testing.T, module, prefix string) map[string][]byte {
 // schemas validates objects by their kind.
 type schemas struct {
 	compiler *jsonschema.Compiler
-	urls     map[string]string // by "apiVersion kind"
+	urls     map[string]string // by "apiVersion kind", or "compose" or "core"
 }
 
 const (
@@ -85,12 +85,12 @@ func readSchemas(t *testing.T) *schemas {
 	return s
 }
 
-func (s *schemas) add(t *testing.T, kind, url string, content []byte) {
+func (s *schemas) add(t *testing.T, key, url string, content []byte) {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(content))
 	require.NoError(t, err)
 	require.NoError(t, s.compiler.AddResource(url, doc))
-	s.urls[kind] = url
+	s.urls[key] = url
 }
 
 func (s *schemas) addCRDs(t *testing.T, content []byte) {
@@ -102,7 +102,7 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 			closeObjects(schema)
 			if top, ok := at(schema, "properties").(object); ok {
 				for _, name := range []string{"apiVersion", "kind", "metadata"} {
-					top[name] = object{} // the method check validates these
+					top[name] = object{} // (*schemas).check looks up the first two and validates metadata
 				}
 			}
 			content, err := json.Marshal(schema)
@@ -112,8 +112,8 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 	}
 }
 
-// addCore adds the kinds of Kubernetes itself. The swagger.json of kubectl has no policy/v1. Its PodDisruptionBudget has the fields
-// of policy/v1beta1 and, since Kubernetes 1.27, unhealthyPodEvictionPolicy.
+// addCore adds the kinds of Kubernetes itself. The swagger.json of kubectl has no policy/v1. The PodDisruptionBudget of
+// policy/v1 has the fields of policy/v1beta1 and, since Kubernetes 1.27, unhealthyPodEvictionPolicy.
 func (s *schemas) addCore(t *testing.T, content []byte) {
 	t.Helper()
 	var doc object

@@ -55,7 +55,7 @@ func (r *bulkRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	checkBulk(&bad, r.Action, &r.Filter)
 	bad.When(r.Expected < 0 || r.Expected > tasks.MaxBulk, "expected", fmt.Sprintf("must be between 0 and %d: the count of the preview", tasks.MaxBulk))
-	bad.Text("reason", r.Reason, maxReason)
+	bad.Text("reason", r.Reason, maxReasonLength)
 	return bad
 }
 

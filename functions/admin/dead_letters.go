@@ -20,7 +20,7 @@ type dismissRequest api.DismissRequest
 
 func (r *dismissRequest) Validate() []task.Field {
 	var bad decode.BadFields
-	bad.Text("reason", r.Reason, maxReason)
+	bad.Text("reason", r.Reason, maxReasonLength)
 	return bad
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// readTimeout is the statement timeout of the database role for reads.
+// readTimeout limits the calls that only read. It equals the statement timeout of the database role for reads (see migrations).
 const readTimeout = 15 * time.Second
 
-const maxReason = 500
+const maxReasonLength = 500 // characters of an operator's reason
 
 type handlers struct{ env *fn.Env }
 

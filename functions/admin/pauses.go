@@ -44,7 +44,7 @@ type pauseRequest api.PauseRequest
 
 func (r *pauseRequest) Validate() []task.Field {
 	var bad decode.BadFields
-	bad.Text("reason", r.Reason, maxReason)
+	bad.Text("reason", r.Reason, maxReasonLength)
 	if r.Until != nil {
 		now := time.Now()
 		bad.When(!r.Until.After(now), "until", "must be in the future; leave it out to pause until the queue is resumed")
@@ -72,7 +72,7 @@ type resumeRequest api.ResumeRequest
 
 func (r *resumeRequest) Validate() []task.Field {
 	var bad decode.BadFields
-	bad.Text("reason", r.Reason, maxReason)
+	bad.Text("reason", r.Reason, maxReasonLength)
 	return bad
 }
 

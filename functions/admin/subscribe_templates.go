@@ -92,7 +92,7 @@ type resumeTemplateRequest api.ResumeTemplateRequest
 
 func (r *resumeTemplateRequest) Validate() []task.Field {
 	var bad decode.BadFields
-	bad.Text("reason", r.Reason, maxReason)
+	bad.Text("reason", r.Reason, maxReasonLength)
 	return bad
 }
 

@@ -152,7 +152,7 @@ type reasonRequest api.RepairRequest
 
 func (r *reasonRequest) Validate() []task.Field {
 	var bad decode.BadFields
-	bad.AtMost("reason", r.Reason, maxReason)
+	bad.AtMost("reason", r.Reason, maxReasonLength)
 	return bad
 }
 
@@ -177,7 +177,7 @@ func (r *resolveRequest) Validate() []task.Field {
 		bad.When(true, "outcome", "is required: succeeded, failed or resend")
 	}
 	bad.When(strings.TrimSpace(r.Reason) == "", "reason", "is required: it becomes the task's result")
-	bad.AtMost("reason", r.Reason, maxReason)
+	bad.AtMost("reason", r.Reason, maxReasonLength)
 	return bad
 }
 

@@ -62,7 +62,7 @@ func TestAnEmptyKeyInTheBodyIsRefused(t *testing.T) {
 	s := cluster.Serve(t)
 	const body = `{"phone_number":"13800138000","content":"hi","idempotency_key":%s}`
 	got := s.Post("/api/v1/sms/send/batch", `{"items":[`+fmt.Sprintf(body, `""`)+`,`+fmt.Sprintf(body, "null")+`]}`)
-	require.Equal(t, []int{400, 200}, got.Codes(), "null is absent: %s", got.Text)
+	require.Equal(t, []int{400, 200}, got.Codes(), "a null key counts as no key: %s", got.Text)
 	require.Contains(t, got.Text, `"field":"idempotency_key"`)
 	require.Equal(t, 400, s.Do("POST", "/api/v1/sms/send", fmt.Sprintf(body, `""`), "Idempotency-Key", "order-1").Status)
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=a").List(), 1)
@@ -107,8 +107,8 @@ func TestCancelReturnsTheCancelledTask(t *testing.T) {
 	require.Equal(t, []any{"failed", "cancelled"}, []any{cancelled.Data("state"), cancelled.Data("reason")})
 }
 
-// Each bad call returns a 4xx that names every bad field, and stores only a row of the request log.
-func TestBadInputNamesItsFields(t *testing.T) {
+// Each refused call returns a 4xx, which names all bad fields if there are any. It stores nothing but a row in receive_logs.
+func TestRefusedCallsNameBadFieldsAndStoreNothing(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const send, report, pending = "/api/v1/sms/send", "/api/v1/sms/report", "/api/v1/sms/tasks/pending"
@@ -197,8 +197,8 @@ func TestBadInputNamesItsFields(t *testing.T) {
 			require.ElementsMatch(t, c.fields, got.Fields(), "%s\n%s", name, got.Text)
 		}
 	}
-	plain := s.Do("POST", send, `phone_number=1`, "Content-Type", "application/x-www-form-urlencoded")
-	require.Equal(t, 415, plain.Status)
+	form := s.Do("POST", send, `phone_number=1`, "Content-Type", "application/x-www-form-urlencoded")
+	require.Equal(t, 415, form.Status)
 	for _, table := range []string{"tasks", "task_live", "task_done", "submission_keys", "send_logs", "report_logs"} {
 		require.Zero(t, s.Count(`select count(*) from `+table), table)
 	}
@@ -206,7 +206,8 @@ func TestBadInputNamesItsFields(t *testing.T) {
 	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 404 and phone_number = '13800138000'`))
 }
 
-// A named template is sent or refused, and never replaced by the default content of the number.
+// If the request names a template, this template is sent or the request is refused. The default content of the number is never sent
+// instead.
 func TestNamedTemplateIsNotReplacedByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

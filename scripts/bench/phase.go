@@ -13,20 +13,20 @@ import (
 
 const maxFailures = 10 // consecutive ones, after which a connection makes no more calls
 
-// NoLimit is the value of Rows for a phase that ends only after its duration.
+// NoLimit is the value of MaxRows for a phase that ends only after its duration.
 const NoLimit = math.MaxInt64
 
 // Phase is one kind of call, made over a number of connections at once until the
 // duration is over or no rows are left.
 type Phase struct {
-	Name        string
-	Connections int
-	Warmup      time.Duration // calls that end in this time are not counted
-	Duration    time.Duration // after the warm-up
-	Rows        int           // of all calls together
-	Batch       int           // rows of a call; 0 = 1
-	Offered     float64       // calls per second, at times fixed in advance; 0 = each call begins when the previous one has ended
-	Baselines   []Baseline    // for Measure
+	Name           string
+	Connections    int
+	Warmup         time.Duration // calls that end in this time are not counted
+	Duration       time.Duration // after the warm-up
+	MaxRows        int           // of all calls together, warm-up included
+	Batch          int           // rows of a call; 0 = 1
+	CallsPerSecond float64       // at times fixed in advance; 0 = each call begins when the previous one has ended
+	Baselines      []Baseline    // for Measure
 
 	// Wait is called before each call, outside of the measured time. If it returns false, the connection
 	// makes no more calls. nil = no wait.
@@ -51,7 +51,7 @@ func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
 }
 
 // Run returns the rate of rows and the latencies of the calls. It opens all connections, to the addresses in
-// turn, before the clock starts. With Offered, the latency of a call counts from its fixed time, so that it
+// turn, before the clock starts. With CallsPerSecond, the latency of a call counts from its fixed time, so that it
 // includes the wait for a free connection.
 func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	clients := make([]*Client, p.Connections)
@@ -66,7 +66,7 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	arrivals := p.arrivals()
 	cpuBefore, startedAt := cpuTime(), time.Now()
 	run := phaseRun{Phase: p, startedAt: startedAt, measured: startedAt.Add(p.Warmup), arrivals: arrivals}
-	run.left.Store(int64(p.Rows))
+	run.left.Store(int64(p.MaxRows))
 	until, cancel := context.WithDeadline(ctx, run.measured.Add(p.Duration))
 	defer cancel()
 	calls := make([][]call, len(clients))
@@ -81,13 +81,13 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 }
 
 // arrivals returns the times at which calls begin, counted from the first. They are a Poisson process, as
-// of independent callers, and the same in each run. Without Offered arrivals returns nil.
+// of independent callers, and the same in each run. Without CallsPerSecond arrivals returns nil.
 func (p Phase) arrivals() (times []time.Duration) {
-	if p.Offered == 0 {
+	if p.CallsPerSecond == 0 {
 		return nil
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for at := 0.0; at < (p.Warmup + p.Duration).Seconds(); at += random.ExpFloat64() / p.Offered {
+	for at := 0.0; at < (p.Warmup + p.Duration).Seconds(); at += random.ExpFloat64() / p.CallsPerSecond {
 		times = append(times, time.Duration(at*float64(time.Second)))
 	}
 	return times
@@ -105,7 +105,7 @@ type phaseRun struct {
 
 // next waits until the next call must begin and returns that time, or false after the last call.
 func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
-	if r.Offered == 0 {
+	if r.CallsPerSecond == 0 {
 		more := until.Err() == nil && (r.Wait == nil || r.Wait(until))
 		return time.Now(), more
 	}

@@ -210,12 +210,12 @@ func (t *Tasks) putBack(batch []Claimed) {
 
 // Finish claims and reports the remaining tasks in batches of up to batchRows.
 func (t *Tasks) Finish(ctx context.Context, address string, batchRows int) error {
-	p := Phase{Name: "claim the rest", Connections: 4, Duration: time.Minute, Batch: batchRows, Rows: t.Waiting(), Call: t.Claim}
+	p := Phase{Name: "claim the rest", Connections: 4, Duration: time.Minute, Batch: batchRows, MaxRows: t.Waiting(), Call: t.Claim}
 	claimed, err := p.Run(ctx, address)
 	if err := errors.Join(err, claimed.Err()); err != nil {
 		return err
 	}
-	p.Name, p.Rows, p.Call = "report the rest", t.Unreported(), t.ReportBatch
+	p.Name, p.MaxRows, p.Call = "report the rest", t.Unreported(), t.ReportBatch
 	reported, err := p.Run(ctx, address)
 	if err := errors.Join(err, reported.Err()); err != nil {
 		return err

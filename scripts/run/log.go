@@ -21,16 +21,16 @@ func openLog(dir, name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// boundLogs limits each log file in dir, and each moved file with the suffix .1, to about maxLog bytes, until ctx is
+// limitLogs limits each log file in dir, and each moved file with the suffix .1, to about maxLog bytes, until ctx is
 // done.
-func boundLogs(ctx context.Context, dir string, out io.Writer) {
+func limitLogs(ctx context.Context, dir string, out io.Writer) {
 	for failed := map[string]bool{}; pause(ctx, logCheck); {
 		names, err := filepath.Glob(filepath.Join(dir, "*.log"))
 		if err != nil {
 			return // the pattern is wrong
 		}
 		for _, name := range names {
-			if err := boundLog(name, maxLog); err != nil && !failed[name] {
+			if err := limitLog(name, maxLog); err != nil && !failed[name] {
 				failed[name] = true
 				fmt.Fprintf(out, "%s grows without a bound: %v\n", name, err)
 			}
@@ -38,9 +38,9 @@ func boundLogs(ctx context.Context, dir string, out io.Writer) {
 	}
 }
 
-// boundLog copies a log file that is longer than limit to name.1, and empties the log file. Processes that append to the
+// limitLog copies a log file that is longer than limit to name.1, and empties the log file. Processes that append to the
 // log file continue at its new end. Lines that are written between the copy and the truncation are lost.
-func boundLog(name string, limit int64) (err error) {
+func limitLog(name string, limit int64) (err error) {
 	log, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestBoundLogMovesLongLog(t *testing.T) {
+func TestLimitLogMovesLongLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log, err := openLog(dir, "sendonce.log")
@@ -25,13 +25,13 @@ func TestBoundLogMovesLongLog(t *testing.T) {
 	for n := range 3 {
 		line := fmt.Sprint("line ", n, strings.Repeat(".", 100), "\n")
 		fmt.Fprint(log, line)
-		require.NoError(t, boundLog(name, 100))
+		require.NoError(t, limitLog(name, 100))
 		require.Empty(t, text(name))
-		require.Equal(t, line, text(name+".1"), "only the newest lines are kept")
+		require.Equal(t, line, text(name+".1"), "each move replaces the file")
 		fmt.Fprint(log, "short\n")
-		require.NoError(t, boundLog(name, 100))
+		require.NoError(t, limitLog(name, 100))
 		require.Equal(t, "short\n", text(name))
 		require.NoError(t, os.Truncate(name, 0))
 	}
-	require.NoError(t, boundLog(filepath.Join(dir, "none.log"), 100))
+	require.NoError(t, limitLog(filepath.Join(dir, "none.log"), 100))
 }

@@ -109,7 +109,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	defer log.Close()
 	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the processes have ended
 	defer stop()
-	go boundLogs(running, s.home, out)
+	go limitLogs(running, s.home, out)
 	printStep(out, "serve", "logs in "+log.Name())
 	server, err := startServer(s, binary, env, nats, port, log, out)
 	if err != nil {

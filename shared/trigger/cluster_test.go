@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// newCluster returns three servers, and a Bus that has created its streams with this number of replicas.
+// newCluster returns three servers, and a Bus that has created its streams, each with the given number of replicas.
 func newCluster(t *testing.T, replicas int) (sandbox.NATSCluster, *bus.Bus) {
 	t.Helper()
 	c := sandbox.NewNATSCluster(t, 3)
@@ -75,10 +75,10 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 			}
 		}
 	})
-	bustest.Eventually(t, func() bool { return len(l.recorded()) > 50 }, "some events are accepted")
+	bustest.Eventually(t, func() bool { return len(l.recorded()) > 50 }, "the function has received some events")
 	kill(c, leaderOf(t, b, bus.StreamAccepted))
 	publishing.Wait()
-	require.Eventually(t, func() bool { return len(l.recorded()) == events }, 3*bustest.Soon, bustest.Poll, "all events are accepted")
+	require.Eventually(t, func() bool { return len(l.recorded()) == events }, 3*bustest.Soon, bustest.Poll, "the function has received all events")
 	require.Equal(t, numbers(1, events), l.recorded())
 }
 
@@ -100,5 +100,5 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	bustest.Eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "only the route of the lost stream stops")
 	before := len(f.allCalls())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= before+2 }, "the other route still ticks")
-	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
+	require.ErrorContains(t, trigger.Ready(), "these routes do not run: "+testRoute().Durable+" (")
 }

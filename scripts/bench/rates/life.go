@@ -26,7 +26,7 @@ func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, add
 	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
 	submissions := bench.Phase{
 		Name: wholeLife, Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
-		Rows: bench.NoLimit, Wait: l.takeSlot, Call: l.submit,
+		MaxRows: bench.NoLimit, Wait: l.takeSlot, Call: l.submit,
 	}
 	sends := submissions
 	sends.Connections, sends.Batch, sends.Wait, sends.Call = senders, batchRows, l.takeBatch, l.send

@@ -141,7 +141,7 @@ func (t tasks) round(ctx context.Context, o options, compared peers, address str
 	}
 	fixed := bench.Phase{
 		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
-		Rows: bench.NoLimit, Offered: cmp.Or(o.rate, submitted/2), Call: t.Submit(true),
+		MaxRows: bench.NoLimit, CallsPerSecond: cmp.Or(o.rate, submitted/2), Call: t.Submit(true),
 	}
 	r, err := fixed.Run(ctx, address)
 	if err != nil {

@@ -64,7 +64,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 	}
 	m := &messages{ledger: load.NewLedger()}
 	err = table.Rounds(o.rounds, func(table *bench.Table) (err error) {
-		p := bench.Phase{Name: "save a message", Connections: savers, Duration: bench.CallTimeout, Rows: o.messages}
+		p := bench.Phase{Name: "save a message", Connections: savers, Duration: bench.CallTimeout, MaxRows: o.messages}
 		p.Call = func(c *bench.Client, _ int) (int, error) {
 			if _, err := m.save(c); err != nil {
 				return 0, err

@@ -43,7 +43,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
-			p := bench.Phase{Name: submitKeyed, Connections: n, Rows: bench.NoLimit, Call: t.Submit(true), Baselines: pgbench(n)}
+			p := bench.Phase{Name: submitKeyed, Connections: n, MaxRows: bench.NoLimit, Call: t.Submit(true), Baselines: pgbench(n)}
 			if n == most {
 				p.Baselines = append(p.Baselines, compared.river.Insert(o.duration/2)...)
 			}
@@ -52,23 +52,23 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	}
 	return append(list,
 		func() bench.Phase {
-			return bench.Phase{Name: "submit without a key", Connections: most, Rows: bench.NoLimit, Call: t.Submit(false), Baselines: pgbench(most)}
+			return bench.Phase{Name: "submit without a key", Connections: most, MaxRows: bench.NoLimit, Call: t.Submit(false), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: submitBatch, Connections: senders, Rows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
+			return bench.Phase{Name: submitBatch, Connections: senders, MaxRows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
 				Baselines: compared.river.InsertMany(o.duration / 2)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "claim 100", Connections: senders, Rows: t.Waiting() / 2, Batch: batchRows, Call: t.Claim}
+			return bench.Phase{Name: "claim 100", Connections: senders, MaxRows: t.Waiting() / 2, Batch: batchRows, Call: t.Claim}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "report", Connections: reporters, Rows: t.Unreported() / 2, Call: t.Report, Baselines: pgbench(reporters)}
+			return bench.Phase{Name: "report", Connections: reporters, MaxRows: t.Unreported() / 2, Call: t.Report, Baselines: pgbench(reporters)}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: "report 100", Connections: senders, Rows: t.Unreported(), Batch: batchRows, Call: t.ReportBatch}
+			return bench.Phase{Name: "report 100", Connections: senders, MaxRows: t.Unreported(), Batch: batchRows, Call: t.ReportBatch}
 		},
 		func() bench.Phase {
-			return bench.Phase{Name: claimAndReport, Connections: senders, Rows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
+			return bench.Phase{Name: claimAndReport, Connections: senders, MaxRows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
 				Baselines: compared.river.Work()}
 		})
 }

@@ -154,8 +154,8 @@ func (c *claims) changePartitions(ctx context.Context, n int) error {
 func (c *claims) measure(ctx context.Context, name string, d time.Duration, before bench.Result) (bench.Result, error) {
 	phase := func(name string, connections int, rows int, call func(*bench.Client, int) (int, error)) bench.Phase {
 		return bench.Phase{
-			Name: name, Connections: connections, Warmup: d / warmupPart, Duration: d, Rows: bench.NoLimit, Batch: maxRows,
-			Offered: c.rate / float64(rows), Call: call,
+			Name: name, Connections: connections, Warmup: d / warmupPart, Duration: d, MaxRows: bench.NoLimit, Batch: maxRows,
+			CallsPerSecond: c.rate / float64(rows), Call: call,
 		}
 	}
 	phases := []bench.Phase{

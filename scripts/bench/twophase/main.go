@@ -195,7 +195,7 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 		return r, err
 	}
 	p := t.phase("accepted", accepted, t.o.connections[len(t.o.connections)/2])
-	p.Rows, p.Duration = t.o.backlog, bench.CallTimeout
+	p.MaxRows, p.Duration = t.o.backlog, bench.CallTimeout
 	if r, err = p.Run(ctx, server); err != nil || r.Err() != nil {
 		return r, errors.Join(err, r.Err())
 	}

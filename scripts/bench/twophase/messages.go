@@ -48,7 +48,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 		t.ledger.Sent(load.Message{Sender: s.name, N: s.n}, load.Sent{ID: id, Ack: ack})
 		return 1, nil
 	}
-	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, Rows: bench.NoLimit, Call: call}
+	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, MaxRows: bench.NoLimit, Call: call}
 }
 
 // publish returns how many publications per second are acknowledged to n goroutines. Each makes one

@@ -95,7 +95,7 @@ func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypt
 	var batch pgx.Batch
 	var provider, appID, token string
 	err := store.QueryEach(ctx, tx, staleTokensSQL, []any{st.db.Keys.NewestPrefix()}, []any{&provider, &appID, &token}, func() {
-		newToken, err := st.reencrypt(subscribe.TokenRow(provider, appID), token)
+		newToken, err := st.reencrypt(subscribe.TokenRowName(provider, appID), token)
 		if err != nil {
 			done.Failed = append(done.Failed, err)
 			return

@@ -16,7 +16,7 @@ import (
 // reveal Value.
 type ProviderToken struct {
 	Value string
-	Left  time.Duration // for how long the token was still valid when it was read; 0 or less = expired
+	Left  time.Duration // how long the token is valid, from when it was read or fetched; 0 or less = expired
 }
 
 const hiddenToken = "[access token]"
@@ -30,7 +30,7 @@ func (ProviderToken) LogValue() slog.Value { return slog.StringValue(hiddenToken
 // MarshalText keeps the value out of JSON.
 func (ProviderToken) MarshalText() ([]byte, error) { return []byte(hiddenToken), nil }
 
-// tokenSQL uses clock_timestamp(), since now() is the start of a transaction that may have waited seconds for the lock.
+// tokenSQL uses clock_timestamp() because now() is the start of the transaction, which may have waited seconds for the lock.
 const tokenSQL = `
 select token, expires_at - clock_timestamp(), version from provider_tokens where provider = $1 and app_id = $2`
 
@@ -41,8 +41,8 @@ func (st *Store) ProviderToken(ctx context.Context, provider, appID string) (Pro
 	return t, store.Wrap("provider token", err)
 }
 
-// TokenRow returns the additional authenticated data with which a token is encrypted (see store.Keys).
-func TokenRow(provider, appID string) string { return "provider_tokens/" + provider + "/" + appID }
+// TokenRowName returns the name of the row of a token: the additional authenticated data of its encryption (see store.Keys).
+func TokenRowName(provider, appID string) string { return "provider_tokens/" + provider + "/" + appID }
 
 // tokenOf reads a token and its version, which changes whenever a token is stored. A token that cannot be decrypted
 // counts as absent: the provider can issue another.
@@ -54,14 +54,14 @@ func (st *Store) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, 
 	if err != nil {
 		return ProviderToken{}, 0, err
 	}
-	if t.Value, err = st.db.Keys.Decrypt(TokenRow(provider, appID), t.Value); errors.Is(err, store.ErrDecrypt) {
+	if t.Value, err = st.db.Keys.Decrypt(TokenRowName(provider, appID), t.Value); errors.Is(err, store.ErrDecrypt) {
 		return ProviderToken{}, version, nil
 	}
 	return t, version, err
 }
 
-// The timeouts of a refresh. fetchLimit must be shorter than idle_in_transaction_session_timeout (10 s for the hot role),
-// and than tokenLockTimeout of the instances that wait for the fetch.
+// The timeouts of a refresh. fetchLimit must be shorter than idle_in_transaction_session_timeout, which is 10 s for the database
+// role of db.Hot. It must also be shorter than tokenLockTimeout, after which other instances no longer wait for this fetch.
 const (
 	fetchLimit            = 8 * time.Second
 	tokenLockTimeout      = "9s"
@@ -71,8 +71,8 @@ const (
 const (
 	tokenTimeoutsSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)`
 
-	// An advisory lock needs no transaction ID. A row lock needs one: vacuum could remove no dead rows while a token is
-	// fetched.
+	// An advisory lock needs no transaction ID. A row lock needs one, which would keep vacuum from removing
+	// dead rows while a token is fetched.
 	lockTokenSQL = `select pg_advisory_xact_lock(hashtextextended('provider token ' || $1::text || ' ' || $2::text, 0))`
 
 	saveTokenSQL = `
@@ -82,16 +82,16 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
     updated_at = now()`
 )
 
-// RefreshProviderToken replaces the token stale and returns the newest token. All instances together run one fetch per
-// app at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that was
-// stored, even if it has the value of stale. An error of fetch is returned unchanged, and nothing is stored.
+// RefreshProviderToken replaces a token, the argument stale, and returns the newest token. All instances together run one fetch
+// per app at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that the
+// other call stored, unless it has expired. Its Value may equal stale.Value. An error of fetch is returned unchanged, and nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	if err != nil {
 		return ProviderToken{}, store.Wrap("refresh token", err)
 	}
-	select { // at most one connection of this instance waits for the lock
+	select { // this instance refreshes one token at a time: at most one of its connections waits for a lock or a fetch
 	case st.refreshing <- struct{}{}:
 		defer func() { <-st.refreshing }()
 	case <-ctx.Done():
@@ -111,7 +111,7 @@ func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID strin
 		if fresh, fetchErr = fetchToken(ctx, fetch); fetchErr != nil {
 			return fetchErr
 		}
-		encrypted, err := st.db.Keys.Encrypt(TokenRow(provider, appID), fresh.Value)
+		encrypted, err := st.db.Keys.Encrypt(TokenRowName(provider, appID), fresh.Value)
 		if err != nil {
 			return err
 		}
