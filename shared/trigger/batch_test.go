@@ -175,7 +175,7 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"text":"x"}`, string(m.Data))
 	for name, want := range map[string]string{
-		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-1-of-1", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
+		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-1-of-1-4", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
 		"dlq-function": "save", "dlq-subject": bus.AcceptSubject(testSender, "4"), "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
 	} {
 		require.Equal(t, want, m.Header.Get(name), name)

@@ -61,7 +61,8 @@ func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, it
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
 	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: it.event.data},
-		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)), jetstream.WithExpectStream(bus.StreamDeadLetters))
+		// With the id of the event: after NATS has lost the end of a stream, another event has the sequence number.
+		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)+"-"+it.event.headers["ce-id"]), jetstream.WithExpectStream(bus.StreamDeadLetters))
 	return err
 }
 

@@ -133,7 +133,7 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "bad", string(m.Data))
 	for name, want := range map[string]string{
-		"Nats-Msg-Id": "dlq-EVENTS-1-d", "ce-id": "poison", "ce-type": "sendonce.task.succeeded.v1", "content-type": "text/plain",
+		"Nats-Msg-Id": "dlq-EVENTS-1-d-poison", "ce-id": "poison", "ce-type": "sendonce.task.succeeded.v1", "content-type": "text/plain",
 		"dlq-function": "f", "dlq-subject": "evt.task.succeeded", "dlq-stream": "EVENTS", "dlq-sequence": "1",
 		"dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one", "dlq-attempts": "1",
 	} {
