@@ -123,9 +123,10 @@ var apiMessages = map[string]string{
 	"the content contains a blocked word; change the text":                                          "内容含有屏蔽词；请修改",
 	"the default content of this phone number was already sent; send content, or reset the default": "该号码的默认短信已经发送过；请填写内容，或允许默认短信再发一次",
 	"this caller has %s tasks that are not finished, and may have %s: tasks are accepted again when some of these are finished": "该调用方有 %s 个未完成的任务，上限为 %s 个：其中一些完成后才能继续提交",
-	"this caller may not submit to queue %s":                                              "该调用方不能向队列 %s 提交",
-	"this caller may not use this priority":                                               "该调用方不能使用这个优先级",
-	"this idempotency key was used with another request; use a new key for a new message": "此表单已提交过其他内容；请重新打开页面",
+	"this caller may not submit to queue %s":                                                                      "该调用方不能向队列 %s 提交",
+	"this caller may not use this priority":                                                                       "该调用方不能使用这个优先级",
+	"this idempotency key was used with another request; use a new key for a new message":                         "此表单已提交过其他内容；请重新打开页面",
+	"this idempotency key was used for a task that was deleted from the archive; use a new key for a new message": "此表单已提交过，任务已从归档中删除；请重新打开页面",
 	"must be %s": "必须是 %s",
 
 	// queues

@@ -24,8 +24,8 @@ func pooledURL(t *testing.T, url string) string {
 func TestContractThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	s := cluster.ServeOn(t, pooledURL(t, url), func(c *settings.Config) { c.Pooler = true }).Connect(url)
-	checkedClient{s, contract.NewChecker(t)}.runAll()
+	_, h := cluster.NewEnv(t, pooledURL(t, url), func(c *settings.Config) { c.Pooler = true })
+	checkedClient{cluster.ServeHandler(t, h).Connect(url), contract.NewChecker(t)}.runAll()
 }
 
 func TestPooledSessionIsResetForTheNextClient(t *testing.T) {
