@@ -125,8 +125,8 @@ type AcceptState struct {
 
 	// Pending, Unsaved and SavedTo are only of the consumers whose number of shards is Config.AcceptShards.
 	Pending map[string]uint64 // by durable: messages that are not acknowledged, whether delivered or not
-	Unsaved uint64            // messages that the function save has not acknowledged; all messages while a durable of save is missing
-	SavedTo uint64            // the function save has acknowledged everything up to this sequence number; 0 while a durable of save is missing
+	Unsaved uint64            // messages that the function save has not acknowledged; all messages while a durable of save is missing or ahead of the stream (see isAhead)
+	SavedTo uint64            // the function save has acknowledged everything up to this sequence number; 0 while a durable of save is missing or ahead
 }
 
 // AcceptState returns the state of the stream of accepted messages, or ErrUnavailable.
@@ -137,7 +137,7 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 			Created: info.Created, Messages: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
 			FirstSeq: info.State.FirstSeq, LastSeq: info.State.LastSeq, Pending: map[string]uint64{}, SavedTo: info.State.LastSeq,
 		}
-		savers, suffix := 0, shardsSuffix(b.cfg.acceptShards())
+		savers, suffix, delivered := 0, shardsSuffix(b.cfg.acceptShards()), uint64(0)
 		consumers := s.ListConsumers(ctx)
 		for c := range consumers.Info() {
 			if !strings.HasSuffix(c.Config.Durable, suffix) {
@@ -147,17 +147,27 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 			state.Pending[c.Config.Durable] = pending
 			if strings.HasPrefix(c.Config.Durable, saveDurablePrefix) {
 				savers++
+				delivered = max(delivered, c.Delivered.Stream)
 				state.Unsaved += pending
 				if pending > 0 {
 					state.SavedTo = min(state.SavedTo, c.AckFloor.Stream)
 				}
 			}
 		}
-		if savers < b.cfg.acceptShards() {
-			state.SavedTo, state.Unsaved = 0, state.Messages
-		}
 		if err := consumers.Err(); err != nil {
 			return fmt.Errorf("list consumers: %w", err)
+		}
+		if delivered > state.LastSeq { // read the stream again: the consumer was read later
+			later, err := s.Info(ctx)
+			if err != nil {
+				return err
+			}
+			if delivered > later.State.LastSeq { // see isAhead
+				savers = 0
+			}
+		}
+		if savers < b.cfg.acceptShards() {
+			state.SavedTo, state.Unsaved = 0, state.Messages
 		}
 		return nil
 	})

@@ -291,11 +291,17 @@ func mergeSubjects(actual, wanted []string) []string {
 }
 
 // EnsureConsumer returns a durable consumer, and creates it if it is missing. EnsureConsumer does not change an
-// existing consumer: if the consumer differs from wanted, EnsureConsumer returns it with a *MismatchError.
+// existing consumer: if the consumer differs from wanted, EnsureConsumer returns it with a *MismatchError. If the consumer
+// is ahead of its stream, EnsureConsumer creates it again, and all messages of the stream are delivered again.
 func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wanted jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	name := stream + "/" + wanted.Durable
 	c, err := conn.js.Consumer(ctx, stream, wanted.Durable)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+	if err == nil {
+		if c, err = conn.withoutAhead(ctx, stream, c); err != nil {
+			return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
+		}
+	}
+	if c == nil && err == nil || errors.Is(err, jetstream.ErrConsumerNotFound) {
 		c, err = conn.js.CreateConsumer(ctx, stream, wanted)
 		if errors.Is(err, jetstream.ErrConsumerExists) {
 			c, err = conn.js.Consumer(ctx, stream, wanted.Durable)
@@ -310,6 +316,26 @@ func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wante
 		differences = append(differences, Difference{Stream: name, Field: f.name, Actual: f.text(&actual), Wanted: f.text(&wanted)})
 	}
 	return c, mismatch(differences)
+}
+
+// withoutAhead deletes a consumer that is ahead of its stream, and returns nil instead of it.
+func (conn *Connection) withoutAhead(ctx context.Context, stream string, c jetstream.Consumer) (jetstream.Consumer, error) {
+	s, err := conn.js.Stream(ctx, stream)
+	if err != nil || !isAhead(c.CachedInfo(), s.CachedInfo()) {
+		return c, err
+	}
+	err = conn.js.DeleteConsumer(ctx, stream, c.CachedInfo().Config.Durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		err = nil
+	}
+	return nil, err
+}
+
+// isAhead reports whether a consumer has received messages that its stream does not have yet. stream must be read after
+// consumer. After a power loss NATS may have lost the end of the stream and kept the state of the consumer, with three
+// replicas or before nats-server 2.14. The consumer would never deliver the messages that get the lost sequence numbers.
+func isAhead(consumer *jetstream.ConsumerInfo, stream *jetstream.StreamInfo) bool {
+	return consumer.Delivered.Stream > stream.State.LastSeq
 }
 
 func mismatch(differences []Difference) error {

@@ -178,3 +178,42 @@ func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 		require.Regexp(t, `level=WARN msg="changed a stream to match the settings" stream=ACCEPTED field=`+field+` from=.*(USERS|acc).* to=none`, log.String())
 	}
 }
+
+// After a power loss NATS may have kept the state of a consumer, and lost the messages that the consumer received last.
+func TestConsumerAheadOfItsStreamIsCreatedAgain(t *testing.T) {
+	t.Parallel()
+	broker, b := newBrokerWithStreams(t)
+	publishAll(t, b, eventMessage("1"), eventMessage("2"))
+	ctx := bustest.Within(t, bustest.Soon)
+	ahead := jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: 100}
+	_, err := broker.JS().CreateConsumer(ctx, StreamEvents, ahead)
+	require.NoError(t, err)
+	removed, err := b.TrimEvents(ctx, true)
+	require.NoError(t, err)
+	require.Zero(t, removed, "no event counts as recorded")
+
+	conn, err := b.AwaitConnection(ctx)
+	require.NoError(t, err)
+	wanted := jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: -1, AckWait: 30 * time.Second, MaxAckPending: 1000}
+	var created time.Time
+	for range 2 { // the second time the consumer stays as it is
+		c, err := conn.EnsureConsumer(ctx, StreamEvents, wanted)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, c.CachedInfo().NumPending)
+		require.True(t, created.IsZero() || created.Equal(c.CachedInfo().Created))
+		created = c.CachedInfo().Created
+	}
+}
+
+func TestConsumerAheadOfAcceptedMessagesHasSavedNothing(t *testing.T) {
+	t.Parallel()
+	broker, b := newBrokerWithStreams(t)
+	acceptAll(t, b, 1, 5)
+	_, err := broker.JS().CreateConsumer(t.Context(), StreamAccepted, jetstream.ConsumerConfig{
+		Durable: ShardDurable("save", 0, 1), AckPolicy: jetstream.AckAllPolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: 100,
+	})
+	require.NoError(t, err)
+	state, err := b.AcceptState(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, []uint64{0, 5}, []uint64{state.SavedTo, state.Unsaved})
+}

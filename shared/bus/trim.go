@@ -38,7 +38,7 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	if err != nil || stream == nil {
 		return 0, err
 	}
-	recorded, err := conn.recordedTo(ctx)
+	recorded, err := conn.recordedTo(ctx, stream)
 	if err != nil || recorded == 0 {
 		return 0, err
 	}
@@ -64,14 +64,22 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	return int(last - first + 1), nil // approximately: some may have been removed before
 }
 
-// recordedTo returns the sequence number up to which all events are recorded; 0 without RecordDurable.
-func (conn *Connection) recordedTo(ctx context.Context) (uint64, error) {
+// recordedTo returns the sequence number up to which all events are recorded; 0 if RecordDurable is missing or ahead of the
+// stream, until the trigger has created it again.
+func (conn *Connection) recordedTo(ctx context.Context, events jetstream.Stream) (uint64, error) {
 	consumer, err := conn.js.Consumer(ctx, StreamEvents, RecordDurable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, unavailable(err)
+	}
+	info, err := events.Info(ctx)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	if isAhead(consumer.CachedInfo(), info) {
+		return 0, nil
 	}
 	return consumer.CachedInfo().AckFloor.Stream, nil
 }

@@ -93,7 +93,7 @@ func Users(accepted string, subjects ...string) []User {
 	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", findStream},
 		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...),
 		api("CONSUMER.LIST", pulled...), surroundEach("$JS.ACK.", pulled, ".>")), Subscribe: []string{headersPrefix + "*"}}
-	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
+	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN", "DELETE"} {
 		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", pulled, ".>")...)
 	}
 	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
