@@ -8,7 +8,8 @@
 //   - A message is a duplicate only if its row exists, never because of an error.
 //   - A duplicate waits while the first message is being processed. The duplicate is processed only if the first
 //     message is rolled back.
-//   - A duplicate is confirmed too: the first confirmation may have been lost.
+//   - A duplicate is confirmed too: the first confirmation may have been lost. If the database has a synchronous standby,
+//     the duplicate is confirmed only after the standby has the first commit.
 //
 // # What cannot be promised
 //

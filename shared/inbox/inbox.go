@@ -33,6 +33,9 @@ const (
 	MinKeep = maxSchedule + redriveMargin
 )
 
+// waitForStandbySQL makes the commit of a transaction wait for the synchronous standby, if there is one, and so for all earlier commits.
+const waitForStandbySQL = `SELECT pg_logical_emit_message(true, 'sendonce', '')`
+
 // rollbackTimeout bounds a rollback whose caller's context may have ended.
 const rollbackTimeout = 5 * time.Second
 
@@ -58,6 +61,11 @@ func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect fun
 		return false, fmt.Errorf("inbox: %w", err)
 	}
 	if tag.RowsAffected() == 0 {
+		// The standby may not have the earlier commit yet, although it is visible: Postgres was restarted, or the wait was
+		// cancelled. A commit that changes nothing would not wait for the standby, and after a fail-over the effect would be lost.
+		if _, err := tx.Exec(ctx, waitForStandbySQL); err != nil {
+			return false, fmt.Errorf("inbox: %w", err)
+		}
 		return false, nil
 	}
 	if err := effect(ctx); err != nil {
