@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -168,8 +167,8 @@ func (p *page) render(status int, name, title string, content any) error {
 	if err != nil {
 		return err
 	}
-	var body bytes.Buffer
-	if err := t.ExecuteTemplate(&body, "layout", layout{p, title, content}); err != nil {
+	body := p.Buffer()
+	if err := t.ExecuteTemplate(body, "layout", layout{p, title, content}); err != nil {
 		return fmt.Errorf("render %s: %w", name, err)
 	}
 	p.w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -151,13 +151,36 @@ func shortEvent(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, "sendonce."), ".v1")
 }
 
-// pretty indents a text if it is JSON.
+// pretty indents a text if it is JSON, unless that would make it very long: a caller can nest data so that each byte gets many blanks.
 func pretty(text string) string {
 	var indented bytes.Buffer
-	if json.Indent(&indented, []byte(text), "", "  ") != nil {
+	if indentedLength(text) > 4*len(text)+1024 || json.Indent(&indented, []byte(text), "", "  ") != nil {
 		return text
 	}
 	return indented.String()
+}
+
+// indentedLength returns about how many bytes a JSON text has with indentation.
+func indentedLength(text string) int {
+	length, depth, quoted := len(text), 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[', c == '{':
+			depth++
+			length += 1 + 2*depth
+		case c == ']', c == '}':
+			depth = max(depth-1, 0)
+			length += 1 + 2*depth
+		case c == ',':
+			length += 1 + 2*depth
+		}
+	}
+	return length
 }
 
 // lastTry returns a list that has only the newest try, or an empty list if there are no tries.

@@ -103,3 +103,13 @@ func TestDuration(t *testing.T) {
 	require.Equal(t, "2 分钟", duration("zh", 120.0))
 	require.Equal(t, "–", duration("en", (*float64)(nil)))
 }
+
+func TestJSONIsNotIndentedIfThatMakesItVeryLong(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "{\n  \"a\": [\n    \"x,[\\\"\"\n  ]\n}", pretty(`{"a":["x,[\""]}`))
+	nested := strings.Repeat("[", 19) + strings.Repeat("1,", 1000) + "1" + strings.Repeat("]", 19)
+	require.Equal(t, nested, pretty(nested))
+	deep := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
+	require.Equal(t, deep, pretty(deep))
+	require.Equal(t, "no JSON", pretty("no JSON"))
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -184,6 +185,37 @@ func unread(path string) func(o *attacker, worker int) error {
 		o.countResponse(conn, req)
 		return nil
 	}
+}
+
+// revealsUnread reveals the messages of a conversation in the console and reads nothing for a second.
+func revealsUnread(o *attacker, _ int) error {
+	browser := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	login, err := browser.PostForm(o.url+"/console/login", url.Values{"name": {o.as}, "password": {"secret"}})
+	if err != nil {
+		o.responses[0].Add(1)
+		return nil
+	}
+	_ = login.Body.Close()
+	conn, err := o.dialSmall()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	req := o.request(context.Background(), "POST", "/console/messages/conversations/reveal")
+	req.Header.Del("Authorization")
+	form := url.Values{"user": {o.as}, "peer": {"bob"}}.Encode()
+	req.Body, req.ContentLength = io.NopCloser(strings.NewReader(form)), int64(len(form))
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for _, cookie := range login.Cookies() {
+		req.AddCookie(cookie)
+	}
+	if err := req.Write(conn); err != nil {
+		return err
+	}
+	time.Sleep(time.Second) // the visitor does not read
+	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	o.countResponse(conn, req)
+	return nil
 }
 
 // pipelined returns an attack without credentials that sends many requests in one write, and reads only the first response.

@@ -126,6 +126,8 @@ func attacks() []attack {
 			round: repeats(getting("/api/v1/messages?between=mallory,bob&limit=200"))},
 		{name: "unread pages", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
 			round: unread("/api/v1/messages?between=mallory,bob&limit=200")},
+		{name: "unread pages of the console", function: "console", status: 200, neighbour: expecting(200, getting("/console/login")),
+			prepare: (*target).nestedConversation, round: revealsUnread},
 		{name: "large messages", function: "messages", status: 200, neighbour: messaging(),
 			body: func() string { return strings.Repeat("m", 64<<10-2) },
 			round: sends(func(o *attacker, _ int) call {
@@ -211,6 +213,12 @@ with m as (
 func (o *target) conversation() {
 	o.db.Exec(insertMessages+`insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 0, 1, 1 from m`,
 		"mallory", 2, "bob", 400)
+}
+
+// nestedConversation is conversation with data that becomes twenty times as long when it is indented.
+func (o *target) nestedConversation() {
+	o.conversation()
+	o.db.Exec(`update messages set data = repeat('[', 19) || repeat('1,', 32700) || '1' || repeat(']', 19)`)
 }
 
 // dueMessages inserts the largest messages, which wait to be published.

@@ -14,7 +14,7 @@ import (
 const (
 	pageTimeout = 20 * time.Second
 	maxForm     = 256 << 10 // bytes of a form
-	pageMemory  = 512 << 10 // bytes that a page of a caller is charged, in addition to the calls that it makes
+	pageMemory  = 512 << 10 // bytes that a page of a caller is charged at once, in addition to the calls that it makes
 
 	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login.
 	anonymousPages      = 256 // at once
@@ -56,7 +56,8 @@ func (req *request) page(p *mountedRoute) error {
 	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
 	r := req.r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(form))
-	p.page(w, &Visit{Request: r, Caller: req.call.Caller, req: req, api: p.mux.api})
+	memory := &visitMemory{call: req.call.memory, charged: pageMemory}
+	p.page(w, &Visit{Request: r, Caller: req.call.Caller, req: req, api: p.mux.api, memory: memory})
 	if req.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}

@@ -17,8 +17,9 @@ type Visit struct {
 	*http.Request
 	Caller callers.Caller // Name is "" if the visitor is not logged in
 
-	req *request
-	api http.Handler
+	req    *request
+	api    http.Handler
+	memory *visitMemory
 }
 
 // LoggedIn reports whether the visitor has a valid session.
@@ -55,8 +56,15 @@ func (v *Visit) API(method, path string, body, out any) error {
 	}
 	w := &recorder{header: http.Header{}}
 	v.api.ServeHTTP(w, r)
+	v.memory.responses += copiesInPage * w.body.Len()
+	if err := v.memory.reserve(0); err != nil {
+		return err
+	}
 	return w.decode(out)
 }
+
+// Buffer returns an empty buffer for the text of the page.
+func (v *Visit) Buffer() *PageBuffer { return &PageBuffer{memory: v.memory} }
 
 // recorder keeps the response of a call in this process.
 type recorder struct {

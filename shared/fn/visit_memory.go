@@ -1,0 +1,56 @@
+package fn
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	copiesInPage   = 2        // of a response of the API, and of the text of a page, that a page has in memory
+	pageMemoryStep = 64 << 10 // bytes
+)
+
+// visitMemory is what a page of a caller has in memory, in addition to the calls that it makes.
+type visitMemory struct {
+	call      *callMemory // nil for visitors who are not logged in: nothing is charged
+	charged   int         // bytes
+	responses int         // bytes of the responses of the API
+}
+
+// reserve charges what the page has in memory if its text has n bytes. The memory is released when the call ends. If there
+// is no room, the error is an *api.Error with status 503.
+func (m *visitMemory) reserve(n int) error {
+	more := m.responses + copiesInPage*n - m.charged
+	if m.call == nil || more <= 0 {
+		return nil
+	}
+	more += pageMemoryStep
+	if err := m.call.tryReserve(int64(more)); err != nil {
+		if refused, ok := errors.AsType[*task.Error](err); ok {
+			return &api.Error{Status: statusOf(refused.Code), Code: refused.Code, Message: refused.Message}
+		}
+		return err
+	}
+	m.charged += more
+	return nil
+}
+
+// PageBuffer holds the text of a page. The text is charged to the memory of the visitor.
+type PageBuffer struct {
+	text   bytes.Buffer
+	memory *visitMemory
+}
+
+// Write appends b. If the visitor has no memory left, the error is an *api.Error with status 503.
+func (p *PageBuffer) Write(b []byte) (int, error) {
+	if err := p.memory.reserve(p.text.Len() + len(b)); err != nil {
+		return 0, err
+	}
+	return p.text.Write(b)
+}
+
+// Bytes returns the text.
+func (p *PageBuffer) Bytes() []byte { return p.text.Bytes() }
