@@ -44,7 +44,8 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	}
 }
 
-// Retry makes a failed task pending again with all its retries.
+// Retry makes a failed task pending again with all its retries. A task that was cancelled before its send time is scheduled for
+// this time again.
 func (t Task) Retry(now time.Time) (Task, error) {
 	switch {
 	case t.State != Failed:
@@ -53,5 +54,5 @@ func (t Task) Retry(now time.Time) (Task, error) {
 		return t, Refuse(CodeConflict, "the task expired; submit it anew")
 	}
 	t.RetryCount = 0
-	return t.wait(now, 0), nil
+	return t.wait(now, max(t.NotBefore.Sub(now), 0)), nil
 }

@@ -118,6 +118,7 @@ type Task struct {
 	MaxRetries int16
 	OnUnknown  Policy
 	ExpiresAt  time.Time
+	NotBefore  time.Time // the submitter's send time; known only of final tasks
 
 	// The receivers of its events.
 	CallerID int64

@@ -47,7 +47,7 @@ func fields() []reflect.StructField {
 // A new field of Task must be in one of these lists, or be changed by every decision.
 func TestDecisionsResetThePreviousAttempt(t *testing.T) {
 	t.Parallel()
-	const always = "ID Queue Priority MaxRetries OnUnknown ExpiresAt CallerID Callback ClaimID AppID ClaimedBy MarksSending SendingAt "
+	const always = "ID Queue Priority MaxRetries OnUnknown ExpiresAt NotBefore CallerID Callback ClaimID AppID ClaimedBy MarksSending SendingAt "
 	report := func(r Report) func(Task) Task {
 		return func(before Task) Task {
 			r.AppID, r.CallerID, r.ClaimID = before.AppID, *before.ClaimedBy, before.ClaimID

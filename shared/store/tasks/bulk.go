@@ -249,14 +249,14 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 }
 
 // leaseBulkSQL leases the bulk change that has waited longest. If the operator of that bulk change could not start it now,
-// leaseBulkSQL stops it. The built-in admin has no row in callers, and may continue.
+// leaseBulkSQL stops it. A lease far in the future is from a clock that was ahead. The built-in admin has no row in callers, and may continue.
 const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
         case when filter->>'queue' <> '' then array[filter->>'queue']
              when jsonb_typeof(filter->'queues') = 'array' then array(select jsonb_array_elements_text(filter->'queues'))
              else '{}' end as queues
-    from bulk_changes where finished_at is null and (leased_to is null or leased_to < now())
+    from bulk_changes where finished_at is null and (leased_to is null or leased_to not between now() and now() + interval '1 minute')
     order by leased_to nulls first, id limit 1 for update skip locked
 ), judged as (
     select next.id as bulk_id, case

@@ -129,14 +129,14 @@ type Extension struct {
 	Sending  bool // the message is about to be sent
 }
 
-// extendSQL never shortens a lease. It keeps the time when the task was first marked as sending, and logs the new end
-// of the lease.
+// extendSQL never shortens a lease. It keeps the time when the task was first marked as sending, does not mark an expired task,
+// and logs the new end of the lease.
 const extendSQL = `
 with extended as (
     update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
         sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
     where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
-        and claimed_by = $7
+        and claimed_by = $7 and (not $5 or sending_at is not null or expires_at is null or expires_at > now())
     returning id, app_id, claim_id, due_at, sending_at
 ), logged as (
     insert into report_logs (task_id, claim_id, app_id, verdict, error_message)
@@ -153,15 +153,19 @@ type Extended struct {
 }
 
 // Extend extends a lease, so that it lasts at least e.Lease from now. If e.Sending is set, Extend marks the task as
-// sending. If the claim is not the live claim of the task, or is another caller's, the error is
-// task.CodeStaleClaim. If there is no such task in queues, the error is task.CodeNotFound. queues are the
+// sending. If the claim is not the live claim of the task, or is another caller's, or an expired task is to be marked, the error
+// is task.CodeStaleClaim. If there is no such task in queues, the error is task.CodeNotFound. queues are the
 // queues that the caller may use; empty = all.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
+	cancelledSyncs := st.db.CancelledSyncs()
 	err := st.db.WithPartitions(ctx, func() error {
 		return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, store.NotNull(queues), e.CallerID).
 			Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
 	})
+	if err == nil && st.db.CancelledSyncs() != cancelledSyncs {
+		err = st.db.WaitForStandby(ctx) // the caller sends the message because of the mark
+	}
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return out, store.Wrap("extend", err)
 	}
@@ -172,5 +176,5 @@ func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Exte
 	if len(queues) > 0 && !slices.Contains(queues, t.Queue) {
 		return out, store.NotFound("task")
 	}
-	return out, task.Refuse(task.CodeStaleClaim, "this claim is not the task's live one, or not this caller's; stop working on the task")
+	return out, task.Refuse(task.CodeStaleClaim, "this claim is not the task's live one, or not this caller's, or the task expired; stop working on the task")
 }

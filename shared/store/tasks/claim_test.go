@@ -113,6 +113,39 @@ func TestExtendChangesOnlyTheLiveClaim(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
+func TestExpiredTaskIsNotMarked(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	marked, late := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, marked, late)
+	require.Len(t, db.MustClaim(t, "app", 2), 2)
+	mark := func(s *tasks.Submission) error {
+		_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
+		return err
+	}
+	require.NoError(t, mark(marked))
+	db.Exec(t, `update task_live set expires_at = now()`)
+	require.NoError(t, mark(marked), "its message may have been sent")
+	require.Equal(t, task.CodeStaleClaim, task.CodeOf(mark(late)))
+	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: late.ID, AppID: "app", Lease: time.Minute}, nil)
+	require.NoError(t, err, "the claim is live until its lease ends")
+}
+
+func TestRetriedTaskWaitsForItsSendTime(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	sendAt := time.Now().Add(time.Hour)
+	s := storetest.Submission(func(s *tasks.Submission) { s.SendAt = sendAt })
+	db.MustSubmit(t, s)
+	_, err := db.Tasks.Cancel(t.Context(), s.ID, nil)
+	require.NoError(t, err)
+	_, err = db.Tasks.RetryFailed(t.Context(), s.ID, storetest.Tester)
+	require.NoError(t, err)
+	again := db.MustTask(t, s.ID)
+	require.Equal(t, task.Scheduled, again.State)
+	require.WithinDuration(t, sendAt, again.DueAt, time.Second)
+}
+
 func TestExpiredClaimIsResentIfItWasNeverMarked(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -29,10 +29,10 @@ const (
 // body t. Both have the same names in the same order.
 const (
 	liveColumns = outcomeNames + `, l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.caller_id, l.callback,
-    l.state, 0 as reason, l.due_at, null::timestamptz as sent_at, null::timestamptz as finished_at,
+    null::timestamptz as not_before, l.state, 0 as reason, l.due_at, null::timestamptz as sent_at, null::timestamptz as finished_at,
     l.claimed_by, l.marks_sending, l.sending_at`
 	doneColumns = outcomeNames + `, d.id, t.queue, t.priority, t.max_retries, t.on_unknown, t.expires_at, t.caller_id, t.callback_url is not null as callback,
-    d.status + 2 as state, d.reason, null::timestamptz as due_at, d.sent_at, d.reported_at as finished_at,
+    t.send_at as not_before, d.status + 2 as state, d.reason, null::timestamptz as due_at, d.sent_at, d.reported_at as finished_at,
     d.claimed_by, false as marks_sending, null::timestamptz as sending_at`
 )
 
