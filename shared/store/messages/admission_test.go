@@ -287,7 +287,7 @@ func TestSenderFillsAtMostAQuarterOfAnInbox(t *testing.T) {
 		n++
 		return !trySubmit(t, another, greedy, sentTo(greedy, "vic", fmt.Sprint("again ", n)))
 	}, time.Minute, 5*time.Millisecond, "another process reads the count from the database")
-	require.LessOrEqual(t, n, 25)
+	require.LessOrEqual(t, n, 26, "the first refused message")
 	require.True(t, trySubmit(t, another, modest, sentTo(modest, "vic", "2")))
 	require.True(t, trySubmit(t, another, greedy, sentTo(greedy, "zoe", "another")))
 }
