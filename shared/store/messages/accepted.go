@@ -104,7 +104,7 @@ func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Sa
 		}
 		out = savingResults(rows, inserted, fingerprints)
 		batch = pgx.Batch{}
-		queueAcks(&batch, notifier, rows, out)
+		queueAcks(&batch, notifier, rows, out, seqs)
 		queueStreamUsage(&batch, usageOfAccepted(rows, out, seqs))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
@@ -178,13 +178,14 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 }
 
 // queueAcks adds the statements that store the acknowledgements to the senders, and the sequence numbers of the
-// messages.
-func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving) {
+// messages. A message that was saved before under its sequence number has its acknowledgement: the stream has delivered it again.
+func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
-		if out[i] == SaveRejected {
+		switch {
+		case out[i] == SaveRejected:
 			rejected = append(rejected, m.ID)
-		} else {
+		case out[i] == SavedNow || seqs[m.ID] != m.AcceptSeq:
 			saved = append(saved, m.ID)
 		}
 	}
