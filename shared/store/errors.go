@@ -113,10 +113,10 @@ func SQLState(err error) string {
 }
 
 // TimedOutOnRowOf reports whether err is a lock timeout of a wait for another transaction that inserts the same key into
-// this table, or has locked one of its rows, and not for a lock of a whole table.
-func TimedOutOnRowOf(err error, table string) bool {
+// one of these tables or indexes, or has locked one of the rows, and not for a lock of a whole table.
+func TimedOutOnRowOf(err error, names ...string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == CodeLockTimeout && strings.Contains(pg.Where, `relation "`+table)
+	return ok && pg.Code == CodeLockTimeout && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(pg.Where, `relation "`+name) })
 }
 
 // Violates reports whether err is the violation of this unique constraint.

@@ -106,6 +106,14 @@ func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
 }
 
+func TestLockedTableIsNoCallInProgress(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.HoldLock(t, `lock table task_live`)
+	_, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+}
+
 // A submission that waits for a row while the row is archived must find the archived row, and not insert another row.
 func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	t.Parallel()

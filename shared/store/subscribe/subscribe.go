@@ -124,7 +124,7 @@ func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err 
 		out, err = st.subscribeOnce(ctx, s, claimID)
 		return err
 	})
-	if store.SQLState(err) == store.CodeLockTimeout {
+	if store.TimedOutOnRowOf(err, "subscribe_message_logs", "uk_business_template_receiver", "task_live") {
 		err = &task.Error{Code: task.CodeKeyInFlight, Message: "another call for this message is in progress; repeat the same call", RetryAfter: time.Second}
 	}
 	return out, store.Wrap("subscribe", err)
