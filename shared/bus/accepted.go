@@ -125,8 +125,9 @@ type AcceptState struct {
 
 	// Pending, Unsaved and SavedTo are only of the consumers whose number of shards is Config.AcceptShards.
 	Pending map[string]uint64 // by durable: messages that are not acknowledged, whether delivered or not
-	Unsaved uint64            // messages that the function save has not acknowledged; all messages while a durable of save is missing or ahead of the stream (see isAhead)
-	SavedTo uint64            // the function save has acknowledged everything up to this sequence number; 0 while a durable of save is missing or ahead
+	// While a durable of save is missing or ahead of the stream (see isAhead), Unsaved is Messages and SavedTo is 0.
+	Unsaved uint64 // messages that the function save has not acknowledged
+	SavedTo uint64 // the function save has acknowledged everything up to this sequence number
 }
 
 // AcceptState returns the state of the stream of accepted messages, or ErrUnavailable.
@@ -157,16 +158,15 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 		if err := consumers.Err(); err != nil {
 			return fmt.Errorf("list consumers: %w", err)
 		}
-		if delivered > state.LastSeq { // read the stream again: the consumer was read later
+		unknown := savers < b.cfg.acceptShards()
+		if delivered > state.LastSeq { // read the stream again: the consumers were read later
 			later, err := s.Info(ctx)
 			if err != nil {
 				return err
 			}
-			if delivered > later.State.LastSeq { // see isAhead
-				savers = 0
-			}
+			unknown = unknown || delivered > later.State.LastSeq // see isAhead
 		}
-		if savers < b.cfg.acceptShards() {
+		if unknown {
 			state.SavedTo, state.Unsaved = 0, state.Messages
 		}
 		return nil

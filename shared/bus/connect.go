@@ -142,7 +142,7 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 	}
 	version := nc.ConnectedServerVersion()
 	conn := &Connection{
-		js: js, acceptStream: b.cfg.acceptStream(), hasSchedules: schedules.supportedBy(version),
+		js: js, log: b.log, acceptStream: b.cfg.acceptStream(), hasSchedules: schedules.supportedBy(version),
 		hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version),
 	}
 	conn.ctx, conn.end = context.WithCancel(b.closing)

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,6 +15,7 @@ type Connection struct {
 	ctx               context.Context // cancelled when the connection is lost
 	end               context.CancelFunc
 	js                jetstream.JetStream
+	log               *slog.Logger
 	acceptStream      string // Accept publishes only to this stream: it fails if another stream has the subject
 	hasSchedules      bool   // the server supports message schedules
 	hasPriorityGroups bool

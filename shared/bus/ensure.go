@@ -297,11 +297,9 @@ func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wante
 	name := stream + "/" + wanted.Durable
 	c, err := conn.js.Consumer(ctx, stream, wanted.Durable)
 	if err == nil {
-		if c, err = conn.withoutAhead(ctx, stream, c); err != nil {
-			return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
-		}
+		err = conn.deleteIfAhead(ctx, stream, c)
 	}
-	if c == nil && err == nil || errors.Is(err, jetstream.ErrConsumerNotFound) {
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		c, err = conn.js.CreateConsumer(ctx, stream, wanted)
 		if errors.Is(err, jetstream.ErrConsumerExists) {
 			c, err = conn.js.Consumer(ctx, stream, wanted.Durable)
@@ -318,17 +316,18 @@ func (conn *Connection) EnsureConsumer(ctx context.Context, stream string, wante
 	return c, mismatch(differences)
 }
 
-// withoutAhead deletes a consumer that is ahead of its stream, and returns nil instead of it.
-func (conn *Connection) withoutAhead(ctx context.Context, stream string, c jetstream.Consumer) (jetstream.Consumer, error) {
+// deleteIfAhead deletes a consumer that is ahead of its stream. Then it returns jetstream.ErrConsumerNotFound.
+func (conn *Connection) deleteIfAhead(ctx context.Context, stream string, c jetstream.Consumer) error {
 	s, err := conn.js.Stream(ctx, stream)
 	if err != nil || !isAhead(c.CachedInfo(), s.CachedInfo()) {
-		return c, err
+		return err
 	}
-	err = conn.js.DeleteConsumer(ctx, stream, c.CachedInfo().Config.Durable)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		err = nil
+	durable := c.CachedInfo().Config.Durable
+	conn.log.Warn("a consumer has received messages that its stream has lost: it is created again", "stream", stream, "consumer", durable)
+	if err := conn.js.DeleteConsumer(ctx, stream, durable); err != nil {
+		return err
 	}
-	return nil, err
+	return jetstream.ErrConsumerNotFound
 }
 
 // isAhead reports whether a consumer has received messages that its stream does not have yet. stream must be read after
