@@ -8,7 +8,8 @@
 //   - Routes are independent. If the stream or consumer of a route cannot be created, the trigger
 //     retries with delays of at most ten seconds, and Ready and Routes report the reason.
 //   - A message is acknowledged only after its 2xx, or as a refused event (see below). Both need the
-//     header FunctionHeader: other responses, such as those of a proxy, are retried. After a 2xx the NATS server confirms the acknowledgement. If the acknowledgement is lost, the message
+//     header FunctionHeader: after other responses, such as those of a proxy, the event is retried. After
+//     a 2xx the NATS server confirms the acknowledgement. If the acknowledgement is lost, the message
 //     is delivered again; functions are idempotent.
 //   - The number of deliveries has no limit. With a limit, a message could stay in its stream
 //     and never be delivered again. 404, 408, 409, 425, 429, 499, 5xx and timeouts are retried with

@@ -107,7 +107,8 @@ func verdictOf(resp *http.Response, body []byte, function string) verdict {
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s/100 == 3:
 		v.kind = verdictDenied
 	case resp.Header.Get(FunctionHeader) != function:
-		v = verdict{kind: verdictRetry, status: s, reason: oneLine("this is not a response of the function " + function + ": " + v.reason), unavailable: true}
+		v.kind, v.reason, v.retryAfter = verdictRetry, oneLine("this is not a response of the function "+function+": "+v.reason), 0
+		v.unavailable = s/100 != 5 || s == http.StatusServiceUnavailable // 502 and 504: the message may have crashed the function
 	case s/100 == 2:
 		v.kind = verdictDone
 	case s == http.StatusNotFound, // a function that is being deployed
