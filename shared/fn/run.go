@@ -50,14 +50,11 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	case p.stream != nil:
 		return nil, req.stream(ctx, p)
 	}
-	if !req.env.HasDatabase() {
-		return p.handle(ctx, &req.call)
-	}
-	cancelledSyncs := req.env.db.CancelledSyncs()
-	out, err := p.handle(ctx, &req.call)
-	if err == nil && req.env.db.CancelledSyncs() != cancelledSyncs {
-		err = req.env.db.WaitForStandby(ctx)
-	}
+	var out any
+	err = req.env.db.Durably(ctx, func() (err error) {
+		out, err = p.handle(ctx, &req.call)
+		return err
+	})
 	return out, err
 }
 

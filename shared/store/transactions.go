@@ -59,6 +59,20 @@ func (db *DB) WaitForStandby(ctx context.Context) error {
 	}
 }
 
+// Durably runs run. If run succeeds, and somebody has cancelled the wait of a commit for the standby meanwhile, Durably
+// waits for the standby. A nil DB only runs run.
+func (db *DB) Durably(ctx context.Context, run func() error) error {
+	if db == nil {
+		return run()
+	}
+	before := db.CancelledSyncs()
+	err := run()
+	if err == nil && db.CancelledSyncs() != before {
+		err = db.WaitForStandby(ctx)
+	}
+	return err
+}
+
 // CancelledSyncs counts the commits whose wait for the synchronous standby somebody has cancelled, such as an operator
 // with pg_cancel_backend. Postgres reports success for such a commit, although a fail-over may lose it.
 func (db *DB) CancelledSyncs() uint64 { return db.cancelledSyncs.Load() }

@@ -84,7 +84,8 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
 
 // RefreshProviderToken replaces a token, the argument stale, and returns the newest token. All instances together run one fetch
 // per app at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that the
-// other call stored, unless it has expired. Its Value may equal stale.Value. An error of fetch is returned unchanged, and nothing is stored.
+// other call stored, unless it has expired. Its Value may equal stale.Value. An error of fetch is returned unchanged, and
+// nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)

@@ -158,14 +158,12 @@ type Extended struct {
 // queues that the caller may use; empty = all.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
-	cancelledSyncs := st.db.CancelledSyncs()
-	err := st.db.WithPartitions(ctx, func() error {
-		return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, store.NotNull(queues), e.CallerID).
-			Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
+	err := st.db.Durably(ctx, func() error { // the caller sends the message because of the mark
+		return st.db.WithPartitions(ctx, func() error {
+			return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, store.NotNull(queues), e.CallerID).
+				Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
+		})
 	})
-	if err == nil && st.db.CancelledSyncs() != cancelledSyncs {
-		err = st.db.WaitForStandby(ctx) // the caller sends the message because of the mark
-	}
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return out, store.Wrap("extend", err)
 	}

@@ -62,6 +62,27 @@ func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	return err == nil
 }
 
+// A sender app sends a message because the mark was stored.
+func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
+	t.Parallel()
+	url, lose, restore := startWithStandby(t)
+	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db.MustSubmit(t, storetest.Submission())
+	claimed := db.MustClaim(t, "app", 1)[0]
+	lose()
+	returned := make(chan error, 1)
+	go func() {
+		_, err := db.Tasks.Extend(context.Background(), tasks.Extension{TaskID: claimed.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
+		returned <- err
+	}()
+	for range 2 {
+		require.Eventually(t, func() bool { return endWaiting(t, watch, "pg_cancel_backend(pid)") || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
+	}
+	require.Never(t, func() bool { return len(returned) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "it returned a commit that no standby has")
+	restore()
+	require.NoError(t, <-returned)
+}
+
 func TestResponseWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	url, lose, restore := startWithStandby(t)
