@@ -56,7 +56,7 @@ func (v *Visit) API(method, path string, body, out any) error {
 	}
 	w := &recorder{header: http.Header{}}
 	v.api.ServeHTTP(w, r)
-	v.memory.responses += copiesInPage * w.body.Len()
+	v.memory.responses += w.body.Len()
 	if err := v.memory.reserve(0); err != nil {
 		return err
 	}

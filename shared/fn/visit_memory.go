@@ -2,10 +2,8 @@ package fn
 
 import (
 	"bytes"
-	"errors"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
@@ -23,16 +21,14 @@ type visitMemory struct {
 // reserve charges what the page has in memory if its text has n bytes. The memory is released when the call ends. If there
 // is no room, the error is an *api.Error with status 503.
 func (m *visitMemory) reserve(n int) error {
-	more := m.responses + copiesInPage*n - m.charged
+	more := copiesInPage*(m.responses+n) - m.charged
 	if m.call == nil || more <= 0 {
 		return nil
 	}
 	more += pageMemoryStep
-	if err := m.call.tryReserve(int64(more)); err != nil {
-		if refused, ok := errors.AsType[*task.Error](err); ok {
-			return &api.Error{Status: statusOf(refused.Code), Code: refused.Code, Message: refused.Message}
-		}
-		return err
+	if m.call.tryReserve(int64(more)) != nil {
+		refused := errNoMemory()
+		return &api.Error{Status: statusOf(refused.Code), Code: refused.Code, Message: refused.Message}
 	}
 	m.charged += more
 	return nil
