@@ -65,6 +65,9 @@ func TestOnce(t *testing.T) {
 			first, err := Once(t.Context(), tx, "points", "m1", effectOf(tx, "m1"))
 			require.NoError(t, err)
 			require.Equal(t, want, first)
+			var hasID bool
+			require.NoError(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned() is not null`).Scan(&hasID))
+			require.True(t, hasID, "the commit of a transaction without an id does not wait for the synchronous standby")
 			require.NoError(t, tx.Commit(t.Context()))
 		}
 		require.Equal(t, 1, count(t, db, "effects"))
