@@ -1,0 +1,40 @@
+package sandbox
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Dump writes a backup of a database with pg_dump. restore makes a new database of it with pg_restore, and returns its URL.
+// Dump skips the test if these programs are not installed.
+func Dump(t testing.TB, url string) (restore func() string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "backup")
+	runServerProgram(t, "pg_dump", "--format=custom", "--file="+file, url)
+	return func() string {
+		t.Helper()
+		restored := NewEmptyDatabase(t)
+		runServerProgram(t, "pg_restore", "--exit-on-error", "--dbname="+restored, file)
+		return restored
+	}
+}
+
+// runServerProgram runs a program that comes with the server of the tests. It skips the test if the program is not installed.
+func runServerProgram(t testing.TB, name string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	bin, err := findBinaries(ctx, 0)
+	must(t, err)
+	path := filepath.Join(bin.dir, name)
+	if _, err := exec.LookPath(path); err != nil {
+		t.Skipf("%s is not in %s: install PostgreSQL", name, bin.dir)
+	}
+	command := exec.CommandContext(ctx, path, args...)
+	command.Env = serverEnv()
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, output)
+	}
+}
