@@ -33,6 +33,9 @@ func TestComposeRendersBothProfiles(t *testing.T) {
 	require.Contains(t, s.services, "gateway")
 	require.Subset(t, s.functions(), called)
 	require.NotContains(t, s.functions(), "trigger")
+	require.NoError(t, s.checkSelection(""))
+	require.NoError(t, s.checkSelection("claim,nats"))
+	require.ErrorContains(t, s.checkSelection("claim,typo"), `"typo"`)
 	require.NoError(t, s.choose(t.Context(), "compact"))
 	require.Equal(t, []string{"sendonce"}, s.functions())
 }

@@ -70,6 +70,7 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 	}
 	steps := []step{
 		{"build the Docker Compose CLI, unless it is cached", s.buildCLI},
+		{"write the settings", func(ctx context.Context) error { return errors.Join(s.writeSettings(ctx), s.checkSelection(only)) }},
 		{"make images of this machine's programs", s.makeImages},
 		{"build the image and start everything", s.up},
 		{"check the gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "split") }},
@@ -99,6 +100,17 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 			return fmt.Errorf("%s: %w\n%s", step.name, err, s.logs())
 		}
 		log.Printf("ok   %s (%.1fs)", step.name, time.Since(startedAt).Seconds())
+	}
+	return nil
+}
+
+// checkSelection returns an error if only, the flag -only, names a service that this program does not replace or kill.
+func (s *stack) checkSelection(only string) error {
+	known := append(s.functions(), "nats", "postgres", "trigger", "gateway")
+	for name := range strings.SplitSeq(only, ",") {
+		if only != "" && !slices.Contains(known, name) {
+			return fmt.Errorf("-only names %q, which is none of %s", name, strings.Join(known, ", "))
+		}
 	}
 	return nil
 }

@@ -41,16 +41,18 @@ func (s *stack) choose(ctx context.Context, profiles string) error {
 	return err
 }
 
-// up starts everything with `deploy/compose/up`.
-func (s *stack) up(ctx context.Context) error {
+// writeSettings writes the settings of the profile split and reads its services.
+func (s *stack) writeSettings(ctx context.Context) error {
 	port, err := sandbox.FreePort()
 	if err != nil {
 		return err
 	}
 	s.port = strconv.Itoa(port)
-	if err := errors.Join(s.writeComposeCommand(ctx), s.choose(ctx, "split")); err != nil {
-		return err
-	}
+	return errors.Join(s.writeComposeCommand(ctx), s.choose(ctx, "split"))
+}
+
+// up starts everything with `deploy/compose/up`.
+func (s *stack) up(ctx context.Context) error {
 	if _, err := s.output(ctx, "./up", "--wait"); err != nil {
 		return err
 	}
