@@ -1,6 +1,7 @@
 package subscribe_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -137,4 +138,25 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	require.Equal(t, subscribe.Submitted{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}, out)
 	require.Zero(t, db.Count(t, `select count(*) from subscribe_message_logs`))
 	require.Zero(t, db.Count(t, `select count(*) from task_live`), "nothing is sent twice")
+}
+
+// The row of a message may be deleted after a submission has found it. Then the submission is that of a new message.
+func TestSubmitOfMessageThatIsDeletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	deleted := db.SettledBooking(t, 1, task.SentFailed)
+	release := db.HoldLock(t, `select from task_done where id = $1 for update`, deleted.TaskID)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out subscribe.Submitted
+	var err error
+	var submit sync.WaitGroup
+	submit.Go(func() { out, err = db.Subscribe.Submit(ctx, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`)) })
+	db.AwaitLockWait(t)
+	db.Exec(t, `delete from subscribe_message_logs`)
+	release()
+	submit.Wait()
+	require.NoError(t, err)
+	require.NotEqual(t, deleted.ID, out.ID)
+	require.Equal(t, task.Pending, out.State)
 }

@@ -138,26 +138,37 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 		return out, err
 	}
 	defer conn.Release()
-	if s.Refused == nil {
-		out = Submitted{TaskID: s.TaskID, ClaimID: claimID}
-		var batch pgx.Batch
-		batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
-		batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.key()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
-		switch err := conn.SendBatch(ctx, &batch).Close(); {
-		case store.Violates(err, "archived_business_template_receiver"): // the row was archived while this insert waited for it
-		case err != nil:
-			return out, store.WrapConnectionLost(conn.Conn(), err)
-		case out.ID != 0:
-			return out, st.eventNotifier().Notify(nil)
-		}
-	}
 	for {
+		if s.Refused == nil {
+			out, err = st.insert(ctx, conn.Conn(), s, claimID)
+			if err != nil || out.ID != 0 {
+				return out, err
+			}
+		}
 		out, err = st.subscribeAgain(ctx, conn.Conn(), s, claimID)
 		err = store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
 		if !errors.Is(err, errOvertaken) {
 			return out, err
 		}
 	}
+}
+
+// insert creates the row of a message, or returns the ID 0 if the message has a row.
+func (st *Store) insert(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
+	out = Submitted{TaskID: s.TaskID, ClaimID: claimID}
+	var batch pgx.Batch
+	batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
+	batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.key()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	err = conn.SendBatch(ctx, &batch).Close()
+	switch {
+	case store.Violates(err, "archived_business_template_receiver"): // the row was archived while this insert waited for it
+		return Submitted{}, nil
+	case err != nil:
+		return out, store.WrapConnectionLost(conn, err)
+	case out.ID != 0:
+		return out, st.eventNotifier().Notify(nil)
+	}
+	return out, nil
 }
 
 // scan reads the row that newSQL or againSQL returns. Without a row it leaves out unchanged.
