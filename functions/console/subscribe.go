@@ -63,6 +63,9 @@ func (p *page) revealSubscribe() error {
 		return err
 	}
 	for _, send := range response.Sends {
+		if send.State == "" {
+			continue // the task is deleted, so the template does not show the contents
+		}
 		if err := p.API(http.MethodPost, "/api/v1/admin/tasks/"+send.TaskID+"/reveal", nil, nil); err != nil {
 			return err
 		}

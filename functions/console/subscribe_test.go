@@ -53,6 +53,15 @@ func TestSubscribePages(t *testing.T) {
 		b.submit(path+"/resend", "force", "yes", "reason", "asked").has(t, "The subscribe message is sent again.")
 		require.Len(t, s.Get(cluster.SubscribePath+one).Data("sends"), 2)
 	})
+	t.Run("show a send whose task was deleted, without its contents", func(t *testing.T) {
+		deleted := s.QueryText(`select task_id::text from subscribe_message_sends where log_id = $1 order by created_at limit 1`, one)
+		s.Exec(`delete from task_done where id = $1`, deleted)
+		s.Exec(`delete from tasks where id = $1`, deleted)
+		got := b.get("/console/subscribe/" + one)
+		got.has(t, "/console/tasks/")
+		require.NotContains(t, got.text, deleted)
+		b.submit("/console/subscribe/"+one+"/reveal").has(t, "/console/tasks/")
+	})
 	t.Run("count by type", func(t *testing.T) {
 		b.get("/console/subscribe/statistics").has(t, "BOOKING_CONFIRM", "&lt;b&gt;TYPE&lt;/b&gt;", "0.00 %")
 		b.get("/console/subscribe/statistics?since=1d").has(t, "BOOKING_CONFIRM")

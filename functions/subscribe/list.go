@@ -211,15 +211,20 @@ func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (a
 		detail.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
 	}
 	for i, s := range sends {
+		send := &detail.Sends[i]
+		*send = api.SubscribeSend{
+			TaskID: s.TaskID.String(), TemplateID: s.TemplateID, ReceiverOpenID: s.ReceiverOpenID, MessageData: s.Data, PagePath: s.Page,
+			Lang: s.Lang, MiniprogramState: s.MiniprogramState, CreatedAt: s.CreatedAt.UTC(),
+		}
 		t, err := h.env.Tasks.ByID(ctx, s.TaskID)
-		if err != nil {
+		switch {
+		case task.CodeOf(err) == task.CodeNotFound: // an operator deleted the task from the archive
+			continue
+		case err != nil:
 			return nil, err
 		}
-		detail.Sends[i] = api.SubscribeSend{
-			TaskID: s.TaskID.String(), TemplateID: s.TemplateID, ReceiverOpenID: s.ReceiverOpenID, MessageData: s.Data, PagePath: s.Page,
-			Lang: s.Lang, MiniprogramState: s.MiniprogramState, State: t.State.String(), Reason: t.Reason.String(), Result: t.Result,
-			ErrorCode: t.ErrorCode, RetryCount: int(t.RetryCount), CreatedAt: s.CreatedAt.UTC(), SentAt: fn.Instant(t.SentAt),
-		}
+		send.State, send.Reason, send.Result, send.ErrorCode = t.State.String(), t.Reason.String(), t.Result, t.ErrorCode
+		send.RetryCount, send.SentAt = int(t.RetryCount), fn.Instant(t.SentAt)
 	}
 	return detail, nil
 }

@@ -101,6 +101,12 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	require.Equal(t, map[string]any{"thing1": map[string]any{"value": "瑜伽课"}}, oldest["message_data"])
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'subscribe.resend' and reason <> ''`))
+
+	s.Exec(`delete from task_done where id = $1`, oldest["task_id"])
+	s.Exec(`delete from tasks where id = $1`, oldest["task_id"])
+	sends = s.Get(at).RequireOK().Data("sends").([]any)
+	require.Equal(t, "succeeded", sends[0].(map[string]any)["state"])
+	require.NotContains(t, sends[2], "state", "its task was deleted")
 }
 
 func TestSubscribeRequestWakesWeChat(t *testing.T) {

@@ -193,7 +193,7 @@ type SubscribeSend struct {
 	PagePath         string          `json:"page_path,omitempty"`
 	Lang             string          `json:"lang,omitempty"`
 	MiniprogramState string          `json:"miniprogram_state,omitempty"`
-	State            string          `json:"state"`
+	State            string          `json:"state,omitempty"` // absent if the task was deleted from the archive; then its outcome is absent too
 	Reason           string          `json:"reason,omitempty"`
 	Result           string          `json:"result,omitempty"`
 	ErrorCode        string          `json:"error_code,omitempty"`
