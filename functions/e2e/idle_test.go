@@ -43,7 +43,9 @@ func invocations(c *cluster.Cluster) map[string]int {
 // wake-up passes them, so none is missed.
 func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
-	require.NoError(c.T, err)
+	if err != nil {
+		return false
+	}
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
 		if err == nil && time.Unix(due, 0).Before(until) { // an error: the subject is that of a tick, which has no time

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -200,12 +199,15 @@ const (
 	stateProcessing = 2
 )
 
-// waitUntil waits for a condition. If the condition stays false, waitUntil prints the sender's output and fails the test.
+// waitUntil is cluster.Eventually. If the test fails, it prints the sender's output.
 func (h *senderRun) waitUntil(done func() bool) {
 	h.t.Helper()
-	if !assert.Eventually(h.t, done, cluster.WaitLimit, 5*time.Millisecond) {
-		h.t.Fatal(h.process.Output())
-	}
+	defer func() {
+		if h.t.Failed() {
+			h.t.Log(h.process.Output())
+		}
+	}()
+	cluster.Eventually(h.t, done)
 }
 
 // waitSettled waits until no task is pending or claimed.

@@ -324,6 +324,6 @@ func TestReconcileFindsMessagesNeverDelivered(t *testing.T) {
 	ack := w.Accept("lost", `1`)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Zero(t, w.SavedMessages(), "a message is checked only after idleTime")
-	require.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 }, time.Minute, time.Second)
+	cluster.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 })
 	require.NotEqual(t, "accepted", w.Message(ack.ServerMsgID).State)
 }
