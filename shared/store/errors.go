@@ -113,10 +113,11 @@ func SQLState(err error) string {
 }
 
 // TimedOutOnRowOf reports whether err is a lock timeout of a wait for another transaction that inserts the same key into
-// one of these tables or indexes, or has locked one of the rows, and not for a lock of a whole table.
+// one of these tables or indexes, or has locked one of the rows, and not for a lock of a whole table. Postgres names the
+// table or index in a text: in some languages of lc_messages not between these quotes. Then the result is false.
 func TimedOutOnRowOf(err error, names ...string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == CodeLockTimeout && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(pg.Where, `relation "`+name) })
+	return ok && pg.Code == CodeLockTimeout && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(pg.Where, `"`+name) })
 }
 
 // Violates reports whether err is the violation of this unique constraint.
