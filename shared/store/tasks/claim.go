@@ -135,8 +135,8 @@ const extendSQL = `
 with extended as (
     update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
         sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
-    where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
-        and claimed_by = $7 and (not $5 or sending_at is not null or expires_at is null or expires_at > now())
+    where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3)
+        and claimed_by = $6 and (not $5 or sending_at is not null or expires_at is null or expires_at > now())
     returning id, app_id, claim_id, due_at, sending_at
 ), logged as (
     insert into report_logs (task_id, claim_id, app_id, verdict, error_message)
@@ -154,13 +154,13 @@ type Extended struct {
 
 // Extend extends a lease, so that it lasts at least e.Lease from now. If e.Sending is set, Extend marks the task as
 // sending. If the claim is not the live claim of the task, or is another caller's, or an expired task is to be marked, the error
-// is task.CodeStaleClaim. If there is no such task in queues, the error is task.CodeNotFound. queues are the
-// queues that the caller may use; empty = all.
+// is task.CodeStaleClaim. If the caller, who may use these queues (empty = all), has not claimed the task and the task is in
+// another queue, the error is task.CodeNotFound.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
 	err := st.db.Durably(ctx, func() error { // the caller sends the message because of the mark
 		return st.db.WithPartitions(ctx, func() error {
-			return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, store.NotNull(queues), e.CallerID).
+			return st.db.Hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, e.CallerID).
 				Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
 		})
 	})
@@ -171,7 +171,7 @@ func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Exte
 	if err != nil {
 		return out, err
 	}
-	if len(queues) > 0 && !slices.Contains(queues, t.Queue) {
+	if !showsTask(t.Task, e.CallerID, queues) {
 		return out, store.NotFound("task")
 	}
 	return out, task.Refuse(task.CodeStaleClaim, "this claim is not the task's live one, or not this caller's, or the task expired; stop working on the task")

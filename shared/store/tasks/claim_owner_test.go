@@ -60,6 +60,24 @@ func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 	}
 }
 
+// What the caller has sent would be sent again if its report was refused.
+func TestCallerReportsItsClaimAfterItLostTheQueue(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubmit(t, storetest.Submission())
+	c := claimAs(t, db, claimant)
+	queues := []string{"other"}
+	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: c.ID, AppID: "app", CallerID: claimant, ClaimID: c.ClaimID, Lease: time.Hour}, queues)
+	require.NoError(t, err)
+	for _, want := range []task.Verdict{task.Applied, task.Already} {
+		report := storetest.Report(task.Report{TaskID: c.ID, AppID: "app", CallerID: claimant, ClaimID: c.ClaimID, Outcome: task.SentOK})
+		report.Queues = queues
+		outs, errs := db.Tasks.Report([]*tasks.Report{report})
+		require.NoError(t, errs[0])
+		require.Equal(t, want, outs[0].Verdict)
+	}
+}
+
 func TestClaimBelongsToTheCallerThatClaimedLast(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -107,7 +107,7 @@ func TestExtendChangesOnlyTheLiveClaim(t *testing.T) {
 		_, err = db.Tasks.Extend(t.Context(), e, nil)
 		require.Equal(t, task.CodeStaleClaim, task.CodeOf(err), name)
 	}
-	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Hour}, []string{"other"})
+	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", CallerID: stranger, Lease: time.Hour}, []string{"other"})
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: task.NewID(), AppID: "app", Lease: time.Hour}, nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))

@@ -98,7 +98,7 @@ func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Re
 		if err != nil {
 			out[i] = Reported{err: err}
 		}
-		if !found || !r.allowsQueue(t) {
+		if !found || !showsTask(t, r.CallerID, r.Queues) {
 			continue
 		}
 		if after, changed := current[r.TaskID]; changed {

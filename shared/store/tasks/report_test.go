@@ -58,7 +58,7 @@ func TestReportOfAnotherClaimIsStale(t *testing.T) {
 	} {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}, Queues: []string{"wechat"}, Request: []byte(`{}`)}})
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK}, Queues: []string{"wechat"}, Request: []byte(`{}`)}})
 	require.NoError(t, errs[0])
 	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
 	require.False(t, db.MustReport(t, task.Report{TaskID: task.NewID(), AppID: "app", Outcome: task.SentOK}).Found)

@@ -14,9 +14,10 @@ type Report struct {
 	Request []byte   // the report as received, for report_logs
 }
 
-// allowsQueue reports whether the caller may report on tasks of this queue.
-func (r *Report) allowsQueue(t task.Task) bool {
-	return len(r.Queues) == 0 || slices.Contains(r.Queues, t.Queue)
+// showsTask reports whether a task exists for a caller with these queues (empty = all). A task that the caller claimed still exists for
+// it after an admin has taken the queue from the caller: otherwise what the caller has sent would be sent again.
+func showsTask(t task.Task, caller int64, queues []string) bool {
+	return len(queues) == 0 || slices.Contains(queues, t.Queue) || t.ClaimedBy != nil && *t.ClaimedBy == caller
 }
 
 func (r *Report) log(t task.Task, verdict task.Verdict) VerdictLog {
