@@ -108,6 +108,7 @@ func openPool(pc *pgxpool.Config, role, password, application string) (*pgxpool.
 		pc.ConnConfig.User, pc.ConnConfig.Password = role, cmp.Or(password, pc.ConnConfig.Password)
 	}
 	pc.ConnConfig.RuntimeParams["application_name"] = application
+	pc.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // pgx needs it, whatever the database has
 	pc.ConnConfig.Tracer = newConnectionLimiter(int(pc.MaxConns))
 	return pgxpool.NewWithConfig(context.Background(), pc)
 }

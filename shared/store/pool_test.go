@@ -15,6 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestTextResultsIgnoreDatabaseSettings(t *testing.T) {
@@ -25,6 +27,7 @@ do $$ begin
 	execute format('alter database %I set bytea_output = escape', current_database());
 	execute format('alter database %I set datestyle = German', current_database());
 	execute format('alter database %I set extra_float_digits = -10', current_database());
+	execute format('alter database %I set client_encoding = LATIN1', current_database());
 end $$`)
 	require.NoError(t, err)
 	ctx, hash := t.Context(), sha256.Sum256([]byte("token"))
@@ -45,6 +48,11 @@ end $$`)
 		var third float64
 		require.NoError(t, db.Read.QueryRow(ctx, "select 1::float8 / 3").Scan(&third))
 		require.Equal(t, 1.0/3, third)
+		s := storetest.Submission(func(s *tasks.Submission) { s.Draft = task.Draft{Content: "您的验证码是123456"} })
+		db.MustSubmit(t, s)
+		require.Equal(t, s.Draft.Content, db.MustClaim(t, "app", 1)[0].Content)
+		require.Equal(t, 1, db.Count(t, `select count(*) from tasks where content like '%123456' and length(content) = 12`))
+		db.Exec(t, `delete from tasks`)
 	}
 }
 
