@@ -136,8 +136,11 @@ where d.id = t.id`
 // queueMessageChanges adds the statements that store the changes of messages. The transaction must have
 // locked their rows.
 func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
-	var finish, update, amend, revive []messageChange
+	var finish, update, amend, revive, final []messageChange
 	for _, c := range changes {
+		if c.before.Final() {
+			final = append(final, c)
+		}
 		switch before, after := c.before.Final(), c.after.Final(); {
 		case c.before == c.after:
 		case before && after:
@@ -149,6 +152,9 @@ func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 		default:
 			update = append(update, c)
 		}
+	}
+	if len(final) > 0 { // a live row of such a message is from a compromised function, and would stay due for ever
+		batch.Queue(deleteLiveMessagesSQL, store.Column(final, changedID))
 	}
 	if len(finish) > 0 {
 		batch.Queue(deleteLiveMessagesSQL, store.Column(finish, changedID))

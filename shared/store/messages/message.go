@@ -153,6 +153,9 @@ func readMessage(row pgx.CollectableRow, more ...any) (m Detail, now time.Time, 
 		&m.Receipts, &now,
 	}
 	err = row.Scan(append(targets, more...)...)
+	if err == nil && !json.Valid(m.Data) { // a compromised function wrote the row, and no response could contain the data
+		m.Data, err = json.Marshal(string(m.Data))
+	}
 	m.SentAt, m.AcceptedAt, m.NextAt, m.DeliveredAt = store.OrZero(sent), store.OrZero(accepted), store.OrZero(next), store.OrZero(delivered)
 	return m, now, err
 }

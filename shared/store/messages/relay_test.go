@@ -74,6 +74,31 @@ func TestRelayRemovesBodilessMessages(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
 
+// Only a compromised function writes such a row.
+func TestRelayRemovesLiveRowOfFinalMessage(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSave(t, storetest.Message("final", unconfirmed))
+	b := storetest.Always(storetest.Accepted)
+	db.Relay(t, b)
+	db.Exec(t, `insert into message_live (id, status, remaining_sends, kind, stream, bytes, next_at) select id, 1, 3, kind, 'MESSAGES', 2147483647, now() from messages`)
+	require.True(t, db.RelayDue(t, b).More, "because of its bytes")
+	require.False(t, db.RelayDue(t, b).More)
+	require.Zero(t, db.Count(t, `select count(*) from message_live`))
+}
+
+// A compromised function may write any text.
+func TestDataThatIsNoJSONIsReadAsText(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	saveStuck(t, db, "s1")
+	db.Exec(t, `update messages set data = '{"a'`)
+	list, _, err := db.Messages.ListStuck(t.Context(), msg.Sent, 0, task.ID{}, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.JSONEq(t, `"{\"a"`, string(list[0].Data))
+}
+
 func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
