@@ -78,11 +78,12 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			r.env.WakeRelayAt(time.Time{}) // the next call continues
 			break
 		}
-		if lastMessages.More {
+		// New events must not wait until there are no more messages, nor new messages for the last event.
+		if messagesErr == nil {
 			lastMessages, messagesErr = r.relayMessages(ctx)
 			messageCount += lastMessages.Rows
 		}
-		if lastEvents.More {
+		if eventsErr == nil {
 			lastEvents, eventsErr = r.relayEvents(ctx, &eventCount)
 		}
 	}

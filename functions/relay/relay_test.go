@@ -96,6 +96,23 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
 }
 
+// One caller may have very many events, and relay runs only once at a time.
+func TestMessagesAreRelayedWhileManyEventsAreDue(t *testing.T) {
+	t.Parallel()
+	o := cluster.New(t)
+	o.StartWithoutTrigger()
+	o.EnsureStreams()
+	const rows, rowEvents = 30, 2000
+	o.Admin.Exec(`insert into event_outbox (kind, ids) select 'task.processing', array_fill(gen_random_uuid(), array[$2::int]) from generate_series(1, $1::int)`, rows, rowEvents)
+	status := make(chan int)
+	go func() { status <- o.Admin.Tick("relay").Status }()
+	cluster.Eventually(t, func() bool { return o.WaitingEvents() < rows*rowEvents })
+	id := o.Save("user:bob")
+	require.Positive(t, o.WaitingEvents(), "relay is still publishing events")
+	require.Equal(t, 204, cluster.Within(t, cluster.WaitLimit, status, "the response of relay"))
+	require.Equal(t, "sent", o.Message(id).State)
+}
+
 func TestEventOfMissingAlertBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	o := cluster.Open(t)
