@@ -68,6 +68,9 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 			err = fmt.Errorf("unlock the migrations: %w", unlockErr)
 		}
 	}()
+	if err := checkEncoding(ctx, conn); err != nil {
+		return nil, err
+	}
 	pending, err := pendingOf(ctx, conn, migrations)
 	if err != nil {
 		return nil, err
@@ -86,6 +89,18 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 		return applied, err
 	}
 	return applied, errors.Join(makeJobs(ctx, conn), makePartitions(ctx, conn))
+}
+
+// checkEncoding refuses a database that does not count the characters of a text as Sendonce does, or cannot store them.
+func checkEncoding(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, "SET client_encoding = 'UTF8'"); err != nil { // the comments of the tables are UTF-8
+		return err
+	}
+	encoding := conn.PgConn().ParameterStatus("server_encoding")
+	if encoding != "UTF8" {
+		return fmt.Errorf("the database has the encoding %s, but must have UTF8: create it with ENCODING 'UTF8' TEMPLATE template0", encoding)
+	}
+	return nil
 }
 
 // makeJobs inserts the missing rows of upkeep. A job without its row is never run, and

@@ -105,6 +105,22 @@ func TestUpFromEveryVersion(t *testing.T) {
 	}
 }
 
+func TestUpRejectsDatabaseThatIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, sandbox.NewEmptyDatabase(t))
+	name := conn.Config().Database + "_ascii"
+	_, err := conn.Exec(t.Context(), "CREATE DATABASE "+name+" ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = conn.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)") })
+	config := conn.Config().Copy()
+	config.Database = name
+	ascii, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer ascii.Close(t.Context())
+	_, err = migrations.Up(t.Context(), ascii, roles)
+	require.ErrorContains(t, err, "SQL_ASCII")
+}
+
 func TestUpRejectsForeignHistory(t *testing.T) {
 	t.Parallel()
 	edited, renamed := files(1, 2, 3), files(1, 3)
