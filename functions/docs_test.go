@@ -93,7 +93,7 @@ func TestDocsListFeaturesByNATSVersion(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| nats-server | needed for | with an older one |\n|---|---|---|\n")
 	for _, f := range bus.Features() {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", f.Since, f.Needs, f.Without)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", f.Since, f.Name, f.Without)
 		require.Contains(t, readPage(t, "../docs/zh-CN/platform.md"), "\n| "+f.Since+" | ")
 	}
 	requirePart(t, "../docs/platform.md", "nats", b.String())

@@ -19,7 +19,7 @@ const (
 	acceptTimeout   = 2 * time.Second // short: the caller can save the message in Postgres instead
 	replicationPoll = 10 * time.Millisecond
 
-	FingerprintHeader = "Fp"
+	FingerprintHeader = "Fp"                      // has Acceptance.Fingerprint
 	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // the leader of the stream replies
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
@@ -118,8 +118,8 @@ func (conn *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.Pu
 		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(conn.acceptStream))
 }
 
-// firstAccepted returns the message that already has the subject. If there is none, the stream is
-// full, or the first message is not replicated yet.
+// firstAccepted returns the message that already has the subject. It waits while that message is being
+// replicated. It returns ErrUnavailable if there is none, because the stream is full.
 func (b *Bus) firstAccepted(ctx context.Context, conn *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
 	// A full stream has the same error code: only the text says that the subject has a message. If NATS changes
 	// the text, the call takes longer or returns ErrUnavailable.

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// testSender is the sender of all accepted messages.
+// testSender is the sender of all messages that the tests accept.
 const testSender = "shop"
 
 func acceptance(t *testing.T, id, text string) Acceptance {
@@ -55,7 +55,7 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Accepted{Seq: 3, Fingerprint: "print of hello"}, accepted)
 
-	replayed := func(b *Bus) {
+	requireReplayed := func(b *Bus) {
 		t.Helper()
 		again := accept(t, b, "a", "another text")
 		require.Equal(t, Accepted{Seq: 3, Replayed: true, Fingerprint: "print of hello", Event: again.Event}, again)
@@ -67,14 +67,14 @@ func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 		require.EqualValues(t, 3, found.Seq)
 		require.WithinDuration(t, time.Now(), found.At, time.Minute)
 	}
-	replayed(b)
+	requireReplayed(b)
 	broker.Stop()
 	_, err = b.Accept(bustest.Within(t, bustest.Soon), first)
 	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = b.LookUp(bustest.Within(t, bustest.Soon), "a")
 	require.ErrorIs(t, err, ErrUnavailable)
 	broker.Start(broker.Dir)
-	replayed(newBus(t, broker.URL()))
+	requireReplayed(newBus(t, broker.URL()))
 	require.EqualValues(t, 3, broker.Info(StreamAccepted).State.Msgs)
 }
 
@@ -298,7 +298,7 @@ func TestAcceptRefusesOldServer(t *testing.T) {
 	require.NotNil(t, lookUp(t, b, "a"), "accepted messages are still found")
 }
 
-func TestAcceptStreamName(t *testing.T) {
+func TestAcceptUsesConfiguredStream(t *testing.T) {
 	t.Parallel()
 	b := newBusWithStreams(t, Config{URL: bustest.NewBroker(t).URL(), AcceptStream: "OTHER"})
 	acceptAll(t, b, 1, 1)

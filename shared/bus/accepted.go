@@ -40,9 +40,9 @@ type AcceptedEntry struct {
 	Seq uint64
 }
 
-// Forget deletes messages; a missing message is no error. Afterwards the subjects of the messages accept
-// messages again. So call Forget only for saved messages whose submissions can no longer be repeated. No
-// consumer receives a message after Forget has deleted it.
+// Forget deletes messages; a missing message is no error. Afterwards Accept stores a repeat of such a message
+// again. So call Forget only for messages that the function save has saved or rejected. No consumer receives a
+// message after Forget has deleted it.
 func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		errs := make([]error, len(entries))

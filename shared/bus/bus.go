@@ -17,7 +17,7 @@ import (
 type Bus struct {
 	cfg         Config
 	log         *slog.Logger
-	streams     []jetstream.StreamConfig // ours, without schedules
+	streams     []jetstream.StreamConfig // ours; AllowMsgSchedules is not set
 	failedSends atomic.Uint64
 	denied      denials
 
@@ -35,7 +35,7 @@ type Bus struct {
 	nc         *nats.Conn           // replaced when the client library closes it permanently
 	current    *Connection          // nil while disconnected
 	connected  chan struct{}        // each new connection closes this channel and replaces it
-	pending    map[string]int       // by subject: how many things became due since the last wake-up that was sent
+	pending    map[string]int       // by subject: the sum of n of the calls of Wake since the last wake-up was sent
 	scheduled  map[string]time.Time // by name of a schedule: until when the schedule is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
 	warnedOld  bool                 // logged that the server has no message schedules

@@ -30,11 +30,12 @@ func followCallers(b *Bus) *callerChanges {
 	return f
 }
 
-func (f *callerChanges) has(names, subscribed int) func() bool {
+// has returns a condition: n names were received, and subscribed was called so often.
+func (f *callerChanges) has(n, subscribed int) func() bool {
 	return func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return len(f.names) == names && f.subscribed == subscribed
+		return len(f.names) == n && f.subscribed == subscribed
 	}
 }
 

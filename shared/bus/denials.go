@@ -9,7 +9,8 @@ import (
 )
 
 // deniedLimit bounds the memory, since callers choose subjects: denials has the newest 4000 to 8000 denied
-// subjects. A Publish has at most 2000 messages, so it always finds its own denials.
+// subjects. That is several times the 500 messages that the relay publishes together, so Publish finds the
+// denials of its own messages.
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
@@ -18,7 +19,7 @@ const deniedLimit = 4000
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
-	previous map[string]bool // the deniedLimit subjects before subjects
+	previous map[string]bool // the deniedLimit subjects that were denied before those in subjects
 	changed  chan struct{}   // closed and replaced by each new denial
 
 	total uint64         // since Open, subscriptions included

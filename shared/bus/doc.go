@@ -1,6 +1,6 @@
-// Package bus publishes CloudEvents to NATS JetStream. It has the streams, confirmed publishing,
-// wake-ups, schedules, followers of inboxes, and the users of NATS. Package trigger posts the
-// published messages to functions. Package bus has no SQL and no rules of tasks.
+// Package bus is the client of NATS JetStream. It creates the streams, publishes CloudEvents, wakes
+// functions now or at a given time, reads the messages to a user, and lists the users of NATS. Package
+// trigger posts the published messages to functions. Package bus contains no SQL and no rules of tasks.
 //
 // Postgres is the source of truth: a message in NATS is a wake-up or a copy of a row. There are
 // two exceptions. An accepted message is only in ACCEPTED until the function save has saved it. A
@@ -14,9 +14,9 @@
 //	WAKE         wake.*, sched.>  wake-ups of functions, and their schedules
 //	EVENTS       evt.>            events for webhooks, and delivery times of messages that are not saved yet
 //	MESSAGES     msg.>            reliable messages to subjects
-//	USERS        inbox.>          reliable messages to users
+//	USERS        inbox.>          messages and late acknowledgements to users; the subject of a user is an inbox
 //	DEADLETTERS  dlq.>            events that a function refused
-//	ACCEPTED     acc.>            messages whose senders were promised that they will be saved
+//	ACCEPTED     acc.>            messages that were acknowledged to their senders before they are saved in Postgres
 //
 // WAKE keeps one message per subject, the newest. A wake-up of a queue (wake.queue.*) is not stored
 // and reaches only the processes that run now. Only wake.queue.wechat is stored in WAKE, since a
@@ -27,26 +27,27 @@
 // refuses another message of the subject, without any time window, until Forget removes the first
 // message.
 //
-// The other streams deduplicate messages by Nats-Msg-Id. After a restart a stream has only the ids
-// of the messages that it still stores. So these streams keep acknowledged messages (limits
-// retention). A full stream refuses new messages (DiscardNew) instead of dropping old messages; in
-// USERS only a full inbox drops its oldest message. The receiver's inbox detects duplicates outside
-// of the window.
+// The other streams deduplicate messages by Nats-Msg-Id, within a time window. After a restart NATS
+// knows only the ids of messages that are still stored. So these streams keep acknowledged messages
+// (limits retention). A full stream refuses new messages (DiscardNew) instead of removing old messages.
+// In USERS also a full inbox removes its oldest message. Receivers detect duplicates outside of the
+// window by themselves (package inbox).
 //
 // The function deliver calls TrimEvents, TrimMessages and TrimUsers, so that EVENTS, MESSAGES and
 // USERS do not become full: every five minutes, every minute while a stream has an alert, and within
-// 15 s after a stream has refused a message. A process of deliver also calls TrimEvents each time it
-// has recorded events of a sixteenth of the size of EVENTS.
+// 15 s after a stream has refused a message. A process of deliver also calls TrimEvents each time the
+// events that it has recorded need a sixteenth of the size of EVENTS.
 //
 // Ensure creates missing streams and changes existing streams to match the settings, also where
 // an operator has changed a limit. It removes sources, mirrors, republishing and subject
-// transforms, with a warning. Only added subjects, a higher number of replicas and allowed
-// message schedules stay. If NATS refuses to change a field (storage, a size for which there is no
+// transforms, with a warning. Of an operator's changes, only added subjects, more replicas and
+// allowed message schedules stay. If NATS refuses to change a field (storage, a size for which there is no
 // room), Ensure reports the field with a remedy, and the stream is used as it is. A smaller size
 // never removes messages from a stream with DiscardNew: Ensure applies the smaller size once the
 // messages need at most half of it. A lower age limit removes older messages.
 //
-// Streams are independent. If a stream cannot be created, only its routes and publishing to it stop.
+// Streams are independent. If a stream cannot be created, only publishing to it and the trigger's
+// deliveries from it stop.
 //
 // # Users
 //
@@ -95,8 +96,8 @@
 // ask the leader. A replica that lags behind would report an accepted message as missing, and
 // then the sender would send the message again as another message.
 //
-// Each subject of ACCEPTED contains a slot: a hash of the sender, one of 64. A shard is a set of
-// slots. Each number of shards has its own durables, which begin at the start of the stream. So
+// Each subject of ACCEPTED contains a slot: a number from 0 to 63, the hash of the sender. A shard is
+// a set of slots. Each number of shards has its own durables, which begin at the start of the stream. So
 // each durable has seen all earlier messages of its senders, and triggers with different numbers
 // of shards may run at once.
 //
@@ -113,8 +114,7 @@
 // The clocks of NATS, the functions and Postgres may differ. After an early wake-up nothing
 // is due yet, and the schedule has been removed. So the woken function calls WakeAgainAt, which
 // publishes the schedule again. For the same reason, and because a schedule may be lost, WakeAt
-// publishes a schedule that this process has published before, if half of the time that was left
-// then, or five minutes, have passed.
+// publishes a schedule again after half of the time until the wake-up, but at most five minutes.
 //
 // Wake-ups that could not be sent are sent after the next connect, unless their process has ended
 // meanwhile. So on each connect the trigger wakes every function that has a safety tick. Safety

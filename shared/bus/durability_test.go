@@ -124,7 +124,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	}
 }
 
-func TestDurabilityOfMemoryStream(t *testing.T) {
+func TestDurabilityOfMemoryOrAsyncStream(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*jetstream.StreamConfig)

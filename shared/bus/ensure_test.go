@@ -112,13 +112,13 @@ func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 
 func TestStreamsFitOneGigabyte(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 1_000_000_000})
+	broker := bustest.NewBrokerWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 1_000_000_000})
 	newBusWithStreams(t, Config{URL: broker.URL()})
 }
 
 func TestEnsureContinuesAfterStreamWithoutRoom(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 200 * mib})
+	broker := bustest.NewBrokerWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 200 * mib})
 	b := newBus(t, broker.URL())
 	err := b.Ensure(t.Context())
 	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")

@@ -27,9 +27,8 @@ type FollowedMessage struct {
 // ReadLimit blocks until a follower may read. done ends the read.
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
-// GapError reports missing messages: they were removed or expired, or the stream was created again. If
-// messages are left between removed messages, the follower returns the messages that are left before it
-// returns the GapError. The follower continues after the gap.
+// GapError reports missing messages: they were removed or expired, or the stream was created again. Some
+// messages between After and Next may be left. The follower has returned them before the GapError.
 type GapError struct {
 	After uint64 // nothing is missing up to this sequence number
 	Next  uint64 // the follower continues at this sequence number
@@ -61,7 +60,7 @@ type Follower struct {
 	removedTo     uint64    // last result of readRemoved
 	gapReported   bool      // readRemoved failed, and a gap was returned because of that
 	checkAfter    time.Time // when readRemoved must be called again
-	headroom      int64     // no unread message is evicted before so many messages have arrived since arrivedBefore
+	headroom      int64     // so many messages can arrive after arrivedBefore before an unread message is evicted
 	arrivedBefore int64     // inbox.arrived() when headroom was set
 
 	readOn  *Connection // the connection of stream; nil after a failure

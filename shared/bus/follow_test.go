@@ -173,7 +173,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	const streams, size, sent = 50, 60_000, 3
 	broker := bustest.NewBroker(t)
 	b, sender := newBus(t, broker.URL()), newBusWithStreams(t, Config{URL: broker.URL()})
-	subscriptions := func(user string, n int) {
+	awaitSubscriptions := func(user string, n int) {
 		t.Helper()
 		bustest.Eventually(t, func() bool {
 			count, err := broker.Server.Subscriptions(UserSubject(user))
@@ -190,8 +190,8 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	for i := range followers {
 		followers[i] = follow(t, b, "mallory", nil)
 	}
-	subscriptions("mallory", 1)
-	subscriptions("ann", 1)
+	awaitSubscriptions("mallory", 1)
+	awaitSubscriptions("ann", 1)
 	received := b.nc.Stats().InBytes
 	for n := range sent {
 		publishAll(t, sender, large(fmt.Sprint("l", n)))
@@ -231,13 +231,13 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	followers = followers[:2]
 	publishAll(t, sender, toUser("mallory", "fewer"))
 	readAll(followers, 1)
-	subscriptions("mallory", 1)
+	awaitSubscriptions("mallory", 1)
 
 	connectionOf(b).Close() // permanently: the bus replaces it
 	publishAll(t, sender, toUser("mallory", "replaced"), toUser("ann", "2"))
 	readAll(followers, 1)
 	require.Equal(t, []string{"2"}, readIDs(t, ann, 1))
-	subscriptions("mallory", 1)
+	awaitSubscriptions("mallory", 1)
 	broker.Stop()
 	bustest.Eventually(t, func() bool { return !b.Connected() }, "the disconnect is noticed")
 	broker.Start(broker.Dir)
@@ -245,13 +245,13 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 		return errors.Join(sender.Publish(t.Context(), []Message{toUser("mallory", "again")})...) == nil
 	}, "published")
 	readAll(followers, 1)
-	subscriptions("mallory", 1)
+	awaitSubscriptions("mallory", 1)
 
 	followers[0].Close()
-	subscriptions("mallory", 1)
+	awaitSubscriptions("mallory", 1)
 	followers[1].Close()
-	subscriptions("mallory", 0)
-	subscriptions("ann", 1)
+	awaitSubscriptions("mallory", 0)
+	awaitSubscriptions("ann", 1)
 	require.Len(t, b.inboxes, 1, "no subscription of closed followers is left")
 	publishAll(t, sender, toUser("ann", "3"))
 	require.Equal(t, []string{"3"}, readIDs(t, ann, 1), "followers of another user still read")

@@ -18,7 +18,7 @@ const (
 	headersTimeout   = 6 * time.Second // of one request
 	headersFetch     = 1000            // messages that are fetched together
 	headersFetchWait = 2 * time.Second
-	headersFetches   = 20  // for one request; the next request continues
+	headersFetches   = 20  // for one request; readHeaders sends another request for later messages
 	headersBacklog   = 16  // requests that wait in one trigger; further requests time out
 	headersMax       = 512 // bytes of a header value; longer values are sent as empty
 	headersPart      = 8   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one

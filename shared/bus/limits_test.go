@@ -46,7 +46,7 @@ func TestUnreadConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	options, slow := securedOptions(t.TempDir()), make(slowClients, 10)
 	options.Log = slow
-	g := &securedBroker{bustest.NewBrokerIn(t, options), t}
+	g := &securedBroker{bustest.NewBrokerWith(t, options), t}
 	subject := QueueSubject("q")
 	g.subscribeUnread("claim", subject)
 	reader := g.attacker("claim").nc

@@ -18,8 +18,8 @@ const (
 	StreamAccepted    = "ACCEPTED" // the default of Config.AcceptStream
 )
 
-// Subjects of wake-ups, and prefixes of all other subjects of Sendonce. A caller may send a message to a subject
-// under MessagePrefix or of another service, but not to a subject under the other prefixes.
+// Subjects of wake-ups, and prefixes of the subjects of streams. A caller may send a message to a subject under
+// MessagePrefix or of another service, but not to a subject under the other prefixes.
 const (
 	WakeSweep   = wakePrefix + "sweep"
 	WakeRelay   = wakePrefix + "relay"
@@ -27,7 +27,7 @@ const (
 	WakeSave    = wakePrefix + "save"
 	WakeWeChat  = queuePrefix + "wechat" // QueueSubject("wechat"), whose tasks a function sends
 
-	EventDelivered = EventPrefix + "message.delivered" // the only event that deliver publishes
+	EventDelivered = EventPrefix + "message.delivered" // the only subject of EVENTS to which deliver may publish
 
 	EventPrefix      = "evt."
 	MessagePrefix    = "msg."

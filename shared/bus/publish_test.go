@@ -188,7 +188,7 @@ func TestPublishWithoutBroker(t *testing.T) {
 	bustest.Eventually(t, func() bool { return b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("1")})[0] == nil }, "published after the server has started")
 }
 
-func TestNilBus(t *testing.T) {
+func TestNilBusIsUnavailable(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{}, nil)
 	require.NoError(t, err)
@@ -232,7 +232,7 @@ func TestOpenRejectsBadSettings(t *testing.T) {
 	}
 }
 
-func TestEventAttributesRoundTrip(t *testing.T) {
+func TestEventAttributesBecomeHeaders(t *testing.T) {
 	t.Parallel()
 	e := bustest.Event("1")
 	e.SetSubject("a task")
@@ -249,7 +249,7 @@ func TestEventAttributesRoundTrip(t *testing.T) {
 	}, Attributes(h))
 }
 
-func TestInvalidHTTPHeadersAreDropped(t *testing.T) {
+func TestInvalidAttributesAreDropped(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, map[string]string{"ce-id": "ab"}, Attributes(nats.Header{
 		"CE-Id": {"a\x01b"}, "ce-": {"x"}, "ce-bad name": {"x"}, "Nats-Msg-Id": {"x"}, "ce-none": {},

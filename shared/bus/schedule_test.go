@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-func TestBucketOf(t *testing.T) {
+func TestBucketOfRoundsByTimeAhead(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct{ in, want time.Duration }{
@@ -106,7 +106,7 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	}
 }
 
-func TestWakeAtInThePast(t *testing.T) {
+func TestWakeAtInThePastWakesAtOnce(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, a := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeRelay)

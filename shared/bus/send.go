@@ -2,8 +2,8 @@ package bus
 
 import "time"
 
-// send publishes and flushes. Without the flush, a message that is written to a dead connection would be lost
-// unnoticed.
+// send waits for the first attempt to connect, publishes and flushes. Without the flush, a message that is
+// written to a dead connection would be lost unnoticed.
 func (b *Bus) send(w wakeUp, body []byte) {
 	<-b.attempted
 	b.mu.Lock()

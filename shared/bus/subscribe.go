@@ -37,7 +37,7 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 				return
 			}
 		}
-		if owner == conn.nats() && b.flushed(ctx, conn) {
+		if owner == conn.nats() && b.awaitFlush(ctx, conn) {
 			subscribed()
 		}
 		select {
@@ -53,9 +53,9 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 	}
 }
 
-// flushed waits until the server has received everything written so far. It returns false if the
+// awaitFlush waits until the server has received everything written so far. It returns false if the
 // connection or ctx ends first.
-func (b *Bus) flushed(ctx context.Context, conn *Connection) bool {
+func (b *Bus) awaitFlush(ctx context.Context, conn *Connection) bool {
 	ctx, cancel := conn.UntilLost(ctx)
 	defer cancel()
 	for ctx.Err() == nil {

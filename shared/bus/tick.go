@@ -9,10 +9,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Tick wakes subject at once and then at every multiple of interval until ctx ends. The id of a tick
+// Tick wakes subject at once and then at every multiple of interval until ctx ends. The Nats-Msg-Id of a tick
 // consists of name and the time of the tick, so the stream stores only one of the ticks that all triggers
-// publish at that time. Ticks are not stored in advance: they could be evicted, and without a trigger nothing
-// would deliver them.
+// publish at that time. Tick uses no message schedules: they could be evicted, and without a trigger nothing
+// would deliver the ticks.
 func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, interval time.Duration) {
 	b.Wake(subject, 1)
 	for {

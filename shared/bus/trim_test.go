@@ -3,8 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"iter"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,7 +22,7 @@ func recordAll(t *testing.T, broker *bustest.Broker) {
 	fetchAndAck(t, c, int(c.CachedInfo().NumPending))
 }
 
-func TestTrimEvents(t *testing.T) {
+func TestTrimEventsKeepsYoungAndUnrecordedEvents(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
@@ -56,7 +54,7 @@ func TestTrimEvents(t *testing.T) {
 }
 
 // One caller may fill the stream within a minute. Others do not wait until these events are old.
-func TestTrimEventsOfFullStream(t *testing.T) {
+func TestTrimOfFullStreamRemovesAllRecordedEvents(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBusWithStreams(t, Config{URL: broker.URL(), EventsMB: 1})
@@ -81,10 +79,10 @@ func TestTrimEventsOfFullStream(t *testing.T) {
 	require.EqualValues(t, 1, broker.Info(StreamEvents).State.Msgs, "a repeat of a removed event is detected")
 }
 
-// newBusInAnHour returns a bus for which all stored messages are an hour older.
+// newBusInAnHour returns a Bus for which all stored messages are an hour older. Another Bus serves it the headers.
 func newBusInAnHour(t *testing.T, url string) *Bus {
 	t.Helper()
-	b := newBusWithStreams(t, Config{URL: url, TrimNotice: 1, Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute) }})
+	b := newBusWithStreams(t, Config{URL: url, TrimNotice: time.Nanosecond, Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute) }})
 	serveHeaders(t, newBus(t, url), b)
 	return b
 }
@@ -113,7 +111,7 @@ func storedIDs(t *testing.T, broker *bustest.Broker) (ids []string) {
 	return ids
 }
 
-func TestTrimMessages(t *testing.T) {
+func TestTrimMessagesKeepsUnfinishedAndYoungMessages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBusInAnHour(t, broker.URL())
@@ -141,18 +139,7 @@ func TestTrimMessages(t *testing.T) {
 	require.Zero(t, trim(all).Removed)
 	require.Equal(t, TrimResult{Removed: 2}, trim(map[string]MessageState{"3": Finished, "5": Finished}))
 	require.EqualValues(t, 1, broker.Info(StreamMessages).State.Msgs)
-	bustest.Eventually(t, func() bool { return len(slices.Collect(consumerNames(t, broker))) == 0 }, "the consumer that read the headers is deleted")
-}
-
-func consumerNames(t *testing.T, broker *bustest.Broker) iter.Seq[string] {
-	s := broker.Stream(StreamMessages)
-	return func(yield func(string) bool) {
-		for name := range s.ConsumerNames(t.Context()).Name() {
-			if !yield(name) {
-				return
-			}
-		}
-	}
+	bustest.Eventually(t, func() bool { return broker.Info(StreamMessages).State.Consumers == 0 }, "the consumer that read the headers is deleted")
 }
 
 func TestTrimMessagesWaitsForConsumers(t *testing.T) {
@@ -209,9 +196,9 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 		require.NoError(t, m.Event.SetData("text/plain", strings.Repeat(m.Event.ID(), 85_000)))
 		return m
 	}
-	subject, content := resent("1", "msg.b.x", 0), resent("1", "msg.a.x", 1)
-	content.MsgID = "1.ffff.1.1"
-	publishAll(t, b, resent("n", "msg.b.x", 1), subject, Message{Subject: "msg.a.x", MsgID: "1.abcd.0.1", Event: bustest.Event("1")}, content)
+	otherSubject, otherContent := resent("1", "msg.b.x", 0), resent("1", "msg.a.x", 1)
+	otherContent.MsgID = "1.ffff.1.1"
+	publishAll(t, b, resent("n", "msg.b.x", 1), otherSubject, Message{Subject: "msg.a.x", MsgID: "1.abcd.0.1", Event: bustest.Event("1")}, otherContent)
 	for send := range 6 {
 		publishAll(t, b, large(resent("1", "msg.a.x", send+1)), large(resent("2", "msg.a.x", send+1)))
 	}
@@ -242,7 +229,7 @@ func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	require.Equal(t, 2, trim(later, true, map[string]MessageState{"n": Finished}), "all copies of a finished message are removed")
 }
 
-func TestTrimMessagesContinues(t *testing.T) {
+func TestTrimMessagesBeginsAtSequenceNumber(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBusInAnHour(t, broker.URL())
@@ -275,7 +262,7 @@ func TestTrimMessagesContinues(t *testing.T) {
 
 func noNote(context.Context, TrimmedUsers) error { return nil }
 
-func TestTrimUsers(t *testing.T) {
+func TestTrimUsersKeepsNewestHalf(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b, js := newBusInAnHour(t, broker.URL()), broker.JS()

@@ -141,8 +141,8 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	require.Nil(t, gap, "it reads 4 first")
 }
 
-// A sender may send a quarter of an inbox to one user within 15 minutes.
-func TestInboxQuarterPerSender(t *testing.T) {
+// A sender may send a quarter of an inbox to one user within 15 minutes. So it takes four senders to evict a message.
+func TestThreeSendersCannotOverflowInbox(t *testing.T) {
 	t.Parallel()
 	b := newBusWithStreams(t, Config{URL: bustest.NewBroker(t).URL(), InboxMessages: 100})
 	for senders := 1; senders <= 4; senders++ {

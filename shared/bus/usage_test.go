@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-func TestStreamUsage(t *testing.T) {
+func TestStreamUsageIsShareOfSizeLimit(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
 	const size = 100_000

@@ -32,8 +32,8 @@ const Domain = "sendonce"
 // User has the permissions of one component in NATS. NATS denies everything else.
 type User struct {
 	Name      string
-	Publish   []string // subjects, with requests of the JetStream API
-	Subscribe []string // subjects beside ReplyPrefix(Name)
+	Publish   []string // subjects, including those of requests to the JetStream API
+	Subscribe []string // subjects, in addition to those of its replies (ReplyPrefix)
 }
 
 // Users returns the permissions of every component and of the operator; see doc.go for the reasons.
@@ -105,7 +105,7 @@ func Users(accepted string, subjects ...string) []User {
 	return append(functions, all, trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
-// CheckSubject rejects invalid subjects, and subjects of Sendonce or NATS. Use it for the subjects that are
+// CheckSubject rejects invalid subjects, subjects of NATS, and those of Sendonce except msg.>. Use it for the subjects that are
 // passed to Users. Otherwise relay and deliver could, for example, get the permission to send requests to NATS
 // or to write accepted messages.
 func CheckSubject(subject string) error {

@@ -29,7 +29,7 @@ type securedBroker struct {
 
 func newSecuredBroker(t *testing.T, receivers ...string) *securedBroker {
 	t.Helper()
-	g := &securedBroker{bustest.NewBrokerIn(t, securedOptions(t.TempDir(), receivers...)), t}
+	g := &securedBroker{bustest.NewBrokerWith(t, securedOptions(t.TempDir(), receivers...)), t}
 	newBusWithStreams(t, Config{URL: g.URLAs(UserTrigger)})
 	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: bustest.Event("m")}, Message{Subject: "inbox.ann", Event: bustest.Event("i")})
 	acceptAll(t, g.bus("messages"), 1, 1)
@@ -377,7 +377,7 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 
 	kept := filepath.Join(dir, "jetstream")
 	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, account)))
-	g := &securedBroker{bustest.NewBrokerIn(t, securedOptions(dir)), t}
+	g := &securedBroker{bustest.NewBrokerWith(t, securedOptions(dir)), t}
 	require.EqualValues(t, 1, g.messageCounts()[StreamEvents])
 	c, err := g.JS().Consumer(t.Context(), StreamEvents, RecordDurable)
 	require.NoError(t, err)

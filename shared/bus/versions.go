@@ -27,9 +27,8 @@ var (
 	syncedCompaction = serverRelease{2, 15}
 )
 
-// Feature depends on nats-server Since or later. Needs names the feature. Without says what happens with
-// older servers.
-type Feature struct{ Since, Needs, Without string }
+// Feature needs nats-server Since or later. Without says what happens with older servers.
+type Feature struct{ Since, Name, Without string }
 
 // Features returns all features that need a certain release. All other features work with any JetStream server.
 func Features() []Feature {

@@ -14,9 +14,10 @@ const (
 	queueWakeInterval = 5 * time.Millisecond  // of a queue: pollers wait for the wake-up
 )
 
-// Wake publishes to subject that n things became due. It neither blocks nor fails. The first wake-up is sent
-// at once; the wake-ups of the next 20 ms (5 ms for a queue) are sent as one. Wake-ups that cannot be sent
-// count in FailedSends and are sent as one after the next connect. n below 1 counts as 1.
+// Wake publishes a wake-up to subject. n is how many tasks, messages or events became due; less than 1 counts
+// as 1. Wake neither blocks nor fails. The first wake-up is sent at once; the wake-ups of the next 20 ms (5 ms
+// for a queue) are sent as one, with the sum of n. Wake-ups that cannot be sent count in FailedSends. After the
+// next connect one wake-up with n = 1 is sent instead of them.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return

@@ -31,7 +31,7 @@ func newSecuredBroker(t *testing.T) *securedBroker {
 	for _, u := range users {
 		passwords[u.Name] = bustest.Password
 	}
-	g := &securedBroker{bustest.NewBrokerIn(t, natsserver.Options{
+	g := &securedBroker{bustest.NewBrokerWith(t, natsserver.Options{
 		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: bustest.Password,
 	}), t}
 	require.NoError(t, g.bus(bus.UserTrigger).Ensure(bustest.Within(t, bustest.Soon)))

@@ -15,7 +15,7 @@ import (
 
 func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBrokerIn(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 300 << 20})
+	broker := bustest.NewBrokerWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 300 << 20})
 	log := &sandbox.LogBuffer{}
 	b := openBus(t, bus.Config{URL: broker.URL(), EventsMB: 400, UsersMB: 400, MessagesMB: 400, DeadLettersMB: 400})
 	f := newFunction(t, respondWith(204))

@@ -33,11 +33,11 @@ type Broker struct {
 
 // NewBroker starts a server.
 func NewBroker(t *testing.T) *Broker {
-	return NewBrokerIn(t, natsserver.Options{Dir: filepath.Join(t.TempDir(), "nats")})
+	return NewBrokerWith(t, natsserver.Options{Dir: filepath.Join(t.TempDir(), "nats")})
 }
 
-// NewBrokerIn starts a server with options.
-func NewBrokerIn(t *testing.T, options natsserver.Options) *Broker {
+// NewBrokerWith starts a server with options.
+func NewBrokerWith(t *testing.T, options natsserver.Options) *Broker {
 	return &Broker{t: t, Dir: options.Dir, Server: natsserver.NewWith(t, options)}
 }
 
@@ -137,7 +137,7 @@ func Within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// Eventually fails the test if the condition is not true within 30 s. what describes the condition.
+// Eventually waits for the condition, and fails the test after 90 s. what describes the condition.
 func Eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, 3*Soon, Poll, what)
