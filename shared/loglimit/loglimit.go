@@ -1,4 +1,4 @@
-// Package loglimit keeps an event that repeats from filling the log.
+// Package loglimit limits how often a repeated event is logged.
 package loglimit
 
 import (

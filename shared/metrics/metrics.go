@@ -16,7 +16,7 @@ import (
 
 const (
 	prefix    = "sendonce_" // of the name of each metric
-	maxLabels = 3           // of a Counter or Histogram
+	maxLabels = 3           // of one Counter or Histogram
 )
 
 // Registry has the metrics of a process; the zero value has none. A Registry and its metrics are safe for concurrent use.
@@ -78,8 +78,8 @@ func (s *Scrape) Counter(name, help string, value float64, labels ...string) {
 	s.sample("counter", name, help, value, labels)
 }
 
-// Histogram adds counted values. counts has the count of each bucket, whose upper bounds are bounds, and then that of
-// the values above all bounds. labels are names and values in turn.
+// Histogram adds a histogram. bounds are the upper bounds of the buckets. counts has the number of values in each
+// bucket, and at the end the number of values above all bounds. labels are names and values in turn.
 func (s *Scrape) Histogram(name, help string, bounds []float64, counts []uint64, sum float64, labels ...string) {
 	s.add("histogram", name, help, histogramText(prefix+name, labels, bounds, counts, sum))
 }

@@ -21,7 +21,7 @@ func example() (*Registry, *Counter, *Histogram) {
 	return r, c, h
 }
 
-func TestText(t *testing.T) {
+func TestTextFormat(t *testing.T) {
 	t.Parallel()
 	r, c, h := example()
 	c.Inc("/b", "200")

@@ -1,5 +1,5 @@
-// Package streamevent converts messages to the CloudEvents that streams keep and receivers
-// get, and back.
+// Package streamevent converts messages to the CloudEvents that streams store and receivers
+// get, and reads accepted messages from their events.
 package streamevent
 
 import (
@@ -55,7 +55,7 @@ func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data, SentAt: m.SentAt.UTC(),
 		Confirm: m.Confirm, MaxSends: m.MaxSends, ExpectedReceipts: m.ExpectedReceipts, Producer: m.Producer,
 	})
-	return asWritten(e, data.Bytes()), err
+	return withJSON(e, data.Bytes()), err
 }
 
 // FingerprintText returns a fingerprint as the stream of accepted messages keeps it in a header.
@@ -64,7 +64,7 @@ func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(f
 // Source is the attribute source of events that Sendonce itself creates.
 const Source = "/sendonce"
 
-// Event is an event of a stream in the JSON of a batch, with the attributes that the trigger adds.
+// Event is an event of a stream as the trigger posts it: the CloudEvent in JSON, with attributes that the trigger adds.
 type Event struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
@@ -74,7 +74,7 @@ type Event struct {
 	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its sequence number in the stream
 	Fingerprint string          `json:"fp"`        // of an accepted message: see FingerprintText
 	Data        json.RawMessage `json:"data"`
-	DataBase64  []byte          `json:"data_base64"` // instead of Data
+	DataBase64  []byte          `json:"data_base64"` // data that is not JSON; then Data is empty
 }
 
 // FromCloudEvent converts an event that was posted alone, not in a batch.
@@ -98,10 +98,10 @@ func (e *Event) CloudEvent() cloudevents.Event {
 	if e.Sequence != "" {
 		c.SetExtension("sequence", e.Sequence)
 	}
-	return asWritten(c, e.Data)
+	return withJSON(c, e.Data)
 }
 
-// FromStream converts an event of the stream of accepted messages, with its sequence number and
+// FromStream converts an event that was read from the stream of accepted messages, with its sequence number and
 // FingerprintText.
 func FromStream(e cloudevents.Event, seq uint64, fingerprint string) Event {
 	return Event{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: fingerprint, Data: e.Data()}
@@ -147,8 +147,8 @@ func (e *Event) Message() (*messages.Submission, error) {
 	return m, nil
 }
 
-// asWritten sets the JSON data of an event without changing a byte; SetData would escape < > and &.
-func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
+// withJSON returns the event with JSON data, without changing a byte; SetData would escape < > and &.
+func withJSON(e cloudevents.Event, data []byte) cloudevents.Event {
 	e.SetDataContentType(cloudevents.ApplicationJSON)
 	e.DataEncoded = data
 	return e
@@ -161,7 +161,7 @@ func OfMessage(m messages.Detail) cloudevents.Event {
 	e.SetSource("/sendonce/messages/" + m.From)
 	e.SetType(m.Type)
 	e.SetTime(m.CreatedAt.UTC())
-	return asWritten(e, m.Data)
+	return withJSON(e, m.Data)
 }
 
 // ConfirmTokenAttribute is an attribute of a message to a URL. If the message must be confirmed, the

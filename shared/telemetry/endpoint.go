@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
-const maxReads = 4 // concurrent scrapes that read the metrics, as a scrape may need no password
+const maxReads = 4 // concurrent scrapes that read the metrics; limited, because anyone may scrape if no password is needed
 
 // Endpoint serves scrapes of the metrics of a registry.
 type Endpoint struct {

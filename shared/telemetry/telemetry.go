@@ -38,16 +38,17 @@ type Metrics struct {
 	shown map[string]func(*metrics.Scrape) // by name
 }
 
-// TwoPhase shows how much time acknowledging before saving wins, and whether Postgres keeps up.
+// TwoPhase shows how much sooner messages are acknowledged if that happens before they are saved, and whether
+// Postgres keeps up.
 type TwoPhase struct {
-	AcceptedWrite Timing // from publishing a message to the stream until it is stored there
-	AcceptedAck   Timing // from the start of a call until `accepted` can be returned
-	DBQueue       Timing // how long a message on the saved path waited for Postgres
+	AcceptedWrite Timing // from publishing a message to the stream until NATS has confirmed that it is stored
+	AcceptedAck   Timing // AcceptedWrite, encoding the message and checking the durability of the stream
+	DBQueue       Timing // until Postgres has saved a message that is acknowledged as saved, waiting for a batch included
 	SaveLag       Timing // from accepted to saved
 
-	PublishFail *metrics.Counter // messages that the stream did not store
+	PublishFail *metrics.Counter // messages that the stream did not store, or whose durability was not sufficient
 	SaveFail    *metrics.Counter // batches that Postgres did not store; they are retried
-	DeliverFail *metrics.Counter // messages that were not published to their receiver; they are retried
+	DeliverFail *metrics.Counter // messages that deliver could not publish before they are saved; relay publishes them afterwards
 	DupDB       *metrics.Counter // accepted messages whose row existed already
 
 	ReorderByAcceptSeq *metrics.Counter // messages that came after one with a greater accept_seq
@@ -57,7 +58,7 @@ type TwoPhase struct {
 // Archive counts rows that left the main tables, by table.
 type Archive struct {
 	Rows   *metrics.Counter // moved to an archive table, or deleted
-	Failed *metrics.Counter // rows that the database refused to archive, each time
+	Failed *metrics.Counter // failed tries to archive a row
 }
 
 // Timing counts durations.

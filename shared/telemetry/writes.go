@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	maxWrites    = 32              // concurrent ones: each keeps its text in memory
+	maxWrites    = 32              // concurrent responses; each keeps its text in memory
 	writeTimeout = 5 * time.Second // of one response
 )
 
