@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-const purgeRows = 500 // messages that are removed at a time
+const purgeRows = 500 // messages that are removed together
 
 // shortWindow limits the deduplication window while the stream is at least half full. Room for new messages
 // is more important than the window, because the primary key of the messages detects repeats too.
@@ -45,7 +45,7 @@ func (s *saver) schedulePurge(accepted []*messages.Submission) {
 	}
 }
 
-// purge removes from the stream the messages that were saved before the window, and then their rows of
+// purge removes from the stream the messages that were saved longer ago than the window, and then their rows of
 // accepted_messages. At the end it deletes the old rows whose message the stream does not have.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {

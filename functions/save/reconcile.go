@@ -13,8 +13,8 @@ import (
 
 const (
 	idleTime = 30 * time.Second // see reconcile
-	scanSize = 10_000           // sequence numbers of the stream that are compared with the database at a time
-	saveRows = 500              // messages that are saved at a time
+	scanSize = 10_000           // sequence numbers of the stream that are compared with the database together
+	saveRows = 500              // messages that are saved together
 )
 
 // reconcile saves messages that the consumers have acknowledged and that are not in the database. If

@@ -8,11 +8,11 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-const maxSenders = 10_000 // in memory; when there are more, all are forgotten
+const maxSenders = 10_000 // that reorderCounter remembers; beyond that it forgets all
 
-// reorderCounter counts messages that this process saves out of the stream's order, by two measures: within
-// a shard, and within the messages of one sender. The order of a sender's messages is guaranteed, so their
-// count must stay 0.
+// reorderCounter counts messages that this process saves after a later message of the stream: ReorderByAcceptSeq
+// after a later message of the same shard, ReorderByFrom after a later message of the same sender. The order of a
+// sender's messages is guaranteed, so ReorderByFrom must stay 0.
 type reorderCounter struct {
 	mu      sync.Mutex
 	shards  map[int]int64    // by shard: the highest sequence number saved

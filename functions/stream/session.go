@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const sendCopies = 2 // of the data of an event in memory: the data, and the text or frame that is sent
+const sendCopies = 2 // copies of an event's data in memory: the data itself, and the text or frame that is sent
 
 // writer writes the events of one event stream, as server-sent events or WebSocket frames.
 type writer interface {
@@ -32,7 +32,7 @@ type session struct {
 	events   int
 }
 
-// serve sends all events of f until ctx ends.
+// serve sends all events of f until ctx ends or sending fails, and returns the cause.
 func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
 	s := &session{call: c, out: out, follower: f}
 	defer func() { c.Log("events", s.events) }()

@@ -190,7 +190,7 @@ func TestStreamTokenExpires(t *testing.T) {
 	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
 	keys, err := store.ParseKeys(sandbox.EncryptionKey)
 	require.NoError(t, err)
-	const row = "token in an address " + cluster.StreamsPath + "bob"
+	const row = "token in an address " + cluster.StreamsPath + "bob" // binds the ciphertext to its use
 	text, err := keys.Decrypt(row, strings.NewReplacer("-", "+", "_", "/").Replace(token))
 	require.NoError(t, err)
 	var session auth.Session

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	firstPoll   = time.Millisecond // a wake-up may arrive before its message is stored
-	maxPoll     = 15 * time.Second // a wake-up may be lost
+	firstPoll   = time.Millisecond // first wait for the next read: a wake-up may arrive before its message is stored
+	maxPoll     = 15 * time.Second // longest wait for the next read: a wake-up may be lost
 	readTimeout = 2 * time.Second
-	failedPoll  = 2 * time.Second // after a failed read
+	failedPoll  = 2 * time.Second // longest wait after a failed read
 )
 
 // FollowedMessage is one event to a user.

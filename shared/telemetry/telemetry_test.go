@@ -36,7 +36,7 @@ func requireLines(t *testing.T, got string, lines ...string) {
 	}
 }
 
-func TestTwoPhaseMetrics(t *testing.T) {
+func TestTwoPhaseMetricsAreShown(t *testing.T) {
 	t.Parallel()
 	m, _ := newTest()
 	requireLines(t, scrape(t, m), "dup_db_total 0", "webhook_failed_total 0")

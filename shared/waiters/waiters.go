@@ -15,7 +15,7 @@ type List struct {
 
 // A Waiter is one waiting long poll. A Waiter is woken at most once: to wait again, register again.
 type Waiter struct {
-	C <-chan struct{} // receives once when woken
+	C <-chan struct{} // has one value once the waiter is woken
 
 	woken   chan struct{}
 	list    *List

@@ -58,7 +58,7 @@ func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	leaving.Close()
 	require.True(t, woken(staying))
 
-	t.Run("but not one that was used", func(t *testing.T) {
+	t.Run("a used wake-up is not passed on", func(t *testing.T) {
 		t.Parallel()
 		l := New()
 		used, staying := l.Register("q"), l.Register("q")
@@ -67,7 +67,7 @@ func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 		used.Close()
 		require.False(t, woken(staying))
 	})
-	t.Run("nor one that never came", func(t *testing.T) {
+	t.Run("a waiter that was not woken passes nothing on", func(t *testing.T) {
 		t.Parallel()
 		l := New()
 		leaving, staying := l.Register("q"), l.Register("q")
