@@ -139,7 +139,7 @@ func syncingServers(ctx context.Context, monitors string) (map[string]bool, erro
 	reading.Wait()
 	syncing := map[string]bool{}
 	for _, name := range names {
-		syncing[name] = name != ""
+		syncing[name] = name != "" // "" = this server does not sync, or its monitor failed
 	}
 	return syncing, errors.Join(errs...)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // serveHeaders runs the part of a trigger that reads the headers of messages, with one fetch for each
-// request. client is a connection that may request them.
+// request, and waits until it replies to client.
 func serveHeaders(t *testing.T, b, client *Bus) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

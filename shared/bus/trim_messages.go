@@ -131,7 +131,7 @@ type messageTrim struct {
 // copyKey is equal for all copies of one message, and different if the content, source or subject differs.
 type copyKey [16]byte
 
-// copyKeyOf returns the key of a message. ok is false if the Nats-Msg-Id is not <message>.<epoch>.<send>.
+// copyKeyOf returns the key of a message. ok is false if the Nats-Msg-Id is not <message>[.<fingerprint>].<epoch>.<send>.
 func copyKeyOf(m messageHeader) (key copyKey, ok bool) {
 	parts := strings.Split(m.MsgID, ".")
 	if len(parts) < 3 || parts[0] != m.ID {
