@@ -49,9 +49,9 @@ func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedT
 		return 0, after, err
 	}
 	savedTo = after
-	err = eachUnsaved(ctx, env, after, state.LastSeq, state, func(unsaved []bus.AcceptedMessage, last uint64) error {
+	err = eachUnsaved(ctx, env, max(after+1, state.FirstSeq), state.LastSeq, func(unsaved []bus.AcceptedMessage, scannedTo uint64) error {
 		if n += len(unsaved); n == 0 {
-			savedTo = last
+			savedTo = scannedTo
 		}
 		return nil
 	})

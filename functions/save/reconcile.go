@@ -43,23 +43,23 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	if after > state.LastSeq { // only a compromised function can have written this number
 		after = 0
 	}
-	err = eachUnsaved(ctx, s.env, after, upTo, state, func(unsaved []bus.AcceptedMessage, last uint64) error {
+	err = eachUnsaved(ctx, s.env, max(after+1, state.FirstSeq), upTo, func(unsaved []bus.AcceptedMessage, scannedTo uint64) error {
 		if err := s.saveMissing(ctx, c, unsaved); err != nil {
 			return err
 		}
-		return s.env.Messages.SetChecked(ctx, state.Created, last, state.LastSeq)
+		return s.env.Messages.SetChecked(ctx, state.Created, scannedTo, state.LastSeq)
 	})
 	window := s.dedupeWindow(state)
 	return errors.Join(err, s.purge(ctx, window), s.removeUnusable(ctx, state.SavedTo, window))
 }
 
-// eachUnsaved scans the sequence numbers of the stream from after (exclusive) to upTo (inclusive) in
-// parts, oldest first. For each part it calls each with the messages that are not saved, rejected or a dead
-// letter, and with the last sequence number of the part.
-func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(unsaved []bus.AcceptedMessage, last uint64) error) error {
-	for first := max(after+1, state.FirstSeq); first <= upTo; first += scanSize {
-		last := min(first+scanSize-1, upTo)
-		missing, err := env.Messages.MissingSequences(ctx, first, last)
+// eachUnsaved scans the sequence numbers of the stream from first to last in parts, oldest first. For each part
+// it calls each with the messages that are not saved, rejected or a dead letter, and with the last sequence number
+// of the part.
+func eachUnsaved(ctx context.Context, env *fn.Env, first, last uint64, each func(unsaved []bus.AcceptedMessage, scannedTo uint64) error) error {
+	for ; first <= last; first += scanSize {
+		scannedTo := min(first+scanSize-1, last)
+		missing, err := env.Messages.MissingSequences(ctx, first, scannedTo)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus
 		if unsaved, err = withoutDeadLetters(ctx, env, unsaved); err != nil {
 			return err
 		}
-		if err := each(unsaved, last); err != nil {
+		if err := each(unsaved, scannedTo); err != nil {
 			return err
 		}
 	}
