@@ -19,12 +19,12 @@ type triggerConfig struct {
 	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat run without an event"`
 }
 
-// runTrigger delivers events to the functions until ctx ends, and returns when the deliveries in progress have ended. It returns an
-// error if it cannot start. It does not use Postgres. At the address where a function would listen, it serves
+// runTrigger delivers events to the functions until ctx ends or the server of the probes fails, and returns when the deliveries in
+// progress have ended. It does not use Postgres. At the address where a function would listen, it serves
 //
 //   - /healthz: 503 if a route hangs, which only a restart can resolve (see trigger.Trigger.Alive). While NATS or the functions are
 //     unavailable it is 200;
-//   - /readyz: 503 while NATS is unavailable or a route does not pull. It names each such route and the cause;
+//   - /readyz: 503 while NATS is unavailable, a route does not pull, or the stream WAKE stores nothing. It says why;
 //   - /metrics: the counts of deliveries, and the metrics of every process.
 func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if cfg.SafetyTick < time.Second {
@@ -65,14 +65,9 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	return <-probesErr
 }
 
-// triggerRoutes returns the routes to functions in Catalogue.
+// triggerRoutes returns the routes to all event functions.
 func triggerRoutes(two settings.TwoPhase, tick time.Duration) []trigger.Route {
-	exists := map[string]bool{}
-	for _, f := range Catalogue() {
-		exists[f.Name] = true
-	}
-	routes := slices.Concat(trigger.Routes(tick), trigger.SaveRoutes(trigger.SaveConfig{
+	return slices.Concat(trigger.Routes(tick), trigger.SaveRoutes(trigger.SaveConfig{
 		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: tick,
 	}))
-	return slices.DeleteFunc(routes, func(r trigger.Route) bool { return !exists[r.Function] })
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	batchTries      = 3                      // from this try on, after a 500 the trigger posts the events of a batch one by one
+	batchTries      = 3                      // if this try or a later one returns 500, the trigger posts the events of the batch one by one
 	localTries      = 5                      // after so many failed tries another trigger may try
 	batchBackoffMax = 10 * time.Second       // short, since later batches wait meanwhile
 	othersPoll      = 250 * time.Millisecond // between two checks whether another trigger still holds messages
@@ -42,7 +42,7 @@ type batchPipeline struct {
 	held []*item // in stream order; under mu
 }
 
-// pullBatches delivers batches until the connection or the consumer is lost.
+// pullBatches delivers batches until ctx ends, or the connection or the consumer is lost.
 func (t *Trigger) pullBatches(ctx, work context.Context, conn *bus.Connection, consumer jetstream.Consumer, r *route) error {
 	p := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
 	if cfg := consumer.CachedInfo().Config; cfg.PriorityPolicy != jetstream.PriorityPolicyPinned || cfg.AckPolicy != jetstream.AckAllPolicy {
@@ -156,11 +156,11 @@ func (p *batchPipeline) awaitOthers(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// removeSettled removes held messages that another trigger has settled.
-func (p *batchPipeline) removeSettled(settled uint64) {
+// removeSettled removes held messages that another trigger has settled: those up to ackFloor.
+func (p *batchPipeline) removeSettled(ackFloor uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.held = slices.DeleteFunc(p.held, func(it *item) bool { return it.meta.Sequence.Stream <= settled })
+	p.held = slices.DeleteFunc(p.held, func(it *item) bool { return it.meta.Sequence.Stream <= ackFloor })
 }
 
 func (p *batchPipeline) fetch(n int, wait jetstream.FetchOpt) (fetched int, _ error) {
@@ -230,8 +230,8 @@ func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error 
 }
 
 // postUntilAccepted posts the messages until the function accepts them. After localTries failed tries it
-// returns a yieldError. If the function refuses several messages, or fails on them with 500 in try batchTries
-// or later, each message is posted alone. A message that is refused alone becomes a dead letter.
+// returns a yieldError. If the function refuses a batch, or fails on it with 500 in try batchTries or later,
+// each message is posted alone. A message that is refused alone becomes a dead letter.
 func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		p.r.setDeadline(p.t.deliveryMax)

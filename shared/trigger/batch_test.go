@@ -333,7 +333,7 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	}
 }
 
-func TestSaveRoutesCoverAllSlots(t *testing.T) {
+func TestSaveRoutesPerShard(t *testing.T) {
 	t.Parallel()
 	routes := SaveRoutes(SaveConfig{Shards: 2, BatchSize: 100, BatchWait: 2 * time.Millisecond, DeliverBeforeSaved: true, Tick: time.Minute})
 	durables := make([]string, len(routes))

@@ -24,7 +24,8 @@ func newCluster(t *testing.T, replicas int) (sandbox.NATSCluster, *bus.Bus) {
 	return c, b
 }
 
-func leaderOf(t *testing.T, b *bus.Bus, stream string) string {
+// waitLeader waits until a stream has a leader, and returns the name of its server.
+func waitLeader(t *testing.T, b *bus.Bus, stream string) string {
 	t.Helper()
 	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
@@ -76,7 +77,7 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 		}
 	})
 	bustest.Eventually(t, func() bool { return len(l.recorded()) > 50 }, "the function has received some events")
-	kill(c, leaderOf(t, b, bus.StreamAccepted))
+	kill(c, waitLeader(t, b, bus.StreamAccepted))
 	publishing.Wait()
 	require.Eventually(t, func() bool { return len(l.recorded()) == events }, 3*bustest.Soon, bustest.Poll, "the function has received all events")
 	require.Equal(t, numbers(1, events), l.recorded())
@@ -87,7 +88,7 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	t.Parallel()
 	c, b := newCluster(t, 1)
 	// A stream with one replica is lost with its server. NATS chooses the server at random.
-	for leaderOf(t, b, bus.StreamEvents) == leaderOf(t, b, bus.StreamWake) {
+	for waitLeader(t, b, bus.StreamEvents) == waitLeader(t, b, bus.StreamWake) {
 		conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)
 		require.NoError(t, conn.JetStream().DeleteStream(bustest.Within(t, bustest.Soon), bus.StreamEvents))
@@ -96,7 +97,7 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	f := newFunction(t, respondWith(204))
 	trigger := runTrigger(t, b, testConfig(f), testRoute(), wakeRoute("sweep", time.Second))
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
-	kill(c, leaderOf(t, b, bus.StreamEvents))
+	kill(c, waitLeader(t, b, bus.StreamEvents))
 	bustest.Eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "only the route of the lost stream stops")
 	before := len(f.allCalls())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= before+2 }, "the other route still ticks")

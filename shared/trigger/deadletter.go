@@ -61,7 +61,7 @@ func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, it
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
 	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: it.event.data},
-		// With the id of the event: after NATS has lost the end of a stream, another event has the sequence number.
+		// With the id of the event: after NATS has lost the end of a stream, another event gets the same sequence number.
 		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)+"-"+it.event.headers["ce-id"]), jetstream.WithExpectStream(bus.StreamDeadLetters))
 	return err
 }

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	resettleTimeout       = time.Second // on a later connection: a restarted server that lost the state of the delivery does not reply
+	resettleTimeout       = time.Second // on a later connection; short, because a restarted server that lost the state of the delivery does not reply
 	deniedText            = "the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL"
 	deniedBackoff         = time.Minute      // after 401, 403 and redirects: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable
-	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch: other messages wait for waiting retries
+	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch; short, because waiting retries use up InFlight
 )
 
 // deliver makes one delivery and settles the message by the verdict. Until then it extends AckWait, so
@@ -120,7 +120,7 @@ func (t *Trigger) retryDelay(r *route, v verdict, attempts uint64) time.Duration
 	return max(backoff, v.retryAfter)
 }
 
-// countSuccess adds to count if err is nil, and returns err.
+// countSuccess adds 1 to count if err is nil, and returns err.
 func countSuccess(count *atomic.Uint64, err error) error {
 	if err == nil {
 		count.Add(1)

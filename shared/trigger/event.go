@@ -19,11 +19,11 @@ const (
 	structuredType  = "application/cloudevents"
 )
 
-// postedEvent is an event in binary mode, as it is posted to a function.
+// postedEvent is what is posted to a function: an event in binary mode, or a batch of events (see BatchType).
 type postedEvent struct {
 	headers   map[string]string
 	data      []byte
-	misplaced bool // the type does not belong to the subject: the event is never posted
+	misplaced bool // matchesSubject is false: the event is never posted
 }
 
 // withAttempt returns the event with its delivery number, from 1.
@@ -33,8 +33,8 @@ func (e postedEvent) withAttempt(n uint64) postedEvent {
 	return postedEvent{headers, e.data, e.misplaced}
 }
 
-// newPostedEvent returns the event of a message in binary mode. If the message is in another form, it becomes a
-// tick. A wake-up always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
+// newPostedEvent returns the event in a message. A message that is not an event in binary mode becomes a tick. A
+// wake-up always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := bus.Attributes(m.Headers())
 	if r.Stream != bus.StreamWake && headers[attributePrefix+"specversion"] != "" {
@@ -46,7 +46,7 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 		delete(headers, attributePrefix+"fp")
 		if strings.HasPrefix(m.Subject(), bus.AcceptPrefix) {
 			headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
-			headers[attributePrefix+"fp"] = text.Printable(m.Headers().Get(bus.FingerprintHeader), -1) // -1: characters that are not printable are removed
+			headers[attributePrefix+"fp"] = text.Printable(m.Headers().Get(bus.FingerprintHeader), -1) // -1: remove unprintable characters
 		}
 		return postedEvent{headers, m.Data(), misplaced}
 	}
@@ -88,8 +88,8 @@ type Refused struct {
 	Attempts int    `json:"attempts"`
 }
 
-// RefusedType is the type of an event whose data is a Refused. If a function has refused an event, the trigger
-// posts a RefusedType event to it, so that the function records the refused event as a dead letter.
+// RefusedType is the type of an event whose data is a Refused. If DEADLETTERS does not store a refused event, the
+// trigger posts a RefusedType event to the function, which records the refused event as a dead letter.
 const RefusedType = "sendonce.event.refused.v1"
 
 // item is a message that was delivered to this trigger and is not settled yet: not acknowledged, returned

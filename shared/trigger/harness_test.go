@@ -128,7 +128,7 @@ func (f *function) allCalls() []call {
 	return slices.Clone(f.calls)
 }
 
-// countOf counts the deliveries of one event.
+// countOf counts the POSTs of one event, without batches.
 func (f *function) countOf(id string) int {
 	n := 0
 	for _, c := range f.allCalls() {
@@ -143,7 +143,7 @@ func testRoute() Route {
 	return Route{Stream: bus.StreamEvents, Durable: "d", Filters: []string{"evt.>"}, Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: bustest.Soon}
 }
 
-// wakeRoute returns the route of a function's wake-ups.
+// wakeRoute returns the route of a function's wake-ups, with a safety tick unless tick is 0.
 func wakeRoute(function string, tick time.Duration) Route {
 	routes := Routes(tick)
 	return routes[slices.IndexFunc(routes, func(r Route) bool { return r.Function == function })]

@@ -101,8 +101,8 @@ func (t *Trigger) Streams() map[string]error {
 // Connected reports whether there is a connection to NATS.
 func (t *Trigger) Connected() bool { return t.bus.Connected() }
 
-// RouteCounts counts the deliveries of one route since Run began. A delivery is one POST. The other fields
-// count the outcomes of POSTs, with two exceptions: for all batches Acked and DeadLettered count events, and for
+// RouteCounts counts the deliveries of one route since New. A delivery is one POST. The other fields count
+// the outcomes of POSTs, with two exceptions: for all batches Acked and DeadLettered count events, and for
 // unordered batches Retried and Denied count events.
 type RouteCounts struct {
 	Deliveries   uint64

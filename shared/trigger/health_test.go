@@ -17,8 +17,8 @@ import (
 // hangingTransport never responds, not even when the request is cancelled.
 type hangingTransport struct{ end chan struct{} }
 
-func (d hangingTransport) RoundTrip(*http.Request) (*http.Response, error) {
-	<-d.end
+func (h hangingTransport) RoundTrip(*http.Request) (*http.Response, error) {
+	<-h.end
 	return nil, http.ErrHandlerTimeout
 }
 
@@ -31,10 +31,10 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 			b := newBus(t, bustest.NewBroker(t).URL())
 			route.InFlight, route.Timeout = 1, time.Second
 			trigger := newTrigger(t, log, b, testConfig(newFunction(t, respondWith(204))), route)
-			d := hangingTransport{make(chan struct{})}
-			trigger.client.Transport = d
+			hanging := hangingTransport{make(chan struct{})}
+			trigger.client.Transport = hanging
 			run(t, trigger)
-			t.Cleanup(func() { close(d.end) }) // before Run is awaited
+			t.Cleanup(func() { close(hanging.end) }) // runs before the cleanup of run, which waits for Run
 			bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 			if route.Batch > 0 {
 				acceptAll(t, b, 1, 1)

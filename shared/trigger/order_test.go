@@ -187,7 +187,7 @@ func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
 	require.Equal(t, numbers(1, 30), l.recorded())
 }
 
-func TestOrderWithLateAcknowledgement(t *testing.T) {
+func TestOrderSurvivesLateAcknowledgement(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	url, js := broker.URL(), broker.JS()

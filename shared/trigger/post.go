@@ -93,7 +93,7 @@ func (t *Trigger) call(req *http.Request, function string) verdict {
 	return verdictOf(resp, body, function)
 }
 
-// statusClientClosedRequest is the response to a call that was cancelled.
+// statusClientClosedRequest is the status of a function whose call was cancelled.
 const statusClientClosedRequest = 499
 
 func verdictOf(resp *http.Response, body []byte, function string) verdict {
@@ -108,11 +108,11 @@ func verdictOf(resp *http.Response, body []byte, function string) verdict {
 		v.kind = verdictDenied
 	case resp.Header.Get(FunctionHeader) != function:
 		v.kind, v.reason, v.retryAfter = verdictRetry, oneLine("this is not a response of the function "+function+": "+v.reason), 0
-		v.unavailable = s/100 != 5 || s == http.StatusServiceUnavailable // 502 and 504: the message may have crashed the function
+		v.unavailable = s/100 != 5 || s == http.StatusServiceUnavailable // not after 500, 502 and 504: the message may have crashed the function
 	case s/100 == 2:
 		v.kind = verdictDone
-	case s == http.StatusNotFound, // a function that is being deployed
-		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s == statusClientClosedRequest, s/100 == 5:
+	case s == http.StatusNotFound, s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly,
+		s == http.StatusTooManyRequests, s == statusClientClosedRequest, s/100 == 5:
 		v.kind = verdictRetry
 	default:
 		v.kind = verdictRefused

@@ -14,7 +14,7 @@ import (
 
 // startWithReplacedWakeUp runs a trigger and publishes two wake-ups. The second one, which replaces the first in the
 // stream, gets 204 while the call for the first one is in progress. That call fails when fail is closed.
-func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trigger *runningTrigger, js jetstream.JetStream, fail chan struct{}) {
+func startWithReplacedWakeUp(t *testing.T, change func(*Config)) (f *function, trigger *runningTrigger, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
 	broker, b := newBroker(t)
 	fail = make(chan struct{})
@@ -26,9 +26,9 @@ func startWithReplacedWakeUp(t *testing.T, cfg func(*Config)) (f *function, trig
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	c := testConfig(f)
-	cfg(&c)
-	trigger = runTrigger(t, b, c, wakeRoute("deliver", 0))
+	cfg := testConfig(f)
+	change(&cfg)
+	trigger = runTrigger(t, b, cfg, wakeRoute("deliver", 0))
 	b.Wake(bus.WakeDeliver, 1)
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the first call begins")
 	b.Wake(bus.WakeDeliver, 1)

@@ -23,9 +23,9 @@ type Route struct {
 	Filters      []string      // subjects of Stream
 	Function     string        // events are posted to /events/{Function}
 	InFlight     int           // maximum of delivered, unsettled messages over all triggers, waiting retries included; at least 1. Unused for ordered batches
-	AckWait      time.Duration // if NATS gets no heartbeat for so long, it delivers a message again; the trigger sends a heartbeat every AckWait/3
+	AckWait      time.Duration // NATS redelivers a message that got no heartbeat for this time; the trigger sends a heartbeat every AckWait/3
 	Timeout      time.Duration // of one delivery; 0 = Config.Timeout of the trigger
-	TickInterval time.Duration // between two safety ticks on the only subject in Filters, at least 1 s; 0 = none. Only for subjects of WAKE
+	TickInterval time.Duration // between two safety ticks (wake-ups in case others were lost) on the only subject in Filters, at least 1 s; 0 = none. Only for subjects of WAKE
 
 	InactiveThreshold time.Duration // NATS deletes a consumer that is unused for this time; 0 = never
 
@@ -68,7 +68,7 @@ type SaveConfig struct {
 const saveConsumerIdle = 24 * time.Hour
 
 // SaveRoutes returns the routes that post accepted messages to the function save, and to the function deliver
-// if DeliverBeforeSaved is set, in order within each shard. Another route wakes save by bus.WakeSave.
+// if DeliverBeforeSaved is set, in order within each shard. The first route has the wake-ups of save instead.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
 		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
@@ -131,8 +131,7 @@ type route struct {
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
-// repeat is for a failed wake-up that a newer wake-up has replaced in WAKE: the trigger publishes the failed wake-up
-// again, see doc.go.
+// repeat schedules that a failed wake-up, which a newer wake-up has replaced in WAKE, is published again: see doc.go.
 type repeat struct {
 	mu    sync.Mutex
 	timer *time.Timer // of the pending repeat; nil = none

@@ -18,7 +18,7 @@ const (
 )
 
 // Run delivers until ctx ends. Then Run stops pulling, waits at most DrainTimeout for running
-// deliveries, and returns. On each connect Run creates missing streams and consumers, and wakes the
+// deliveries, and returns. On each connect Run creates or changes the streams, creates missing consumers, and wakes the
 // functions of routes with a safety tick, since wake-ups may have been lost.
 func (t *Trigger) Run(ctx context.Context) {
 	// work is the context of deliveries. It ends DrainTimeout after ctx.
@@ -90,7 +90,7 @@ func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	}
 }
 
-// waitUntilMissing returns when a stream no longer exists or ctx ends.
+// waitUntilMissing returns when the stream no longer exists or ctx ends.
 func (t *Trigger) waitUntilMissing(ctx context.Context, conn *bus.Connection, name string) {
 	for ctx.Err() == nil {
 		sleep(ctx, t.checkEvery)

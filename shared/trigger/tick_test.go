@@ -26,7 +26,7 @@ func TestTriggersShareOneTick(t *testing.T) {
 	require.Greater(t, time.Since(began), 2*time.Second, "three triggers share one tick")
 }
 
-// A wake-up of the queue wechat is stored in WAKE for the function wechat, and also reaches the claims that wait for the queue.
+// A wake-up of the queue wechat is stored in WAKE for the function wechat, and also reaches the claims that wait for tasks of this queue.
 func TestWeChatQueueWakesClaimsAndFunction(t *testing.T) {
 	t.Parallel()
 	broker, sender := newBroker(t)

@@ -158,7 +158,7 @@ func TestRunWaitsForDeliveries(t *testing.T) {
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
 }
 
-func TestDrainTimeoutIsBounded(t *testing.T) {
+func TestRunWaitsAtMostDrainTimeout(t *testing.T) {
 	t.Parallel()
 	_, b := newBroker(t)
 	gate := make(chan struct{})
