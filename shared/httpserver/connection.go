@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxRead is the size of a read while the end of the header or body is not known. A read may include
-	// the beginning of the next request. So at most maxRead bytes of each request are not counted.
+	// maxRead limits a read while the end of the header or body is not known. Such a read may include the
+	// beginning of the next request, which is not counted: at most maxRead bytes of each request.
 	maxRead    = 512
-	readBuffer = 4 << 10 // the buffer of net/http: only a body of known length is read in larger pieces
+	readBuffer = 4 << 10 // size of the buffer of net/http: only a body of known length is read in larger pieces
 
 	// CloseDelay passes before the service closes a connection over which the client may still send. If
 	// the connection were closed while unread bytes arrive, the last response would be lost.
@@ -33,7 +33,7 @@ type listener struct {
 	limiter *connectionLimiter
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
@@ -56,14 +56,14 @@ type connection struct {
 	refused  bool
 }
 
-// Close is net.Conn's. Until Close, the connection of a WebSocket counts as open, although it is no longer
-// the server's.
+// Close implements net.Conn. Until Close, the connection of a WebSocket counts as open, although http.Server no
+// longer manages it.
 func (c *connection) Close() error {
 	c.limiter.remove(c)
 	return c.Conn.Close()
 }
 
-// state is for the server's ConnState.
+// state is the ConnState of the server.
 func (c *connection) state(s http.ConnState) {
 	if c.header.held { // in each state the header is complete, or will never be complete
 		c.headers.hold(&c.held, 0)
@@ -79,7 +79,7 @@ func (c *connection) state(s http.ConnState) {
 	}
 }
 
-// Read is net.Conn's. If a header has too many lines, the client gets headerRefusal, and the
+// Read implements net.Conn. If a header has too many lines, the client gets headerRefusal, and the
 // connection is closed after CloseDelay.
 func (c *connection) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {

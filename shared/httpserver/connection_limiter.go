@@ -10,9 +10,9 @@ import (
 )
 
 // connectionLimiter limits the open connections. For each new connection above the limit it closes a
-// connection without a call of a known caller. It compares some such connections and chooses the
-// address that has most connections, and of that address the connection that has been idle for longest.
-// So connections without an authenticated call cannot keep other clients out.
+// connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections
+// and chooses the address that has most connections, and of that address the connection that has been idle
+// for longest. So clients that do not authenticate cannot keep other clients out.
 type connectionLimiter struct {
 	max int
 
@@ -24,8 +24,8 @@ type connectionLimiter struct {
 type openConn struct {
 	limiter   *connectionLimiter
 	address   netip.Prefix
-	calls     int       // of known callers, under way
-	idleSince time.Time // when the last call of a known caller ended; without one, when the connection began
+	calls     int       // of known callers, in progress
+	idleSince time.Time // when the last call of a known caller ended, or the connection began if there was none
 
 	unknown atomic.Int32 // requests since the last call of a known caller
 }
@@ -39,7 +39,7 @@ func newConnectionLimiter(max int) *connectionLimiter {
 
 // add is the server's ConnContext.
 func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
-	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // all connections that are not IP have the same address
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // "" if it is not IP: such connections share one address
 	added := &openConn{limiter: l, address: ClientNetwork(host), idleSince: time.Now()}
 	l.mu.Lock()
 	l.open[conn] = added
@@ -56,10 +56,10 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	return context.WithValue(ctx, openConnKey{}, added)
 }
 
-// pickIdle picks one of some connections without a call; mu is held. There is such a connection, because
-// max is greater than the number of calls.
+// pickIdle picks one of at most maxCompared connections without a call; mu is held. There is such a connection,
+// because max is greater than the number of calls.
 func (l *connectionLimiter) pickIdle() (picked net.Conn) {
-	const maxCompared = 64 // of thousands, in the random order of a map
+	const maxCompared = 64 // of thousands; a map has a random order
 	compared := 0
 	for conn, c := range l.open {
 		if c.calls > 0 {
@@ -76,7 +76,7 @@ func (l *connectionLimiter) pickIdle() (picked net.Conn) {
 	return picked
 }
 
-// remove removes a closed connection, if add or remove has not removed it already.
+// remove removes a closed connection, unless it is removed already.
 func (l *connectionLimiter) remove(conn net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,9 +94,9 @@ func (l *connectionLimiter) removeLocked(conn net.Conn) {
 	}
 }
 
-// KeepConnectionOpen keeps a Server from closing the connection of a call when too many connections are
-// open, until end is called. The connection still counts for the limit. On other servers
-// KeepConnectionOpen does nothing.
+// KeepConnectionOpen marks the call with the context ctx as that of a known caller: until end is called, the Server
+// does not close its connection when too many connections are open. The connection still counts towards the
+// limit. On other servers KeepConnectionOpen does nothing.
 func KeepConnectionOpen(ctx context.Context) (end func()) {
 	c, ours := ctx.Value(openConnKey{}).(*openConn)
 	if !ours {

@@ -73,7 +73,7 @@ type headerCount struct {
 	bytes   int
 	held    bool // bytes is counted by headerMemory
 	length  int  // of the current line
-	last    byte // of the current line
+	last    byte // of the current line, so far
 }
 
 // count counts the lines in read, and reports whether the header is within maxHeaderLines.

@@ -1,5 +1,5 @@
 // Package httpserver has an http.Server for clients that are not trusted. It supports only HTTP/1,
-// and limits the number of connections, the lines and memory of headers, and all times.
+// and limits the number of connections, the lines and memory of headers, and the time of each request.
 package httpserver
 
 import (
@@ -14,8 +14,8 @@ const (
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
 
-	// readTimeout and WriteTimeout are longer than the longest poll. When readTimeout ends, net/http
-	// cancels the context of the call.
+	// readTimeout limits the time to read a request, and to handle it: when it ends, net/http cancels the
+	// context of the call. readTimeout and WriteTimeout are longer than the longest poll.
 	readTimeout = 60 * time.Second
 
 	// WriteTimeout limits the time from the header of a request to the end of its response.
@@ -50,7 +50,7 @@ func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
 	return s
 }
 
-// Serve is http.Server's.
+// Serve replaces http.Server.Serve.
 func (s *Server) Serve(l net.Listener) error {
 	return s.Server.Serve(listener{l, &s.headers, s.connections})
 }

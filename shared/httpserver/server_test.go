@@ -64,11 +64,12 @@ func (c *client) status() int {
 	return res.StatusCode
 }
 
+// requireServed requires that a new client with this header line gets a response.
 func requireServed(t *testing.T, address, header string) {
 	t.Helper()
 	c := dial(t, address)
 	c.send("GET /ok HTTP/1.1\r\nHost: x\r\n" + header + "\r\n")
-	require.Equal(t, http.StatusOK, c.status(), "others go on")
+	require.Equal(t, http.StatusOK, c.status(), "other clients are served")
 }
 
 // headerOf returns a header of n lines, without the empty line at its end.

@@ -2,9 +2,9 @@
 // frame of a WebSocket, with the same rules and the same acknowledgements for both.
 //
 // A message is acknowledged as saved once its row is committed, or as accepted once a stream has it.
-// An accepted message will be saved, unless a failure happens first against which the stream's
-// durability does not protect. A request is a repeat if the primary key, or the subject in the stream,
-// is taken.
+// An accepted message will be saved, unless a failure that the stream does not survive (see
+// bus.Durability) happens first. A request is a repeat if Postgres has a row with its primary key, or the
+// stream has a message with its subject.
 package intake
 
 import (
@@ -37,7 +37,7 @@ type Intake struct {
 	madeRoomAt      atomic.Int64 // when save was last woken to make room, in Unix seconds
 }
 
-// New does not use the network.
+// New returns an Intake without using the network.
 func New(env *fn.Env) *Intake {
 	in := &Intake{admin: env.Admin, messages: env.Messages, env: env, twoPhase: env.Config.TwoPhase}
 	in.knownDurability.Timeout, in.knownDurability.Keep = lookUpTimeout, durabilityTTL

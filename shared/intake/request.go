@@ -15,13 +15,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MaxBody limits the bytes of a request: the data, white space in the data, and other fields.
+// MaxBody limits the bytes of a request. The part above message.MaxData is for white space in the data and for other fields.
 const MaxBody = 2 * message.MaxData
 
 // Request is the body of a request to submit a message.
 type Request = request.Message
 
-// newSubmission converts a valid request.
+// newSubmission converts a valid request of a caller. from is the sender of the message.
 func newSubmission(r *Request, caller int64, from string) (*messages.Submission, error) {
 	var data bytes.Buffer
 	if err := json.Compact(&data, r.Data); err != nil {
@@ -44,7 +44,7 @@ func newSubmission(r *Request, caller int64, from string) (*messages.Submission,
 	}, nil
 }
 
-// fingerprintOf covers all fields except those that identify the message, and the kind of
+// fingerprintOf returns the fingerprint of all fields except those that identify the message, and the kind of
 // acknowledgement, which may differ in a repeat.
 func fingerprintOf(r *Request) (task.Hash, error) {
 	body := *r
@@ -52,7 +52,7 @@ func fingerprintOf(r *Request) (task.Hash, error) {
 	return task.Fingerprint(&body)
 }
 
-// allText returns every string in a JSON value, names of members included, one to a line.
+// allText returns every string in a JSON value, names of members included, each on its own line.
 func allText(data []byte) string {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()

@@ -15,7 +15,7 @@ import (
 )
 
 // Submit returns when the message of the caller is saved or accepted. req must be valid. After an
-// error it is unknown whether the message is saved: repeat the same request.
+// error that is no refusal, it is unknown whether the message is saved: repeat the same request.
 func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitted, error) {
 	m, err := in.newMessage(ctx, c, &req)
 	if err != nil {
@@ -42,7 +42,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 }
 
 // saveOrAccept saves the message, or publishes it to the stream of accepted messages. For a
-// refused message it only looks up whether it was accepted before.
+// refused message it only looks up whether the message was accepted or saved before.
 func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *messages.Submission) (Submitted, error) {
 	switch {
 	case !in.twoPhase.Accepts(req.Ack):
@@ -74,8 +74,8 @@ func (in *Intake) makeRoom() {
 }
 
 // newMessage converts a valid request. It sets the field Refused of a message that has a blocked word, or
-// whose address may not be called. Such a refusal, like that of the caller's quota, applies only to a new
-// message: a repeat gets the result of the first request.
+// whose address may not be called. This refusal, and that of the caller's quota, apply only to a new message: a
+// repeat gets the result of the first request.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package outgoing decides which addresses the service may call. The function deliver checks each address just before it
+// Package outgoing decides which IP addresses the service may call. The function deliver checks each address just before it
 // connects. Functions that store URLs refuse a URL whose host is an address that may not be called.
 package outgoing
 
@@ -23,8 +23,8 @@ func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bo
 	return addr.IsValid() && !NonPublicNetworks.Contains(addr) && (isOwn == nil || !isOwn(addr))
 }
 
-// PermitsURL reports whether the host of a URL is an address that may be called, or a name. Names are not resolved: when
-// the URL is called, a name may resolve to another address.
+// PermitsURL reports whether the host of a URL is an address that may be called, or a name. It does not resolve names: when
+// the URL is called, the name may resolve to another address.
 func PermitsURL(text string, allowed config.Networks) bool {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -37,15 +37,15 @@ func PermitsURL(text string, allowed config.Networks) bool {
 // nat64 is the well-known prefix of NAT64. The last 32 bits of such an address are the IPv4 address that is reached.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// NonPublicNetworks is the list of networks whose addresses are not public: those that the IANA special-purpose address
-// registries list as not globally reachable, unassigned ones, and all of 6to4 and Teredo, which embed an IPv4 address and
-// have no public servers. deploy/knative/base/network.yaml has the same list.
+// NonPublicNetworks is the list of networks whose addresses are not called by default: those that the IANA special-purpose
+// address registries list as not globally reachable, unassigned networks, all of 6to4 and Teredo, which embed an IPv4 address
+// and have no public servers, and one address of Azure. deploy/knative/base/network.yaml has the same list.
 var NonPublicNetworks = config.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
 	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT
 	netip.MustParsePrefix("127.0.0.0/8"),      // loopback
-	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host agent, which has a public address
+	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host agent: a public address that only hosts in Azure reach
 	netip.MustParsePrefix("169.254.0.0/16"),   // link-local, and the metadata service of most clouds
 	netip.MustParsePrefix("172.16.0.0/12"),    // private
 	netip.MustParsePrefix("192.0.0.0/24"),     // protocol assignments

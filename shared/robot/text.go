@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Text returns the text about an event, in English and Chinese. The text always contains "Sendonce", which robots may
-// demand as a keyword. It never contains a URL, whose path may be a secret. Names have no characters that robots treat as
-// markup.
+// Text returns the text about an event, in English and Chinese. payload is the event as JSON. The text always contains
+// "Sendonce", which robots may demand as a keyword. It never contains a URL, whose path may be a secret. Names of queues and
+// streams have no < and no @, so they cannot be links or mentions.
 func Text(payload string) (string, error) {
 	var event api.WebhookEvent
 	if err := json.Unmarshal([]byte(payload), &event); err != nil {
@@ -39,7 +39,7 @@ func textOf[D any](data []byte, text func(D) string) (string, error) {
 	return text(d), nil
 }
 
-// alertNames are the problems, in English and Chinese.
+// alertNames are the names of the kinds of alerts, in English and Chinese.
 var alertNames = map[task.AlertKind][2]string{
 	task.AlertFailureRate: {"many failures, queue ", "失败率过高，队列 "},
 	task.AlertBacklog:     {"backlog, queue ", "积压，队列 "},
@@ -62,7 +62,7 @@ func alertText(a api.AlertEventData) string {
 		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, utc(a.Since), untilZh)
 }
 
-// alertValue formats a number of tasks, or a part of 1 as a percentage.
+// alertValue formats the value of a backlog as a number of tasks, and every other value as a percentage.
 func alertValue(kind task.AlertKind, value float64) string {
 	if kind == task.AlertBacklog {
 		return strconv.FormatFloat(value, 'f', 0, 64)

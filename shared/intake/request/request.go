@@ -1,5 +1,5 @@
-// Package request has the rules for the body of POST /api/v1/messages. The service applies them in package intake,
-// other services in package outbox before they store a message.
+// Package request has the rules for the body of POST /api/v1/messages. The service applies them to each request, other services in
+// package outbox before they store a message.
 package request
 
 import (
@@ -39,8 +39,7 @@ func (r *Message) Validate() []task.Field {
 	return bad
 }
 
-// Address returns the destination of the message: that of the field to, or of exchange_name and
-// routing_key.
+// Address returns the destination of the message, from the field to or from exchange_name and routing_key.
 func (r *Message) Address() (message.Address, *task.Field) {
 	var to message.Address
 	var err error
@@ -65,7 +64,7 @@ func (r *Message) Address() (message.Address, *task.Field) {
 }
 
 // Confirms reports whether receivers must confirm the message by a call: by default only for a
-// subject. A message to a user is done when it is in the inbox, and one to a URL after a 2xx.
+// subject. A message to a user is done when it is in the inbox, and a message to a URL after a 2xx.
 func (r *Message) Confirms(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm
