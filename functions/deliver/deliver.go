@@ -6,14 +6,15 @@
 // A call with the event of a task, an endpoint or an alert records the event once for each endpoint that subscribes to it. A call
 // with a tick claims due deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its
 // deliveries are posted again when their leases end, with the same webhook-id. The concurrent posts to each destination are
-// limited, and each account has at most a quarter of all posts. So a slow receiver does not delay other receivers for long. A
-// chat robot receives a text instead of the event. If the robot has a secret, the text is signed as the robot's vendor defines.
+// limited, and each account (a caller with the callers that it created) has at most a quarter of all posts. So a slow receiver does
+// not delay other receivers for long. A chat robot receives a text instead of the event. If the robot has a secret, the text is
+// signed as the robot's vendor defines.
 //
 // deliver also removes old messages from the streams, and raises and clears the alerts of streams that are nearly full.
 //
-// If messages are delivered before they are saved, deliver also receives batches of accepted messages and publishes the messages.
-// Publishing must not wait for Postgres. So deliver publishes the time of the delivery as an event, and records the time in
-// Postgres when deliver receives that event.
+// If TWO_PHASE_DELIVER_BEFORE_SAVED is set, deliver also receives accepted messages, in batches, and publishes the messages to
+// their receivers. This must not wait for Postgres. So deliver publishes the time of the delivery as an event, and records the time
+// in Postgres when it receives that event.
 package deliver
 
 import (
@@ -59,8 +60,8 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	return d.event, d.batch
 }
 
-// event publishes an accepted message, records the time of a delivery, or records an event that endpoints can subscribe to. If the
-// event is of another type, such as a tick, event posts what is due.
+// event publishes an accepted message, records the time of a delivery, or records an event that endpoints can subscribe to. After
+// any other event, such as a tick, it posts what is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
@@ -78,13 +79,14 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	return d.deliver(ctx, c)
 }
 
-// batch records delivery times and the events that endpoints can subscribe to, and publishes the accepted messages.
+// batch records delivery times and the events that endpoints can subscribe to, and publishes the accepted messages. It ignores
+// other events.
 func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted, toRecord []streamevent.Event
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Type == deliveredType:
-			if err := d.buryPoison(ctx, c, e, d.recordDelivered(ctx, e.CloudEvent())); err != nil {
+			if err := d.deadLetterPoison(ctx, c, e, d.recordDelivered(ctx, e.CloudEvent())); err != nil {
 				return err
 			}
 		case isSubscribable(e.Type):
@@ -95,7 +97,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 	}
 	refused, err := d.record(ctx, toRecord)
 	for i, reason := range refused { // nil after an error
-		err = errors.Join(err, d.buryPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
+		err = errors.Join(err, d.deadLetterPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
 	}
 	if err != nil || len(accepted) == 0 {
 		return err
@@ -103,9 +105,9 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 	return d.push(ctx, c, accepted)
 }
 
-// buryPoison stores the event as a dead letter if err is poison: no retry can succeed, and a retry would repeat the rest of the
-// batch. If err is not poison, buryPoison returns err.
-func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
+// deadLetterPoison stores the event as a dead letter if err is poison, which no retry can cure: a retry would only repeat the rest of
+// the batch. If err is not poison, deadLetterPoison returns err.
+func (d *deliverer) deadLetterPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
 	reason := fn.PoisonIn(err)
 	if reason == nil {
 		return err
@@ -230,8 +232,8 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	return d.trim(ctx, c)
 }
 
-// post posts what is due, webhooks and messages concurrently. If another call of this process is claiming webhooks or messages,
-// started is false, and that call claims again.
+// post posts the webhooks and messages that are due. If another call of this process is claiming webhooks or messages, started is
+// false, and that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()
 	until := deadline.Add(-d.cfg.Timeout - settleTime)

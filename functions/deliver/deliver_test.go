@@ -51,7 +51,7 @@ func TestOutcomeReachesEndpoint(t *testing.T) {
 	w.Admin.WaitCount(0, `select count(*) from event_outbox`)
 }
 
-func TestForgedEventIsBuriedAlone(t *testing.T) {
+func TestForgedEventBecomesADeadLetterAlone(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
@@ -194,7 +194,7 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
 }
 
-func TestMessageToURLEndsWithA2xx(t *testing.T) {
+func TestMessageToURLIsReceivedAfterA2xx(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, cluster.RespondWith(503, 200))

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// deliveredAt waits until a message is in a state and has the time of its delivery.
-func deliveredAt(w *cluster.Cluster, id, state string) time.Time {
+// waitDelivered waits until a message is in a state and has the time of its delivery, and returns this time.
+func waitDelivered(w *cluster.Cluster, id, state string) time.Time {
 	w.T.Helper()
 	var m api.MessageResponse
 	cluster.Eventually(w.T, func() bool {
@@ -31,10 +31,10 @@ func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	began := time.Now()
 	w.StartTrigger(w.Client.BaseURL)
 	id := w.Accept("c-1", `1`).ServerMsgID
-	at := deliveredAt(w, id, "accepted")
+	at := waitDelivered(w, id, "accepted")
 	require.WithinRange(t, at, began, w.Inbox("bob")[0].Time)
 	release()
-	require.Equal(t, at.Truncate(time.Microsecond), deliveredAt(w, id, "sent"), "the time of the delivery, not of the saving")
+	require.Equal(t, at.Truncate(time.Microsecond), waitDelivered(w, id, "sent"), "the time of the delivery, not of the saving")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from message_done where id = $1 and delivered_at = $2`, id, at.Truncate(time.Microsecond)))
 	require.Len(t, w.Inbox("bob"), 1)
 }
@@ -44,7 +44,7 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	w := cluster.NewOn(t, proxy.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true", "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	w.StartAll()
-	deliveredAt(w, w.Accept("first", `0`).ServerMsgID, "sent")
+	waitDelivered(w, w.Accept("first", `0`).ServerMsgID, "sent")
 	proxy.Stall()
 	ids := make([]string, 20)
 	for i := range ids {
@@ -56,7 +56,7 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 	resumed := time.Now()
 	proxy.Resume()
 	for _, id := range ids {
-		require.False(t, deliveredAt(w, id, "sent").After(resumed), "a time from before Postgres was reachable again")
+		require.False(t, waitDelivered(w, id, "sent").After(resumed), "a time from before Postgres was reachable again")
 	}
 }
 

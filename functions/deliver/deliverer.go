@@ -28,7 +28,7 @@ type deliverer struct {
 	changes       loglimit.ByKey[endpointState] // limits the log lines about changes of endpoints
 	nonPublic     loglimit.ByKey[string]        // limits the log lines about hosts without a public address
 	unsignedPosts loglimit.ByKey[secretOwner]   // limits the log lines about posts that cannot be signed
-	recordedBytes atomic.Int64                  // bytes of events that were recorded since the last trim by trimEventsIfNeeded
+	recordedBytes atomic.Int64                  // bytes of the events recorded since trimEventsIfNeeded last trimmed
 }
 
 // endpointState is a state of an endpoint.
@@ -50,15 +50,16 @@ type secretOwner struct {
 	endpoint task.ID // zero for the caller's own secret, which signs the caller's messages
 }
 
+// wakeAt schedules a call of deliver at each of the times.
 func (d *deliverer) wakeAt(times []time.Time) {
 	for _, at := range times {
 		d.env.WakeDeliverAt(at)
 	}
 }
 
-// unsigned logs that a post cannot be signed, usually because an operator removed a key too early. It returns a cancelled
+// unsignedAttempt logs that a post cannot be signed, usually because an operator removed a key too early. It returns a cancelled
 // attempt: nothing was posted, and the work is claimed again when its lease ends. id is the id of the message or the endpoint.
-func (d *deliverer) unsigned(owner secretOwner, id task.ID, err error) attempt {
+func (d *deliverer) unsignedAttempt(owner secretOwner, id task.ID, err error) attempt {
 	if unlogged, log := d.unsignedPosts.Next(owner); log {
 		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,
 			"do", "if a key is missing, add the key with which the secret was encrypted to SENDONCE_ENCRYPTION_KEYS")

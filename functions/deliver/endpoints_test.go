@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
+func TestUndecryptableSecretDelaysNoOtherEndpoint(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	unsigned, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
@@ -47,7 +47,7 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 
 	w.Save(other.URL, cluster.WithoutConfirm)
 	cluster.Eventually(t, func() bool { return other.Calls() == 1 })
-	// all wait for the end of their lease, and no send is used up
+	// Each message waits for the end of its lease, and has used up no send.
 	w.Admin.WaitCount(n, `select count(*) from message_live where send_no = 0 and remaining_sends = 5 and next_at > now() + interval '5 seconds'`)
 	require.Zero(t, unsigned.Calls())
 	require.Equal(t, 1, strings.Count(w.Process(cluster.All).Output(), "signing secret cannot be decrypted"))
@@ -67,7 +67,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	secret := w.AddEndpoint(other.URL, "webhook.disabled").Secret
 	w.AddEndpoint(healthy.URL, "task.succeeded")
 	first := w.FinishTask()
-	// it has failed for a second; the next failure disables it
+	// The endpoint has failed for a second; the next failure disables it.
 	w.Admin.WaitCount(1, `select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`)
 	second := w.FinishTask()
 

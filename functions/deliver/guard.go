@@ -17,9 +17,8 @@ import (
 // reveal which names exist in the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard decides which addresses may be called. In the networks that the operator allows, these are all addresses, also those of
-// this host. Elsewhere these are the public addresses, without those of this host: services on this host might trust calls that
-// come from this host.
+// guard decides which addresses may be called: all addresses in the networks that the operator allows, and all other public addresses
+// except those of this host. Services on this host might trust calls that come from this host.
 type guard struct {
 	allowed    config.Networks
 	interfaces func() ([]net.Addr, error) // net.InterfaceAddrs, except in tests

@@ -12,14 +12,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// messages posts reliable messages to their URLs.
+// messages returns the pipeline that posts reliable messages to their URLs.
 func (d *deliverer) messages() pipeline[urlMessage] {
 	return pipeline[urlMessage]{
 		inFlight: d.messagesInFlight,
 		claim:    d.claimMessages,
 		post: func(ctx context.Context, w urlMessage) attempt {
 			if w.signing.Err != nil {
-				return d.unsigned(secretOwner{caller: w.CallerID}, w.ID, w.signing.Err)
+				return d.unsignedAttempt(secretOwner{caller: w.CallerID}, w.ID, w.signing.Err)
 			}
 			event := streamevent.OfMessage(w.Detail)
 			if w.token != nil {
@@ -82,8 +82,8 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	return claimed, nil
 }
 
-// result returns the result of an attempt for a message. An attempt that this process cancelled does not count as a send of the
-// message. Every other attempt does.
+// result returns the result of an attempt for a message. Every attempt counts as a send of the message, except one that this process
+// cancelled.
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":

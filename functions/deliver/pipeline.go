@@ -12,13 +12,12 @@ import (
 const (
 	maxInFlight   = 128                    // concurrent posts of all runs of a pipeline, in one process
 	claimInterval = time.Second            // how often a run that waits for slow receivers claims again
-	lockedPause   = 100 * time.Millisecond // if another transaction has locked the rows of a result: the pause before the next try to settle the result
+	lockedPause   = 100 * time.Millisecond // before the next try to settle a result whose rows another transaction has locked
 	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post and this margin
 )
 
-// limits apply to each pipeline of each process separately. All callers of an account together have at most a quarter of the
-// posts, no matter how many endpoints and hosts these callers use. All failing webhook endpoints together have at most a quarter,
-// too.
+// limits apply to each pipeline of each process separately. Caller limits all callers of an account together, no matter how many
+// endpoints and hosts these callers use.
 var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
 // settleTime is the time at the end of a call that is reserved for settling posts.
@@ -31,13 +30,13 @@ type pipeline[W any] struct {
 	inFlight *workInFlight[W]
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // the result and inFlight together have at most maxInFlight
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked was not settled: the caller must try again
+	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked: results that were not settled, so the caller must try again
 }
 
 // runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the pipeline
 // is claiming, started is false and that run claims again.
 //
-// A run stops claiming after the deadline until, after an error, when the caller has left, or when the process is draining. Then
+// A run stops claiming at the time until, after an error, when the caller has left, or when the process is draining. Then
 // the run schedules another call of deliver, which continues to claim. The run itself waits for its own posts.
 //
 // Claims and posts are cancelled at the deadline of ctx, but not when the caller leaves. Otherwise, if a trigger dies, the claimed
@@ -89,8 +88,8 @@ func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 	return err
 }
 
-// settleResults stores a batch of results, even after the deadline of the call. If another transaction locks the rows of a result,
-// settleResults sends the result to r.results again after lockedPause. After the deadline settleResults drops such a result: its
+// settleResults stores a batch of results, even after the deadline of the call. If another transaction has locked the rows of a
+// result, settleResults sends the result to r.results again after lockedPause. After the deadline it drops the result instead: the
 // work is posted again when the lease ends.
 func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) error {
 	if len(batch) == 0 {

@@ -26,8 +26,8 @@ const contentType = "application/cloudevents+json; charset=utf-8"
 const (
 	headerBytes  = 16 << 10 // limit for the response header; a longer one is a failure
 	excerptBytes = 4 << 10  // read from the response body for the excerpt
-	drainBytes   = 64 << 10 // read from the response body altogether; the connection is reused only if this is the whole body
-	excerptRunes = 200      // length of the excerpt
+	drainBytes   = 64 << 10 // read from the response body in total; the connection is reused only if the body ends by then
+	excerptRunes = 200      // maximum length of the excerpt
 
 	idleConns        = 64
 	idleConnsPerHost = 8
@@ -35,8 +35,8 @@ const (
 
 	maxRetryAfter = 24 * time.Hour
 
-	// lookupStep rounds up the duration of an attempt if the host has no public address. The exact duration of the lookup could
-	// show whether an internal name exists.
+	// An attempt to a host without a public address takes a multiple of lookupStep. The exact duration of the lookup could show
+	// whether an internal name exists.
 	lookupStep = 250 * time.Millisecond
 )
 
@@ -49,14 +49,14 @@ type attempt struct {
 	response   string        // the beginning of the response's body, printable
 	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted the POST
 	refused    bool          // the response is a 2xx whose body says that the receiver refused
-	cancelled  bool          // the context of the caller of post ended first, or nothing was posted (see unsigned): the receiver did not fail
+	cancelled  bool          // the context that the caller of post passed ended before a response, or nothing was posted (see unsignedAttempt): the receiver did not fail
 }
 
 // poster posts to URLs of callers. It is safe for concurrent use.
 type poster struct {
 	timeout      time.Duration
 	transport    *http.Transport
-	logNonPublic func(host string, cause error) // logs, for an operator, why an attempt ended with errNotPublic; may be nil
+	logNonPublic func(host string, cause error) // logs for operators why an attempt ended with errNotPublic; may be nil
 }
 
 // newPoster returns a poster. The timeout limits each attempt, including reading the response. Connecting may take at most half
@@ -75,12 +75,12 @@ func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	}}
 }
 
-// postRequest is a POST in the form of its receiver.
+// postRequest is a POST in the form that its receiver expects.
 type postRequest struct {
 	url, contentType string
 	body             []byte
 	sign             func(h http.Header, at time.Time) error // adds the signature to the header; nil = no signature
-	refusal          func(body []byte) string                // returns why a 2xx response with this body is a failure, "" if the response is a success; nil = every 2xx is a success
+	refusal          func(body []byte) string                // returns why a 2xx response with this body is a failure, or ""; nil = every 2xx is a success
 }
 
 const errBadURL = "the URL is not valid"
@@ -136,7 +136,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 			p.logNonPublic(req.URL.Host, err)
 		}
 		a.err = errNotPublic.Error()
-		untilStep(limited, a.at)
+		waitForStep(limited, a.at)
 	default:
 		a.err = p.describeError(err)
 	}
@@ -148,8 +148,8 @@ func notPublicAddress(err error) bool {
 	return lookup || errors.Is(err, errNotPublic)
 }
 
-// untilStep waits until the time since begin is a multiple of lookupStep, or ctx ends.
-func untilStep(ctx context.Context, begin time.Time) {
+// waitForStep waits until the time since begin is a multiple of lookupStep, or ctx ends.
+func waitForStep(ctx context.Context, begin time.Time) {
 	wait := time.NewTimer(lookupStep - time.Since(begin)%lookupStep)
 	defer wait.Stop()
 	select {
@@ -235,10 +235,9 @@ func describeProtocolError(err error) string {
 // withoutQuotes removes the receiver's text from an error of Go's libraries, such as "x" from `bad Content-Length "x"`. Errors
 // are logged, and the log must not contain the receiver's text.
 func withoutQuotes(cause string) string {
-	for _, before := range []string{`"`, "malformed MIME header"} {
-		if start, quoted, ok := strings.Cut(cause, before); ok && quoted != "" {
-			cause = start + strings.TrimLeft(before, `"`)
-		}
+	cause, _, _ = strings.Cut(cause, `"`)
+	if before, _, malformed := strings.Cut(cause, "malformed MIME header"); malformed { // cut here, too: older versions of Go append the header without quotes
+		cause = before + "malformed MIME header"
 	}
 	return excerpt(strings.TrimRight(cause, " [:"))
 }

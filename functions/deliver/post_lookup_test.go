@@ -94,7 +94,7 @@ func TestLookupTimeIsHidden(t *testing.T) {
 		} {
 			began := time.Now()
 			time.Sleep(took)
-			untilStep(t.Context(), began)
+			waitForStep(t.Context(), began)
 			require.Equal(t, shown, time.Since(began))
 		}
 	})

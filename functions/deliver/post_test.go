@@ -29,6 +29,7 @@ func newLoopbackPoster(t *testing.T, timeout time.Duration) *poster {
 	return p
 }
 
+// try posts a small event.
 func (p *poster) try(ctx context.Context, url string) attempt {
 	return p.post(ctx, url, "event-1", []byte(`{"a":1}`), []string{api.NewWebhookSecret()})
 }

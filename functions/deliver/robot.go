@@ -13,7 +13,7 @@ import (
 // robotKind is a kind of chat robot. Each kind has its own JSON for a text. Most robots return 200 even if they refuse the text.
 type robotKind struct {
 	body    func(text string) map[string]any
-	refusal func(body []byte) string // as in postRequest
+	refusal func(body []byte) string // see postRequest.refusal
 
 	// sign adds a signature to the body, or to the URL, and returns the URL; nil = robots of this kind accept no signature.
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
@@ -50,8 +50,7 @@ func errcodeRefusal(body []byte) string {
 	return refusedWith("errcode", *response.Code)
 }
 
-// feishuRefusal is the refusal function for Feishu and Lark. If an older installation accepts the text, its response has a
-// StatusCode instead of a code.
+// feishuRefusal is the refusal function for Feishu and Lark. The response of an older installation has a StatusCode instead of a code.
 func feishuRefusal(body []byte) string {
 	var response struct {
 		Code   *int64 `json:"code"`
@@ -69,8 +68,8 @@ func feishuRefusal(body []byte) string {
 	return notRobot
 }
 
-// refusedWith returns the error for a code, or "" for 0. The error does not contain the robot's text, because errors are logged.
-// The caller that registered the URL finds that text in the response of the attempt.
+// refusedWith returns the error for a code, or "" for 0. The error does not contain the text of the robot's response, because errors
+// are logged. The caller that registered the URL finds this text in the response of the attempt.
 func refusedWith(name string, code int64) string {
 	if code == 0 {
 		return ""

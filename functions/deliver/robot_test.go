@@ -22,8 +22,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// respondWith responds to each call with status 200 and the next body, and repeats the last body.
-func respondWith(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
+// respondWithBodies responds to each call with status 200 and the next body, and repeats the last body.
+func respondWithBodies(bodies ...string) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, bodies[min(n, len(bodies))-1])
 	}
@@ -52,8 +52,8 @@ func deliveryTo(t *testing.T, all []api.DeliveryResponse, to api.EndpointRespons
 	return all[i]
 }
 
-// insertAlert inserts an alert of a fixed past time and its event. Only a cluster with RETENTION_LOG_DAYS=0
-// keeps such an alert once it is cleared: sweep writes the event when the alert is cleared, not months later.
+// insertAlert inserts an alert of a fixed past time and its event, and calls relay. If the alert is cleared, the cluster needs
+// RETENTION_LOG_DAYS=0: otherwise maintenance deletes the alert, which was cleared long ago.
 func insertAlert(w *cluster.Cluster, event, kind, queue string, value, threshold float64) {
 	w.Admin.Exec(`with alert as (
 			insert into alerts (id, kind, queue, value, threshold, since, cleared_at, cleared_value)
@@ -79,7 +79,7 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 	var groups []*cluster.Receiver
 	var robots []api.EndpointResponse
 	for _, c := range cases {
-		group := cluster.NewReceiver(t, respondWith(c.accepts))
+		group := cluster.NewReceiver(t, respondWithBodies(c.accepts))
 		groups, robots = append(groups, group), append(robots, addRobot(t, w, group.URL, c.format, "alert.raised"))
 	}
 	insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
@@ -121,7 +121,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 	var groups []*cluster.Receiver
 	var robots []api.EndpointResponse
 	for _, c := range cases {
-		group := cluster.NewReceiver(t, respondWith(c.refuses, c.accepts))
+		group := cluster.NewReceiver(t, respondWithBodies(c.refuses, c.accepts))
 		groups, robots = append(groups, group), append(robots, addRobot(t, w, group.URL, c.format, "alert.raised"))
 	}
 	insertAlert(w, "alert.raised", "failure_rate", "default", 0.255, 0.2)
@@ -150,7 +150,7 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 
 func TestSlackRefusesByStatus(t *testing.T) {
 	t.Parallel()
-	w := cluster.Open(t, "RETENTION_LOG_DAYS=0") // maintenance would delete this old alert, perhaps before it is published
+	w := cluster.Open(t, "RETENTION_LOG_DAYS=0") // see insertAlert
 	channel := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
 			w.WriteHeader(403)
@@ -173,7 +173,7 @@ func TestSlackRefusesByStatus(t *testing.T) {
 func TestRobotReceivesTestsAndDisabledEndpoints(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
-	group, gone := cluster.NewReceiver(t, respondWith(`{"errcode":0,"errmsg":"ok"}`)), cluster.NewReceiver(t, cluster.RespondWith(410))
+	group, gone := cluster.NewReceiver(t, respondWithBodies(`{"errcode":0,"errmsg":"ok"}`)), cluster.NewReceiver(t, cluster.RespondWith(410))
 	robot := addRobot(t, w, group.URL, "wecom", "webhook.disabled")
 	_, err := w.Client.TestEndpoint(t.Context(), robot.ID)
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	w := cluster.Open(t, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	mallory := w.Admin.NewCaller("mallory", "submitter")
 	hang := make(chan struct{})
-	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // and then 200, so that no endpoint counts as failing
+	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // then responds with 200, so that no endpoint counts as failing
 	endpoint, hosts := cluster.NewReceiver(t, slow), make([]*cluster.Receiver, 9)
 	for i := range hosts {
 		hosts[i] = cluster.NewReceiver(t, slow)

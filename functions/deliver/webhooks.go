@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// webhooks posts events to webhook endpoints.
+// webhooks returns the pipeline that posts events to webhook endpoints.
 func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	return pipeline[webhooks.DueDelivery]{
 		inFlight: d.webhooksInFlight,
@@ -19,7 +19,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 		},
 		post: func(ctx context.Context, w webhooks.DueDelivery) attempt {
 			if w.Err != nil {
-				return d.unsigned(secretOwner{w.CallerID, w.EndpointID}, w.EndpointID, w.Err)
+				return d.unsignedAttempt(secretOwner{w.CallerID, w.EndpointID}, w.EndpointID, w.Err)
 			}
 			if w.Payload == "" {
 				return attempt{at: time.Now(), err: "there is no event for this delivery"}
@@ -33,7 +33,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			var toSettle []posted[webhooks.DueDelivery]
 			var tried []webhooks.Tried // of toSettle
 			for _, p := range all {
-				if p.cancelled {
+				if p.cancelled { // the delivery is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
@@ -64,8 +64,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 }
 
 // logChange logs when an endpoint begins to fail, recovers or is disabled, but not each attempt. `make run` shows these lines in
-// its terminal. If an endpoint fails and recovers again and again, it has at most one "fails" line and one "recovered" line a
-// minute.
+// its terminal. If an endpoint fails and recovers again and again, "fails" and "recovered" are each logged at most once a minute.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.MaskNumbers(task.HostOf(c.URL)))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason

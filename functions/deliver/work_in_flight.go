@@ -75,8 +75,8 @@ func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
 	return f.again, true
 }
 
-// stop ends the claiming, even if the run was signalled to claim again. The caller must wake another run after wait, since nothing
-// else may wake a run: the calls that signalled this run may have returned without an error.
+// stop ends the claiming, even if the run was signalled to claim again. The caller must wake another run after wait. Perhaps nothing
+// else does: the calls that signalled this run may have returned without an error.
 func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,6 +101,7 @@ func (f *workInFlight[W]) stopUnlessAgain() (stopped bool) {
 	return true
 }
 
+// takeAgain removes the signal to claim again, and reports whether there was one.
 func (f *workInFlight[W]) takeAgain() bool {
 	select {
 	case <-f.again:
