@@ -6,8 +6,8 @@
 // metrics of each process are at /metrics of that process. SENDONCE_METRICS protects both paths.
 //
 // The values about Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the
-// metrics keep the last values; sendonce_exporter_up and the timestamps show that these values are old. overview.MaxNames queues have
-// a label value of their own, and all other queues share the value "other". The same holds for sender apps.
+// metrics keep the last values; sendonce_exporter_up and the timestamps show that these values are old. At most overview.MaxNames
+// queues have a label value of their own, and all other queues share the value "other". The same holds for sender apps.
 package exporter
 
 import (
@@ -24,7 +24,8 @@ const Path = "/exporter/metrics"
 // Function serves the metrics of the whole service.
 var Function = fn.HTTP("exporter", New)
 
-// New runs once per cold start and does not touch the network. It returns no routes, because a scrape is not a call of the API.
+// New runs once per cold start and does not touch the network. It returns no routes: env serves the metrics, because a scrape is not
+// a call of the API.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	e := &exporter{snapshot: env.Snapshot}
 	if env.Bus() != nil {

@@ -54,7 +54,7 @@ func scrape(t *testing.T, base string) string {
 	return cluster.Metrics(t, base+"/exporter")
 }
 
-// createSampleData creates tasks in each state, a paused queue and a stuck message.
+// createSampleData creates tasks in each state, a paused queue, and a message without a send left.
 func createSampleData(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	send := func(more string) {

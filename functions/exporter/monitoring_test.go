@@ -26,7 +26,7 @@ func readMonitoring(t *testing.T, file string) string {
 	return string(text)
 }
 
-// openWithSampleData serves all functions, with sample data, a paused stream and an open alert.
+// openWithSampleData starts all functions, and creates sample data, a paused stream and an open alert.
 func openWithSampleData(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t, "SENDONCE_METRICS=open")

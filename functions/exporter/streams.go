@@ -13,9 +13,9 @@ const (
 	streamsCached  = 5 * time.Second
 )
 
-// streams reads how much of each NATS stream is used.
+// streams reads and caches how much of each NATS stream is used.
 type streams struct {
-	current cache.Value[struct{}] // limits how often streams are read; the result of a read is in last
+	current cache.Value[struct{}] // limits how often NATS is asked; last has the result
 	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet
 }
 

@@ -1,6 +1,6 @@
 // Command framework serves the functions of Sendonce with the server of the functions framework. It has the settings of the binary
-// sendonce, but not its commands. FUNCTION_TARGET picks one function; unset or sendonce, it serves all. docs/platform.md says when
-// to use which binary.
+// sendonce, but not its commands. FUNCTION_TARGET picks one function; if it is unset or "sendonce", all are served. docs/platform.md
+// says when to use which binary.
 package main
 
 import (

@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// sendTasks submits n tasks.
-func sendTasks(s *cluster.Client, n int) {
+// submitTasks submits n tasks.
+func submitTasks(s *cluster.Client, n int) {
 	s.T.Helper()
 	items := strings.Repeat(`,{"phone_number":"13800138000","content":"x"}`, n)[1:]
 	sent := s.Post("/api/v1/sms/send/batch", `{"items":[`+items+`]}`)
@@ -30,7 +30,7 @@ func sendTasks(s *cluster.Client, n int) {
 // failTasks submits n tasks and reports them as failed.
 func failTasks(s *cluster.Client, n int, errorCode string) {
 	s.T.Helper()
-	sendTasks(s, n)
+	submitTasks(s, n)
 	var reports []string
 	for _, task := range s.Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List() {
 		reports = append(reports, fmt.Sprintf(`{"task_id":%q,"status":3,"error_code":%q}`, task["task_id"], errorCode))

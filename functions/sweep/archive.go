@@ -13,8 +13,8 @@ import (
 
 const progressEvery = 5 * time.Second // between two lines about one table
 
-// Archive is the command archive. It archives all old rows at once and prints the progress, while sweep archives
-// a part in each call. Both may run at the same time.
+// Archive is the command archive. It archives all old rows in one run and prints the progress; the function sweep
+// archives a part in each call. Both may run at the same time.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	run, err := parseArchiveArgs(args)
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// fillStream publishes to a stream directly, so that no quota applies.
+// fillStream publishes messages of size bytes to a stream directly, so that no quota applies.
 func fillStream(o *cluster.Cluster, subject string, messages, size int) {
 	o.T.Helper()
 	js := o.JetStream()
@@ -25,8 +25,8 @@ func fillStream(o *cluster.Cluster, subject string, messages, size int) {
 	}
 }
 
-// trimNow makes the next call of deliver check and trim the streams.
-func trimNow(o *cluster.Cluster) {
+// makeTrimDue makes the next call of deliver check and trim the streams.
+func makeTrimDue(o *cluster.Cluster) {
 	o.Admin.Exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
 }
 
@@ -43,14 +43,14 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 
 	const large = 200_000
 	fillStream(o, "inbox.zoe", 10, large)
-	trimNow(o)
+	makeTrimDue(o)
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Empty(t, alerts(), "the stream is half full")
 
 	// This time the test does not call deliver: relay wakes deliver when the stream refuses a message.
 	fillStream(o, "inbox.zoe", 10, large)
 	fillStream(o, "inbox.zoe", 1, 150_000)
-	trimNow(o)
+	makeTrimDue(o)
 	waiting := o.Save("user:bob", func(r *api.MessageRequest) { r.Data = []byte(`"` + strings.Repeat("x", 60_000) + `"`) })
 	raised, data := ops.AlertEvent(t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
@@ -66,7 +66,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	// A deliver without NATS changes nothing and does not fail.
 	withoutNATS := o.At(o.Start("deliver", "NATS_URL=nats://127.0.0.1:1"))
 	for range 2 {
-		trimNow(o)
+		makeTrimDue(o)
 		require.Equal(t, 204, withoutNATS.Tick("deliver").Status)
 	}
 	require.NotContains(t, alerts()[0], "cleared_at")
@@ -74,7 +74,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	users, err := o.JetStream().Stream(t.Context(), "USERS")
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context()))
-	trimNow(o)
+	makeTrimDue(o)
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	cleared, data := ops.AlertEvent(t, 2, secret)
 	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
@@ -96,7 +96,7 @@ func TestOpenStreamAlertIsCheckedEveryMinute(t *testing.T) {
 	s := o.Admin
 	o.WaitMessage(o.Save("user:bob"), "sent")
 	fillStream(o, "dlq.x", 9, 100_000)
-	trimNow(o)
+	makeTrimDue(o)
 	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Equal(t, 1, o.Admin.Count(`select count(*) from alerts where cleared_at is null`))
 	wake, err := o.JetStream().Stream(t.Context(), "WAKE")

@@ -1,10 +1,11 @@
 // Package sweep is the event function for all work that is due at a time: it makes scheduled tasks
-// pending, retries or fails zombies, expires tasks, ends pauses of queues, raises and clears alerts, ends
-// deliveries to deleted webhook endpoints, makes bulk changes of operators, and archives old rows.
+// pending, retries or fails zombies (tasks whose lease ended), expires tasks, ends pauses of queues, raises
+// and clears alerts of queues, ends deliveries to deleted webhook endpoints, makes bulk changes of operators,
+// and archives old rows.
 //
 //	POST /events/sweep
 //
-// Any number of sweeps may run at once, and any sweep may be lost: a claim also promotes due tasks.
+// Any number of sweeps may run at once, and any sweep may be lost: a claim finds due tasks and zombies itself.
 package sweep
 
 import (
@@ -32,7 +33,7 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	return s.sweep
 }
 
-// Rows of one transaction. bulkSize is smaller because each changed task also gets an audit entry.
+// Maximum number of rows in one transaction. bulkSize is smaller because each changed task also gets an audit entry.
 const (
 	batchSize = 500
 	bulkSize  = 200
@@ -47,8 +48,8 @@ type sweeper struct {
 }
 
 // sweep handles all tasks and pauses that are due, in batches. Then it checks the alerts, ends deliveries,
-// makes bulk changes and runs maintenance. Each of these later steps has little time, so that due tasks do
-// not wait, and continues in the next call.
+// makes bulk changes and runs maintenance. So that due tasks do not wait long, each of these later steps ends
+// soon and continues in the next call.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
@@ -84,7 +85,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return errors.Join(alertErr, endErr, err)
 }
 
-const stepTime = 500 * time.Millisecond // for ending deliveries, and for bulk changes
+const stepTime = 500 * time.Millisecond // for endUndeliverable, and as much for changeInBulk
 
 // endUndeliverable ends deliveries to endpoints that were deleted.
 func (s *sweeper) endUndeliverable(ctx context.Context) error {

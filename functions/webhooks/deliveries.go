@@ -62,7 +62,7 @@ func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _
 
 const (
 	maxResent = 500 // deliveries in one call, which is one transaction
-	maxReason = 500
+	maxReason = 500 // characters
 )
 
 // resendFailedRequest adds validation to api.DeliveriesResendRequest.
@@ -100,7 +100,7 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 // disabledEvent is the type of the only events that contain a URL: the URL of the disabled endpoint.
 const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 
-// shownDelivery returns a function that converts a delivery. A viewer sees only the host of URLs.
+// shownDelivery returns the function that converts a delivery for a caller. A viewer sees only the host of URLs.
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
 		d.URL = c.ShownURL(d.URL)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxDescription = 200
+	maxDescription = 200 // characters
 	maxRobotSecret = 200
 )
 
@@ -46,7 +46,7 @@ func (r *endpointRequest) Validate() []task.Field {
 // isRobot reports whether endpoints of a format are chat robots. An endpoint without a format receives CloudEvents.
 func isRobot(format string) bool { return format != "" && format != webhooks.FormatCloudEvents }
 
-// checkSecret checks the secret of a robot, which its owner copies from the robot's settings.
+// checkSecret checks the secret of a robot, which its owner copies from the robot's settings. Other endpoints accept no secret.
 func (r *endpointRequest) checkSecret(bad *decode.BadFields) {
 	if r.Secret == "" {
 		return
@@ -160,7 +160,7 @@ func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 	return api.SigningSecretResponse{Secret: s.Secret, OldSecretUntil: fn.UTC(s.OldUntil)}
 }
 
-// shownEndpoint returns a function that converts an endpoint. A viewer sees only the host of the URLs of other callers.
+// shownEndpoint returns the function that converts an endpoint for a caller. A viewer sees only the host of other callers' URLs.
 func shownEndpoint(c *fn.Call) func(webhooks.Endpoint) api.EndpointResponse {
 	return func(e webhooks.Endpoint) api.EndpointResponse {
 		if e.CallerID != c.Caller.ID {
@@ -178,7 +178,7 @@ func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	}
 }
 
-// endpointResponseWithSecret returns the only responses that contain the secret of an endpoint.
+// endpointResponseWithSecret adds the secret, which no other response contains.
 func endpointResponseWithSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
 	response := endpointResponse(e)
 	response.Secret = secret

@@ -12,7 +12,8 @@ type handlers struct {
 	env      *fn.Env
 }
 
-// readScope returns the caller whose endpoints and deliveries may be read: itself, or nil (all) for an admin or a viewer.
+// readScope returns the caller whose endpoints and deliveries may be read: the caller itself, or nil (all) for an admin or a viewer
+// who is not limited to queues.
 func readScope(c *fn.Call) *int64 {
 	if c.ReadsAll() {
 		return nil
@@ -20,7 +21,7 @@ func readScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// changeScope returns the caller whose endpoints and deliveries may be changed: itself, or nil (all) for an admin.
+// changeScope returns the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all) for an admin.
 func changeScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
@@ -28,7 +29,8 @@ func changeScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// listScope narrows a scope to the caller_id of the request, if it has one. It refuses another caller, unless the scope is all.
+// listScope narrows a scope to caller, the caller_id of the request, which may be nil. Unless the scope is nil (all), it refuses
+// another caller's id.
 func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:

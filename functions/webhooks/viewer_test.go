@@ -39,7 +39,7 @@ func TestViewersSeeNoResponseOfAReceiver(t *testing.T) {
 	require.NotContains(t, got.Text, "SECRETMARK")
 }
 
-// The event of a disabled endpoint contains the URL of that endpoint.
+// The event that an endpoint was disabled contains the URL of this endpoint.
 func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

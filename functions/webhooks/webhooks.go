@@ -15,8 +15,8 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers read them; for other
-// callers the error is not_found. The secret of an endpoint is returned only when it is created or rotated, the secret of a robot
+// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers without queues read them; for
+// other callers the error is not_found. The secret of an endpoint is returned only when it is created or rotated, the secret of a robot
 // never, and the caller's signing secret at any time.
 package webhooks
 
@@ -58,7 +58,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id in the path to a handler. resource is the name of the resource in error texts.
+// withID returns a handler that passes the id in the path to handle. resource is the name of the resource in error texts.
 func withID(resource string, handle func(context.Context, *fn.Call, task.ID, struct{}) (any, error)) func(context.Context, *fn.Call, struct{}) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req struct{}) (any, error) {
 		id, err := c.ID(resource)

@@ -337,7 +337,7 @@ func TestEndpointsArePaged(t *testing.T) {
 	require.Equal(t, all, s.Pages(cluster.EndpointsPath+"?", "id"))
 }
 
-func TestDeliveriesAreFilteredAndOneShowsAttemptsAndPayload(t *testing.T) {
+func TestDeliveryFiltersAndDetails(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
