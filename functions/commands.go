@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Commands returns the commands that the binary has beside serving functions.
+// Commands returns the commands that the binary has in addition to those of command.Main.
 func Commands() []command.Command {
 	return []command.Command{
 		command.New("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),

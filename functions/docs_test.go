@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"unicode"
 
@@ -19,10 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-var (
-	update = flag.Bool("update", false, "rewrite the generated parts of docs")
-	pageMu sync.Mutex // held while a page is read or written
-)
+var update = flag.Bool("update", false, "rewrite the generated parts of docs")
 
 const updateDocs = "go test ./functions -run TestDocs -update"
 
@@ -46,8 +42,6 @@ func generatedPart(t *testing.T, path, name string) (before, part, after string)
 // requirePart compares the text between the marks of name on a page with want, or replaces it with -update.
 func requirePart(t *testing.T, path, name, want string) {
 	t.Helper()
-	pageMu.Lock()
-	defer pageMu.Unlock()
 	before, part, after := generatedPart(t, path, name)
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(before+"<!-- "+name+" -->\n"+want+"<!-- /"+name+" -->"+after), 0o644))

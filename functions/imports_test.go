@@ -95,7 +95,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/sender/":     {ours: []string{"shared/sender"}},
 	"shared/bus":         {ours: []string{"shared/loglimit", "shared/task"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/bus/bustest": {ours: []string{"shared/sandbox", "shared/sandbox/natsserver"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2", "github.com/stretchr/testify"}},
-	// Beside bus the only importer of nats.go: consumers and their messages have no wrapper.
+	// Besides bus the only package of the service that imports nats.go: consumers and their messages have no wrapper.
 	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
 	"deploy":         {}, // has only tests

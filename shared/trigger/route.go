@@ -160,11 +160,11 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 		return nil, errors.New("must not tick more often than every 1s")
 	}
 	r.Timeout = cmp.Or(r.Timeout, cfg.Timeout)
-	posts := r.InFlight
+	slots := r.InFlight
 	if r.UnorderedBatch > 1 {
-		posts = max(r.InFlight/r.UnorderedBatch, 1)
+		slots = max(r.InFlight/r.UnorderedBatch, 1)
 	}
-	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, posts)}, nil
+	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, slots)}, nil
 }
 
 // acquire waits for one free slot, takes all free slots, and returns their number.
