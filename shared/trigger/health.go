@@ -119,7 +119,7 @@ type RouteState struct {
 	Function string
 	Pulling  bool  // the route fetches events
 	Stopped  error // why the route does not fetch events; nil while Pulling
-	InFlight int64 // deliveries without a response yet
+	Posting  int64 // POSTs without a response yet
 	RouteCounts
 }
 
@@ -129,7 +129,7 @@ func (t *Trigger) Routes() []RouteState {
 	for i, r := range t.routes {
 		stopped := r.stopped()
 		states[i] = RouteState{
-			Durable: r.Durable, Function: r.Function, Pulling: stopped == nil, Stopped: stopped, InFlight: r.inFlight.Load(),
+			Durable: r.Durable, Function: r.Function, Pulling: stopped == nil, Stopped: stopped, Posting: r.posting.Load(),
 			RouteCounts: RouteCounts{
 				Deliveries: r.deliveries.Load(), Acked: r.acked.Load(), Retried: r.retried.Load(),
 				DeadLettered: r.deadLettered.Load(), SetAside: r.setAside.Load(), Denied: r.denied.Load(),

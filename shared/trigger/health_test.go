@@ -41,7 +41,7 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 			} else {
 				publishAll(t, b, eventMessage("1"))
 			}
-			bustest.Eventually(t, func() bool { return trigger.Routes()[0].InFlight == 1 }, "the POST hangs")
+			bustest.Eventually(t, func() bool { return trigger.Routes()[0].Posting == 1 }, "the POST hangs")
 			require.Empty(t, trigger.stuck(time.Now().Add(trigger.deliveryMax)), "before the deadline")
 			require.NoError(t, trigger.Alive())
 			late := time.Now().Add(trigger.deliveryMax + stuckAfter + time.Second)

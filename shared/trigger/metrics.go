@@ -44,7 +44,7 @@ func (r *RouteState) collect(s *metrics.Scrape, backlog Backlog) {
 		s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
 			"durable", r.Durable, "function", r.Function, "reason", reasonOf(r.Stopped))
 	}
-	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.InFlight), labels...)
+	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.Posting), labels...)
 	s.Counter("trigger_delivered_total", "Events that a function accepted.", float64(r.Acked), labels...)
 	s.Counter("trigger_retried_total", "POSTs whose events will be delivered again; for unordered batches the events.", float64(r.Retried), labels...)
 	s.Counter("trigger_denied_total", "POSTs with response 401, 403 or a redirect, for unordered batches their events: the settings of the trigger are wrong.", float64(r.Denied), labels...)

@@ -69,10 +69,10 @@ func (t *Trigger) post(ctx context.Context, r *route, event postedEvent) verdict
 	}
 	req.SetBasicAuth(t.cfg.User, t.cfg.Password)
 	r.deliveries.Add(1)
-	r.inFlight.Add(1)
+	r.posting.Add(1)
 	began := time.Now()
 	v := t.call(req, r.Function)
-	r.inFlight.Add(-1)
+	r.posting.Add(-1)
 	if t.cfg.OnDelivery != nil {
 		t.cfg.OnDelivery(Delivery{Durable: r.Durable, Function: r.Function, Status: v.status, Took: time.Since(began)})
 	}

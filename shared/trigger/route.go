@@ -125,7 +125,7 @@ type route struct {
 
 	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64 // see RouteCounts
 
-	inFlight atomic.Int64
+	posting  atomic.Int64
 	pulling  atomic.Bool
 	failure  atomic.Pointer[error]     // why the route does not pull
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
