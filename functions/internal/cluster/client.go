@@ -34,7 +34,7 @@ type Client struct {
 	URL            string
 	User, Password string
 	Owner          *pgx.Conn // connection as the owner of the database; nil before Connect
-	Host           Host      // the server that the functions run on, if a Host or ServeHandler started the server
+	Host           Host      // the server that the functions run on; set by Host.At and ServeHandler
 }
 
 // Host is one of the servers that all functions may run on.
@@ -68,7 +68,7 @@ type Reply struct {
 	Body   map[string]any
 }
 
-// Data returns one field of data.
+// Data returns one field of "data", which must be an object.
 func (r Reply) Data(name string) any {
 	r.T.Helper()
 	data, ok := r.Body["data"].(map[string]any)
@@ -76,7 +76,7 @@ func (r Reply) Data(name string) any {
 	return data[name]
 }
 
-// List returns data, which must be a list of objects.
+// List returns "data", which must be a list of objects.
 func (r Reply) List() []map[string]any {
 	r.T.Helper()
 	items, ok := r.Body["data"].([]any)
@@ -176,7 +176,7 @@ func (s *Client) Do(method, path, body string, header ...string) Reply {
 	return r
 }
 
-// TickHeader has the names and values of the header of a tick.
+// TickHeader has the header of a tick event for Do: names and values alternately.
 var TickHeader = []string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick"}
 
 // Tick calls an event function directly, as a platform's timer would.
@@ -185,12 +185,12 @@ func (s *Client) Tick(function string) Reply {
 	return s.Do("POST", "/events/"+function, `{}`, TickHeader...)
 }
 
-// NewMessageReceiver creates a caller that may confirm messages to subjects, and returns its client.
+// NewMessageReceiver creates a caller that may confirm messages to subjects, and returns its client. Its password is its name.
 func (s *Client) NewMessageReceiver(name string, subjects ...string) *Client {
 	s.T.Helper()
-	secret := sha256.Sum256([]byte(name))
+	hash := sha256.Sum256([]byte(name))
 	s.Exec(`insert into callers (name, token_hash, roles, queues, receives) values ($1, $2, '{receiver}', '{}', $3)`,
-		name, secret[:], append([]string{}, subjects...))
+		name, hash[:], append([]string{}, subjects...))
 	as := *s
 	as.User, as.Password = name, name
 	return &as
@@ -225,7 +225,7 @@ func (s *Client) QueryText(sql string, args ...any) string {
 	return text
 }
 
-// LastStatement returns when the functions last sent a statement to this database.
+// LastStatement returns when a session of the role sendonce_hot last began or ended a statement in this database.
 func (s *Client) LastStatement() time.Time {
 	s.T.Helper()
 	var at time.Time
@@ -234,7 +234,7 @@ func (s *Client) LastStatement() time.Time {
 	return at
 }
 
-// StartWaiting starts a claim that finds nothing, and returns when the claim waits.
+// StartWaiting sends a claim for which there is no task, and returns when the claim waits.
 func (s *Client) StartWaiting(path string) <-chan Reply {
 	s.T.Helper()
 	s.Get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements of a claim: preparing them later would count as a statement
@@ -251,8 +251,8 @@ func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	return response
 }
 
-// UntilWaiting returns when a claim that began after since waits. The last statement of such a claim reads whether the queue is
-// paused.
+// UntilWaiting returns when a claim that began after since waits for a task. The last statement before the wait reads whether the
+// queue is paused.
 func (s *Client) UntilWaiting(since time.Time) {
 	s.T.Helper()
 	Eventually(s.T, func() bool {

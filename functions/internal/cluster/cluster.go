@@ -33,8 +33,8 @@ type Cluster struct {
 	NATS        *natsserver.Server
 	DatabaseURL string
 	Bin         string
-	Env         []string    // of each process that is started from now on
-	Client      *api.Client // calls the function messages, or the process with all functions
+	Env         []string    // environment of the processes that are started later
+	Client      *api.Client // calls the process of the function "messages", or of all functions
 	Admin       *Client     // calls the same URL, and is connected to the database
 
 	natsURL     string
@@ -52,7 +52,7 @@ func New(t *testing.T, env ...string) *Cluster {
 	return NewOn(t, sandbox.NewDatabase(t), env...)
 }
 
-// NewOn is New with a database that is already migrated.
+// NewOn is New on a given database, which must be migrated.
 func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
 	t.Helper()
 	options := natsserver.Options{Dir: t.TempDir()}
@@ -90,7 +90,7 @@ func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
 	return c
 }
 
-// OpenMessages is New with the function messages as the only process.
+// OpenMessages is New with the function "messages" as the only process.
 func OpenMessages(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, env...)
@@ -143,7 +143,7 @@ func (c *Cluster) StartRelay() {
 }
 
 // StartEach starts every function as a process of its own, and a trigger. The trigger calls the functions through a proxy,
-// which finds a function after a restart, too.
+// which calls the newest process of each function.
 func (c *Cluster) StartEach(env ...string) *Cluster {
 	c.T.Helper()
 	c.Env = append(c.Env, env...)
@@ -191,7 +191,7 @@ func (c *Cluster) StartTrigger(functionsURL string) *sandbox.Process {
 	return p
 }
 
-// EnsureStreams creates the streams by a trigger that calls no function, and ends the trigger.
+// EnsureStreams creates the streams: it starts a trigger that calls no function, and ends the trigger.
 func (c *Cluster) EnsureStreams() {
 	c.T.Helper()
 	p := c.StartTrigger("http://127.0.0.1:1") // where nothing listens
@@ -215,7 +215,7 @@ func (c *Cluster) Processes() map[string]*sandbox.Process {
 	return maps.Clone(c.processes)
 }
 
-// Address returns the URL of a function, or of All.
+// Address returns the URL of a function, or of All; "" if it was not started.
 func (c *Cluster) Address(name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -329,7 +329,7 @@ func ClaimAll(c *api.Client) (ids []string, err error) {
 	}
 }
 
-// WithoutConfirm makes a message final when it is sent.
+// WithoutConfirm is a change for Save: the message needs no confirmation, so it is final when it is sent.
 func WithoutConfirm(r *api.MessageRequest) { r.Confirm = new(bool) }
 
 // Save submits a message that is saved before the response, and returns its id.
@@ -377,8 +377,8 @@ func (c *Cluster) Inbox(user string) []*jetstream.RawStreamMsg {
 	return slices.DeleteFunc(c.stored("USERS"), func(m *jetstream.RawStreamMsg) bool { return m.Subject != "inbox."+user })
 }
 
-// KillHeldRelay kills the relay that HoldChange stopped, and its session, so that Postgres runs none of the statements that the
-// relay has already sent.
+// KillHeldRelay kills a relay that waits because of HoldChange, and ends its database session. So Postgres does not run the
+// statements that the relay has already sent.
 func (c *Cluster) KillHeldRelay(relay *sandbox.Process) {
 	c.T.Helper()
 	require.NoError(c.T, relay.Kill())

@@ -7,7 +7,7 @@
 //   - New: a database and NATS; the test starts the processes itself.
 //   - Open: New, all functions as one process, and a trigger.
 //   - OpenTwoPhase: New and all functions as one process with TWO_PHASE_ENABLED, without a trigger.
-//   - OpenMessages: New and the function messages as the only process.
+//   - OpenMessages: New and the function "messages" as the only process.
 //   - Cluster.StartEach: each function as a process of its own, and a trigger.
 //
 // A Client makes HTTP calls as one caller, a Receiver receives webhooks. Everything that was started ends with the test. Only

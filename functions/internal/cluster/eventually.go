@@ -20,7 +20,7 @@ func Eventually(t testing.TB, condition func() bool, what ...any) {
 	}
 }
 
-// Within returns the next value of a channel. The test fails if there is none within a time.
+// Within returns the next value of a channel. The test fails if there is none within limit.
 func Within[T any](t *testing.T, limit time.Duration, from <-chan T, what string) (v T) {
 	t.Helper()
 	select {

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/inbox"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// StoredMessages returns the n messages that the stream MESSAGES holds, oldest first.
+// StoredMessages requires that the stream MESSAGES has n messages, and returns them, oldest first.
 func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	c.T.Helper()
 	all := c.stored("MESSAGES")
@@ -27,7 +28,8 @@ func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	c.T.Helper()
 	c.Admin.WaitCount(0, `select count(*) from message_live`)
 	require.Equal(c.T, n, c.Admin.Count(`select count(*) from message_done d join messages m using (id)
-		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "each message used one send")
+		where m.kind = $1 and d.status = $2 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`,
+		int16(message.Subject), int16(message.Sent)), "each message used one send")
 	messages, ids := StoredMessages(c, n), map[string]bool{}
 	for _, m := range messages {
 		ids[m.Header.Get("ce-id")] = true

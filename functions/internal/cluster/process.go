@@ -22,18 +22,18 @@ func Binary(t testing.TB) string {
 	return sandbox.Build(t, module+"functions/sendonce")
 }
 
-// NoLoopback is a setting with which webhooks to this machine are refused, as in production.
+// NoLoopback is the setting of production: webhooks to this machine are refused.
 const NoLoopback = "SENDONCE_OUTGOING_NETWORKS="
 
 // Settings returns the environment of a process on a database; the process listens on a free port.
 func Settings(databaseURL string, more ...string) []string {
 	return slices.Concat(sandbox.RolesEnv(), []string{
 		"DATABASE_URL=" + databaseURL, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
-		"APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", NoLoopback + "127.0.0.0/8", // the receivers of tests
+		"APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8", // the receivers of tests
 	}, more)
 }
 
-// StartServer starts all functions, or FUNCTION_TARGET, as one process on a database, without NATS.
+// StartServer starts all functions, or the one that FUNCTION_TARGET names, as one process on a database, without NATS.
 func StartServer(t *testing.T, databaseURL string, env ...string) (*Client, *sandbox.Process) {
 	t.Helper()
 	p := StartProcess(t, Binary(t), Settings(databaseURL, env...))
@@ -80,7 +80,7 @@ func OnlyWithFaults(t *testing.T) {
 	}
 }
 
-// OnlyWithClusters skips a test that needs three NATS servers.
+// OnlyWithClusters skips a test that needs three NATS servers, unless make cluster runs it.
 func OnlyWithClusters(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SENDONCE_CLUSTER") == "" {

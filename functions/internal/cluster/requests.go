@@ -46,7 +46,7 @@ func (s *Client) SubmitTo(queue string) string {
 	return s.Post(SMSPath+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q}`, queue)).RequireOK().Data("task_id").(string)
 }
 
-// KeyedBatch returns a batch of tasks with the keys first to last, each with more fields.
+// KeyedBatch returns a batch of tasks with the idempotency keys k-<first> to k-<last>. more is JSON that each task has in addition.
 func KeyedBatch(first, last int, more string) string {
 	var items []string
 	for key := first; key <= last; key++ {
@@ -64,7 +64,7 @@ func (r Reply) Codes() (codes []int) {
 	return codes
 }
 
-// SendText sends a message to a user and returns its id.
+// SendText sends a message to a user and returns the id of the message. key is its client_msg_id and its text.
 func (s *Client) SendText(to, key string) string {
 	s.T.Helper()
 	return s.Post(MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:%s","data":{"text":%q}}`, key, to, key)).RequireOK().Data("server_msg_id").(string)
@@ -90,7 +90,7 @@ func (s *Client) Subscribe(body string) Reply {
 	return s.Post(SubscribePath+"send", body).RequireOK()
 }
 
-// WeChatSender sends the messages of the queue wechat, in place of the function.
+// WeChatSender sends the messages of the queue wechat, in place of the function wechat.
 type WeChatSender struct {
 	DB *storetest.DB
 	s  *Client
@@ -121,7 +121,7 @@ func (w WeChatSender) Send(r task.Report) subscribe.Send {
 	return sends[id]
 }
 
-// ClaimOne claims the only pending task, and returns the ids of the task and of the claim.
+// ClaimOne claims one task of the default queue, and returns the ids of the task and of the claim.
 func (s *Client) ClaimOne(app string) (id, claim string) {
 	s.T.Helper()
 	r := s.Get(SMSPath + "tasks/pending?limit=1&app_id=" + app)
@@ -129,8 +129,8 @@ func (s *Client) ClaimOne(app string) (id, claim string) {
 	return r.List()[0]["task_id"].(string), r.List()[0]["claim_id"].(string)
 }
 
-// HoldChange makes every change of one kind, such as "update on message_live", wait until release is called. held returns when
-// a change waits.
+// HoldChange makes every change of one kind, such as "update on message_live", wait until release is called. held waits until
+// there is such a change.
 func HoldChange(s *Client, change string) (held, release func()) {
 	s.Exec(`create function wait_here() returns trigger language plpgsql as $$
 		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
@@ -145,15 +145,16 @@ func HoldChange(s *Client, change string) (held, release func()) {
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
-// RaiseTimeouts sets the lock timeout and the statement timeout of functions that start later to a minute: a slow machine needs
-// less for a test.
+// RaiseTimeouts sets the lock timeout and the statement timeout of functions that start later to a minute, so that a test does
+// not fail on a slow machine.
 func (s *Client) RaiseTimeouts() {
 	for _, limit := range []string{"lock_timeout", "statement_timeout"} {
 		s.Exec(`do $$ begin execute format('alter role sendonce_hot in database %I set ` + limit + ` = %L', current_database(), '1min'); end $$`)
 	}
 }
 
-// BlockSaving makes saves of messages wait until release is called. Messages can still be read.
+// BlockSaving makes saves of messages wait until release is called. Messages can still be read. release also undoes what s.Exec
+// has changed since.
 func (s *Client) BlockSaving() (release func()) {
 	s.T.Helper()
 	s.Exec(`begin; lock table messages in exclusive mode`)
@@ -163,14 +164,14 @@ func (s *Client) BlockSaving() (release func()) {
 // inThisDatabase is a condition on pg_locks: the lock is in the current database.
 const inThisDatabase = `database = (select oid from pg_database where datname = current_database())`
 
-// ExhaustSends gives messages the state after their last send, if no receiver has confirmed them.
+// ExhaustSends changes messages as if their last send had ended with this status, and no receiver had confirmed them.
 func (s *Client) ExhaustSends(status message.Status, ids ...any) {
 	for _, id := range ids {
 		s.Exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
 	}
 }
 
-// RequireClaimed requires that a waiting claim returns one task in time.
+// RequireClaimed requires that a waiting claim returns one task, the one with this id, within limit.
 func RequireClaimed(t *testing.T, woken <-chan Reply, limit time.Duration, id string) {
 	t.Helper()
 	claimed := Within(t, limit, woken, "the response to the waiting claim").RequireOK().List()
@@ -186,7 +187,7 @@ func (s *Client) ScheduleInAnHour(queues ...string) {
 	}
 }
 
-// RunMaintenance calls sweep until no maintenance is left to do.
+// RunMaintenance calls sweep until all maintenance is done.
 func (s *Client) RunMaintenance() {
 	s.T.Helper()
 	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {

@@ -89,7 +89,7 @@ func (e *StreamReader) NextMessage() string {
 	return event.ID()
 }
 
-// End requires that the server ends the stream with a retry field.
+// End reads until the server ends the stream, and requires that the last field is retry.
 func (e *StreamReader) End() {
 	e.T.Helper()
 	var rest strings.Builder
@@ -151,7 +151,7 @@ func (c *SocketClient) Ack() api.SocketAck {
 	return DecodeStrictly[api.SocketAck](c.T, f.Data)
 }
 
-// Refusal waits for the response to a frame that is refused.
+// Refusal waits for the response that refuses a frame.
 func (c *SocketClient) Refusal() api.SocketFailure {
 	c.T.Helper()
 	f := c.Next()
@@ -169,7 +169,7 @@ func (c *SocketClient) Message() (id int64, event cloudevents.Event) {
 	return int64(*f.ID), event
 }
 
-// TextMessage is a message whose data is JSON.
+// TextMessage returns a message of the type "text". data is JSON.
 func TextMessage(key, to, data string) api.MessageRequest {
 	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
 }

@@ -34,7 +34,7 @@ func InsertDelivery(s *Client, endpoint, taskID any) string {
 	return id.String()
 }
 
-// InsertAttempts updates a delivery as one failed and one successful attempt would.
+// InsertAttempts changes a delivery as if a first attempt had failed and a second had succeeded.
 func InsertAttempts(s *Client, delivery string) {
 	s.T.Helper()
 	s.Exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
@@ -54,14 +54,14 @@ func WaitDeliveries(c *Cluster, state string, n int) []api.DeliveryResponse {
 	return page.Items
 }
 
-// MakeDue makes all pending deliveries and all messages with sends left due now.
+// MakeDue makes the next attempt of all pending deliveries, and the next send of all messages that have sends left, due now.
 func MakeDue(c *Cluster) {
 	c.T.Helper()
 	c.Admin.Exec(`update webhook_deliveries set next_at = now() where state = 0`)
 	c.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
 }
 
-// Metrics reads /metrics of a process without a password.
+// Metrics reads /metrics of a process. It sends no password.
 func Metrics(t *testing.T, base string) string {
 	t.Helper()
 	res, err := http.Get(base + "/metrics")
@@ -73,8 +73,8 @@ func Metrics(t *testing.T, base string) string {
 	return string(text)
 }
 
-// WaitAllDelivered waits until n deliveries have succeeded, no delivery is pending and the outbox is empty: a duplicate would
-// have arrived by then.
+// WaitAllDelivered waits until n deliveries have succeeded (state 1), no delivery is pending (state 0) and the outbox is empty: a
+// duplicate would have arrived by then.
 func WaitAllDelivered(c *Cluster, n int) {
 	c.T.Helper()
 	Eventually(c.T, func() bool {
