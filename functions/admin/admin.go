@@ -4,11 +4,11 @@
 // change. A change without effect adds no row. A change of a caller is effective on all instances within a second if they are
 // connected to NATS, else within 60 s, the lifetime of their caches.
 //
-// An admin with queues may call only the routes with WithinQueues. Such an admin administers the tasks and pauses of these queues,
-// reads their alerts, and administers the callers whose names begin with the admin's name and a dot (ops.phone for ops) and whose
-// permissions are within the admin's own. The admin may read the templates, which all submitters share. For other tasks and callers
-// the error is not_found. The callers that the admin creates share the admin's quotas. If the admin is revoked or narrowed, these
-// callers are revoked or narrowed too.
+// An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the tasks and
+// pauses of these queues, reads their alerts, and administers the callers whose names begin with its own name and a dot (ops.phone
+// for ops) and whose permissions are within its own. It may read the templates, which all submitters share. For other tasks and
+// callers the error is not_found. The callers that it creates share its quotas. If it is revoked or its permissions are reduced, the
+// same happens to these callers.
 package admin
 
 import (

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestRoutesRequireRoleAdmin(t *testing.T) {
+func TestRoutesRefuseOtherRolesAndWrongTokens(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	app := s.NewCallerWith("app", `"roles":["submitter","sender","receiver","trigger"]`)

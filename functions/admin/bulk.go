@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkTimeout is longer than readTimeout, which limits counting.
+// bulkTimeout leaves 5 s for the other statements after a count of the tasks, which may take readTimeout.
 const bulkTimeout = readTimeout + 5*time.Second
 
 // statesOfActions has the states of the tasks that an action can change.

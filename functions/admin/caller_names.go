@@ -43,8 +43,8 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	return ids, true
 }
 
-// callerNames returns the requested callers. If the calling admin or viewer is limited to queues, it returns only the callers that
-// the caller manages, and not the built-in admin.
+// callerNames returns the requested callers that exist. An admin or viewer with queues sees only the callers that it manages, and not
+// the built-in admin.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // valid
 	rows, err := h.env.Callers.Named(ctx, ids, req.Name)

@@ -121,7 +121,7 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	rows, more, err := h.env.Callers.List(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row callers.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
-	for i, row := range rows {
+	for i, row := range rows { // List checks only the names
 		if limits(c).Manages(row) {
 			shown = append(shown, page.Items[i])
 		}
@@ -130,8 +130,8 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	return page, err
 }
 
-// limits returns the calling admin or viewer if it has queues: then its grants limit the callers that it manages. Otherwise limits
-// returns nil.
+// limits returns the calling admin or viewer if it has queues: its grants limit which callers it manages. Otherwise limits returns
+// nil, which manages all callers.
 func limits(c *fn.Call) *callers.StoredCaller {
 	if !c.LimitedToQueues() {
 		return nil
@@ -164,7 +164,7 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 	return h.publishChanges(ctx, row, created), err
 }
 
-// publishChanges publishes to all processes that a caller and the callers that it created were changed, and returns the response.
+// publishChanges publishes to all processes that a caller and its created callers were changed, and returns the response.
 func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, created []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
 	for _, other := range created {

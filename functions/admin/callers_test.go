@@ -15,7 +15,7 @@ func TestCallers(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	created := mustCall[api.CallerResponse](s, "POST", "callers", `{"name":"ops.2","roles":["admin"],"queues":[]}`)
-	require.Len(t, created.Token, 43, "256 bits")
+	require.Len(t, created.Token, 43, "256 bits in base64")
 	for token, status := range map[string]int{created.Token: 200, created.Token + "x": 401} {
 		ops := *s.Client
 		ops.User, ops.Password = "ops.2", token

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// readTimeout limits the calls that only read. It equals the statement timeout of the database role for reads (see migrations).
+// readTimeout limits the calls that may read many rows. It equals the statement timeout of the database role for reads (see migrations).
 const readTimeout = 15 * time.Second
 
 const maxReasonLength = 500 // characters of an operator's reason

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxPause      = 366 * 24 * time.Hour // the limit of send_at, too
+	maxPause      = decode.MaxTaskDelay
 	queuesPerPage = 1000
 )
 

@@ -57,7 +57,7 @@ func (s *search) own() *int64 {
 // readsOnlyTasks reports whether the caller is an admin or viewer with queues. Such a caller may read only the tasks of these queues.
 func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && readsAll(s.c) }
 
-// ignoreUnknown returns nil for the error not_found, and other errors unchanged.
+// ignoreUnknown returns nil for the error not_found. It returns other errors unchanged.
 func ignoreUnknown(err error) error {
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil
@@ -132,7 +132,7 @@ func (s *search) byNumber(ctx context.Context) error {
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
 		criteria := tasks.Search{Key: s.text, Caller: s.own()}
-		if len(s.text) <= 50 && s.own() == nil { // a search for a request id is expensive: it reads many logs
+		if len(s.text) <= 50 && s.own() == nil { // a search for a request id is expensive: it reads many rows of a log
 			criteria.Request = s.text
 		}
 		if err := s.findTasks(ctx, criteria); err != nil {

@@ -187,7 +187,7 @@ func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) 
 	})
 }
 
-// repair changes the task of the path. If the task is pending then, repair wakes a waiting claim, and schedules sweep for when the task
+// repair changes the task of the path. After a change to pending, repair wakes a waiting claim, and schedules sweep for when the task
 // expires. Whether the caller may use the queue is checked before the change. This is enough, because a task never changes its queue.
 func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
