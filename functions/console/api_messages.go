@@ -251,7 +251,7 @@ var apiMessages = map[string]string{
 	"no such task":                     "没有这个任务",
 }
 
-// messagePattern matches a message with values.
+// messagePattern matches a message with values, such as "has %s digits".
 type messagePattern struct {
 	match   *regexp.Regexp
 	chinese string
@@ -276,11 +276,11 @@ var messagePatterns = sync.OnceValue(func() []messagePattern {
 	return patterns
 })
 
-// translatedValues has the values in messages that are translated too.
+// translatedValues has the values in messages that are also translated.
 var translatedValues = slices.Concat(taskStates, messageStates, formats)
 
-// ofAPI translates a message of the API. It returns any other text unchanged, such as a text that the console has translated before.
-func ofAPI(language, message string) string {
+// translateAPI translates a message of the API. It returns any other text unchanged, such as a text that is already translated.
+func translateAPI(language, message string) string {
 	if language != "zh" {
 		return message
 	}
@@ -310,6 +310,6 @@ func fillIn(text string, values []string) string {
 		if slices.Contains(translatedValues, values[at]) {
 			return chinese[values[at]]
 		}
-		return ofAPI("zh", values[at])
+		return translateAPI("zh", values[at])
 	})
 }

@@ -30,8 +30,8 @@ func TestMessagesOfTheAPIInChinese(t *testing.T) {
 		"the request has invalid fields: content must not be blank":                                                   "content 不能为空白",
 		"an unknown message": "an unknown message", "": "",
 	} {
-		require.Equal(t, want, ofAPI("zh", message))
-		require.Equal(t, message, ofAPI("en", message))
+		require.Equal(t, want, translateAPI("zh", message))
+		require.Equal(t, message, translateAPI("en", message))
 	}
 }
 
@@ -63,7 +63,7 @@ func TestEveryMessageOfTheAPIHasATranslation(t *testing.T) {
 	for _, message := range found {
 		sample := strings.ReplaceAll(message, "%s", "7")
 		if !unseenMessages[message] && message != "no such %s" {
-			assert.NotEqual(t, sample, ofAPI("zh", sample), "without a translation in api_messages.go")
+			assert.NotEqual(t, sample, translateAPI("zh", sample), "without a translation in api_messages.go")
 		}
 	}
 	for message, translated := range apiMessages {
@@ -100,7 +100,7 @@ func (s *sources) read(t *testing.T, directory string) {
 	}
 }
 
-// messageArguments has the index of the argument that is a message, by function.
+// messageArguments has, for each function that makes an error, the index of the argument that is the message.
 var messageArguments = map[string]int{"When": 2, "addf": 1, "Refuse": 1, "NotFound": 0, "note": 1, "failAt": 1}
 
 // messages returns the messages of all errors, with %s for each value.
@@ -116,7 +116,11 @@ func (s *sources) messages() (found []string) {
 			case *ast.CallExpr:
 				name := nameOf(node.Fun)
 				if at, ok := messageArguments[name]; ok && at < len(node.Args) {
-					add(node.Args[at], map[bool]string{true: "no such "}[name == "NotFound"])
+					prefix := ""
+					if name == "NotFound" {
+						prefix = "no such "
+					}
+					add(node.Args[at], prefix)
 				}
 			case *ast.KeyValueExpr:
 				if nameOf(node.Key) == "Message" {

@@ -36,7 +36,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 			d.Before, d.After = task.MaskPhone(d.Before), task.MaskPhone(d.After)
 		case "content":
 			d.Before, d.After = hiddenValue(language, d.Before), hiddenValue(language, d.After)
-		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // not quotas and other fields, whose numbers are not phone numbers
+		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // in other fields, such as quotas, a number is not a phone number
 			maskTexts(&d.Before, &d.After)
 		}
 		changed = append(changed, d)
@@ -44,7 +44,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 	return changed
 }
 
-// hiddenValue returns the text of hidden, but "" for an empty value.
+// hiddenValue is hidden, except that it returns "" for an empty value.
 func hiddenValue(language, value string) string {
 	if value == "" {
 		return ""
@@ -73,8 +73,8 @@ func fieldsOf(object json.RawMessage) map[string]string {
 	return shown
 }
 
-// subjectPages has the address of the page of each kind of subject of an audit entry, and of each kind of search result, without
-// the id.
+// subjectPages has the address, without the id, of the page of an object by its kind. Audit entries and search results link to these
+// pages.
 var subjectPages = map[string]string{
 	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
 	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/", "bulk": "/console/bulk/",

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // tab is a page in headless Chromium.
@@ -93,7 +94,7 @@ type window struct {
 	profile cdp.BrowserContextID
 }
 
-// windows has the windows that no test uses. nil stands for a window that is not open yet.
+// windows has the windows that no test uses. A window that is not open yet is nil.
 var windows = func() chan *window {
 	free := make(chan *window, 2)
 	for range cap(free) {
@@ -152,7 +153,7 @@ func newWindow(t *testing.T) *window {
 	return &window{ctx, cancel, profile}
 }
 
-// reset clears the window for the next test. After a failed test, the window may still load a page: then reset closes it and returns
+// reset clears the window for the next test. After a failed test, the window may still load a page, so reset closes it and returns
 // nil.
 func (w *window) reset(t *testing.T) *window {
 	if w == nil {
@@ -191,11 +192,11 @@ func (b *tab) run(actions ...chromedp.Action) {
 func (b *tab) open(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.url+path), chromedp.WaitReady("main", byQuery))
-	b.checkProblems()
+	b.requireNoProblems()
 	b.shot()
 }
 
-func (b *tab) checkProblems() {
+func (b *tab) requireNoProblems() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,16 +235,16 @@ func (b *tab) click(selector, visible string) {
 	b.shot()
 }
 
-// phone makes the window as wide as a phone.
-func (b *tab) phone() {
+// resizeToPhone makes the window as wide as a phone.
+func (b *tab) resizeToPhone() {
 	b.t.Helper()
 	b.width = 390
 	b.run(emulation.SetDeviceMetricsOverride(390, 844, 2, true))
 	b.shot()
 }
 
-// desktop undoes phone.
-func (b *tab) desktop() {
+// resizeToDesktop undoes resizeToPhone.
+func (b *tab) resizeToDesktop() {
 	b.t.Helper()
 	b.width = 1280
 	b.run(emulation.ClearDeviceMetricsOverride())
@@ -273,22 +274,22 @@ func (b *tab) fill(form string, fields ...string) {
 	}
 }
 
-// fits fails if the page is wider than the window.
-func (b *tab) fits() {
+// requireFits fails the test if the page is wider than the window.
+func (b *tab) requireFits() {
 	b.t.Helper()
 	var width int
 	b.run(chromedp.Evaluate(`document.documentElement.scrollWidth`, &width))
 	require.LessOrEqual(b.t, width, b.width, "the page fits the window")
 }
 
-// fitsEverywhere opens a page, and fails if the page is wider than the window of a desktop or of a phone.
-func (b *tab) fitsEverywhere(path string) {
+// requireFitsEverywhere opens a page, and fails the test if the page is wider than the window of a desktop or of a phone.
+func (b *tab) requireFitsEverywhere(path string) {
 	b.t.Helper()
 	b.open(path)
-	b.fits()
-	b.phone()
-	b.fits()
-	b.desktop()
+	b.requireFits()
+	b.resizeToPhone()
+	b.requireFits()
+	b.resizeToDesktop()
 }
 
 func TestOperatorFindsAndRetriesATask(t *testing.T) {
@@ -316,10 +317,10 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
 	b.open("/console/tasks/" + id)
 	require.Contains(t, b.text(), "时间线")
-	b.phone()
+	b.resizeToPhone()
 	b.open("/console/tasks")
-	b.fits()
-	b.checkProblems()
+	b.requireFits()
+	b.requireNoProblems()
 	require.Contains(t, b.text(), "任务")
 }
 
@@ -341,10 +342,10 @@ func TestOperatorCancelsAllTasksOfAFilter(t *testing.T) {
 	b.click(`form[action="/console/bulk"] button`, `progress`)
 	require.Equal(t, 204, s.Tick("sweep").Status)
 	b.run(chromedp.WaitVisible(`.state.finished`, byQuery)) // the page refreshes itself
-	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = 6`), "cancelled")
+	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = $1`, int16(task.Cancelled)))
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
 	b.open("/console/bulk")
-	b.checkProblems()
+	b.requireNoProblems()
 }
 
 func TestConsoleWorksWithoutScripts(t *testing.T) {
@@ -359,5 +360,5 @@ func TestConsoleWorksWithoutScripts(t *testing.T) {
 	require.Equal(t, "failed", s.Get("/api/v1/sms/task/"+id).Data("state"))
 	b.click(`form[action$="/retry"] button`, `form[action$="/cancel"]`)
 	require.Equal(t, "pending", s.Get("/api/v1/sms/task/"+id).Data("state"))
-	b.checkProblems()
+	b.requireNoProblems()
 }

@@ -27,7 +27,7 @@ func (p *page) BulkAddress() string {
 
 type bulkForm struct {
 	api.BulkPreviewResponse
-	Query string // the action and the filter; the filter's parameter to is the time until which tasks were counted
+	Query string // the action and the filter, which ends at the time of the count
 	List  string // address of the list of the tasks
 }
 

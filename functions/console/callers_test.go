@@ -83,7 +83,7 @@ func TestCallers(t *testing.T) {
 		require.Equal(t, 403, v.submit(page+"/rotate").status)
 		require.Equal(t, 403, v.submit("/console/callers/new", "name", "x", "roles", "sender").status)
 	})
-	t.Run("are limited to its own for a limited admin", func(t *testing.T) {
+	t.Run("are limited to its own for a limited operator", func(t *testing.T) {
 		v := logIn(t, s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["otp"]`))
 		tokenOf(t, v.submit("/console/callers/new", "name", "ops.phone", "roles", "sender", "queues", "otp", "best_priority", "0"))
 		got := v.get("/console/callers")

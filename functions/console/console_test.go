@@ -93,7 +93,7 @@ const hostile = `"><script>alert(1)</script>'{{.}}` + "\u202e\u200b"
 // hostileShown is hostile as a page must show it.
 const hostileShown = `&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&#39;{{.}}` + "\u202e\u200b"
 
-// has fails unless the page has all the texts, in any order.
+// has fails the test unless the page has all the texts, in any order.
 func (s shown) has(t *testing.T, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -289,7 +289,7 @@ func TestOverviewCountsAndLinks(t *testing.T) {
 	require.NotContains(t, logIn(t, s.NewCaller("limited", "viewer", "default")).get("/console").text, "promo")
 }
 
-func TestHeldTasksAreDecided(t *testing.T) {
+func TestHeldTasksAreResolved(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	var ids []string
@@ -459,7 +459,7 @@ func TestFloodOfOneAddressLeavesTheLoginToOthers(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.TrustedProxies = config.Networks{netip.MustParsePrefix("127.0.0.0/8")} })
 	s := cluster.ServeHandler(t, h).Connect(url)
-	from := func(address string, body io.Reader) int {
+	logInFrom := func(address string, body io.Reader) int {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/console/login", body)
 		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -477,19 +477,19 @@ func TestFloodOfOneAddressLeavesTheLoginToOthers(t *testing.T) {
 		if i%2 == 0 {
 			body, writer := io.Pipe()
 			endless = append(endless, writer)
-			attack.Go(func() { from("203.0.113.9", body) })
+			attack.Go(func() { logInFrom("203.0.113.9", body) })
 			_, _ = writer.Write([]byte("name=admin&password="))
 			continue
 		}
-		attack.Go(func() { from("203.0.113.9", strings.NewReader("name=admin&password=guess")) })
+		attack.Go(func() { logInFrom("203.0.113.9", strings.NewReader("name=admin&password=guess")) })
 	}
 	for range 10 {
 		form := "name=" + s.User + "&password=" + s.Password
-		require.Equal(t, http.StatusSeeOther, from("198.51.100.7", strings.NewReader(form)))
+		require.Equal(t, http.StatusSeeOther, logInFrom("198.51.100.7", strings.NewReader(form)))
 	}
 	for _, writer := range endless {
 		_ = writer.Close()
 	}
 	attack.Wait()
-	require.Equal(t, http.StatusRequestEntityTooLarge, from("198.51.100.7", strings.NewReader("name="+strings.Repeat("a", 9000))))
+	require.Equal(t, http.StatusRequestEntityTooLarge, logInFrom("198.51.100.7", strings.NewReader("name="+strings.Repeat("a", 9000))))
 }

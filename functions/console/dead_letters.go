@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// deadLettersPerPage is small because an event has up to 64 KiB.
+// deadLettersPerPage is small because an event has up to 65,536 characters.
 const deadLettersPerPage = "10"
 
 func (p *page) deadLetters() error {

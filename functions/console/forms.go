@@ -36,7 +36,7 @@ func (p *page) showRefused(err error, to string, show handler) error {
 	return p.showEntered(to, show)
 }
 
-// finish ends a change. It redirects to a page with a notice or, if err is a refusal, shows this page with the refused form.
+// finish ends a change. It redirects to a page with a notice or, if err is a refusal, shows that page with the refused form.
 func (p *page) finish(err error, to string, show handler, notice string) error {
 	if err != nil {
 		return p.showRefused(err, to, show)

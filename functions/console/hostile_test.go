@@ -36,10 +36,10 @@ func TestPagesFitHostileTexts(t *testing.T) {
 	b := openTab(t, s)
 	b.logIn(s)
 	for _, path := range []string{"queues", "templates", "templates/1", "default-sms", "default-sms/1", "blocked-words", "callers", "callers/1", "alerts", "audit", "send", "dead-letters"} {
-		b.fitsEverywhere("/console/" + path)
+		b.requireFitsEverywhere("/console/" + path)
 	}
-	b.phone()
+	b.resizeToPhone()
 	b.click(`details summary`, `pre`)
-	b.fits()
-	b.checkProblems()
+	b.requireFits()
+	b.requireNoProblems()
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// maskTexts masks phone numbers in texts of callers, such as the result of a task.
+// maskTexts masks phone numbers in texts that callers have written, such as the result of a task.
 func maskTexts(texts ...*string) {
 	for _, text := range texts {
 		*text = task.MaskNumbers(*text)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	messagesPath      = "/api/v1/messages"
-	conversationsPage = "/console/messages/conversations"
+	messagesPath         = "/api/v1/messages"
+	conversationsAddress = "/console/messages/conversations"
 )
 
 type messagesPage struct {
@@ -72,16 +72,16 @@ type messagePage struct {
 // Conversation returns the page of all messages between the sender and the receiver, or "" if the receiver is not another user.
 func (m messagePage) Conversation() string {
 	if receiver, isUser := strings.CutPrefix(m.To, "user:"); isUser && receiver != m.From {
-		return conversationsPage + "?" + url.Values{"user": {m.From}, "peer": {receiver}}.Encode()
+		return conversationsAddress + "?" + url.Values{"user": {m.From}, "peer": {receiver}}.Encode()
 	}
 	return ""
 }
 
-// MayRedrive reports whether an operator can send the message again.
+// MayRedrive reports whether operators can send the message again.
 func (m messagePage) MayRedrive() bool { return m.Stuck || m.State == "abandoned" }
 
-// MayDecide reports whether an operator can change the message at all.
-func (m messagePage) MayDecide() bool {
+// MayBeChanged reports whether operators can change a message in this state.
+func (m messagePage) MayBeChanged() bool {
 	return !m.Archived && m.State != "received" && m.State != "accepted"
 }
 
@@ -197,6 +197,6 @@ func (p *page) revealConversation() error {
 	if after := p.PostFormValue("after"); after != "" {
 		address.Set("after", after)
 	}
-	p.setAddress(conversationsPage + "?" + address.Encode())
+	p.setAddress(conversationsAddress + "?" + address.Encode())
 	return p.show("conversations", p.T("Conversations"), shown)
 }

@@ -130,8 +130,8 @@ func TestConversationPages(t *testing.T) {
 		tab.logIn(ann)
 		tab.open(page)
 		tab.click(`form[action$="/reveal"] button`, `.talk pre`)
-		tab.phone()
-		tab.fits()
-		tab.checkProblems()
+		tab.resizeToPhone()
+		tab.requireFits()
+		tab.requireNoProblems()
 	})
 }

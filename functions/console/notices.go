@@ -1,6 +1,6 @@
 package console
 
-// notices has the messages that a page shows after a change, by the parameter done of the address.
+// notices has the messages that a page shows after a change. Their keys are the values of the parameter "done" of the address.
 var notices = map[string]string{
 	"retry":                "The task is pending again.",
 	"cancel":               "The task was cancelled.",

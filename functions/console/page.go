@@ -95,9 +95,9 @@ func (p *page) refusalOf(err error) *api.Error {
 		return nil
 	}
 	shown := *refused
-	shown.Message, shown.Fields = ofAPI(p.Language, refused.Message), slices.Clone(refused.Fields)
+	shown.Message, shown.Fields = translateAPI(p.Language, refused.Message), slices.Clone(refused.Fields)
 	for i := range shown.Fields {
-		shown.Fields[i].Message = ofAPI(p.Language, shown.Fields[i].Message)
+		shown.Fields[i].Message = translateAPI(p.Language, shown.Fields[i].Message)
 	}
 	return &shown
 }
@@ -200,8 +200,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether the visitor may not open a page because the page calls routes of the API that belong to no queue. For such
-// routes an admin with queues needs another role.
+// Closed reports whether the visitor may not open a page, because the page calls routes of the API that refuse admins with queues. An
+// admin with queues may open the page if another role of the admin may call these routes.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":

@@ -34,7 +34,7 @@ type plot struct {
 type plotLine struct{ Class, Name, Points string }
 
 type plotMark struct {
-	At   float64
+	At   float64 // y of a row, x of a column
 	Text string
 }
 

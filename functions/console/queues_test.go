@@ -67,7 +67,7 @@ func TestQueues(t *testing.T) {
 			require.Equal(t, 200, v.get("/console/"+path).status)
 		}
 	})
-	t.Run("are limited to its own for a limited admin", func(t *testing.T) {
+	t.Run("are limited to its own for a limited operator", func(t *testing.T) {
 		v := logIn(t, s.NewCaller("ops", "admin", "marketing"))
 		got := v.get("/console/queues")
 		got.has(t, "marketing")

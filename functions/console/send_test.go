@@ -54,7 +54,7 @@ func TestSend(t *testing.T) {
 		got = admin.submit("/console/send", fields...)
 		id, _, _ := strings.Cut(strings.TrimPrefix(got.path, "/console/tasks/"), "?")
 		require.Equal(t, "Second 42", s.Get("/api/v1/sms/task/"+id).Data("content"))
-		fields[5] = "<b>"
+		fields[5] = "<b>" // template_id
 		admin.submit("/console/send", fields...).has(t, "choose a template from the list")
 	})
 	t.Run("with a template by its name", func(t *testing.T) {
@@ -137,9 +137,9 @@ func TestOperatorSendsAMessage(t *testing.T) {
 	// The script clicks twice before the browser leaves the page. A second click of a mouse could hit the next page.
 	b.run(chromedp.Evaluate(`{ const b = document.querySelector("form.stack button.primary"); b.click(); b.click(); }`, nil), chromedp.WaitVisible(`.timeline`, byQuery))
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
-	b.phone()
+	b.resizeToPhone()
 	b.open("/console/send")
 	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
-	b.fits()
-	b.checkProblems()
+	b.requireFits()
+	b.requireNoProblems()
 }

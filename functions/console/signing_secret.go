@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	signingSecretPath = "/api/v1/webhooks/signing-secret"
-	signingSecretPage = "/console/webhooks/signing-secret"
+	signingSecretPath    = "/api/v1/webhooks/signing-secret"
+	signingSecretAddress = "/console/webhooks/signing-secret"
 )
 
-// signingSecret shows the page of the secret that signs calls of the visitor's callback URLs. A button on the page shows the secret.
+// signingSecret shows the page of the secret that signs calls to the visitor's callback URLs. A button on the page shows the secret.
 func (p *page) signingSecret() error { return p.showSigningSecret(api.SigningSecretResponse{}) }
 
 func (p *page) showSigningSecret(shown api.SigningSecretResponse) error {
@@ -36,6 +36,6 @@ func (p *page) changeSigningSecret() error {
 	if err != nil {
 		return err
 	}
-	p.setAddress(signingSecretPage)
+	p.setAddress(signingSecretAddress)
 	return p.showSigningSecret(shown)
 }

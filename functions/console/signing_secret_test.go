@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestSigningSecret(t *testing.T) {
+func TestSigningSecretIsShownOnRequest(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter")

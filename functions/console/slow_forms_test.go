@@ -39,8 +39,8 @@ func (b *browser) slowForm(path string, body io.Reader, beforeBody func()) {
 	}
 }
 
-// holdForms submits n forms whose bodies do not end before the test. It returns when, for each form, the service reads the body or has
-// responded.
+// holdForms submits n forms whose bodies do not end before the test ends. It returns when, for each form, the service reads the body
+// or has responded.
 func (b *browser) holdForms(n int, path string) {
 	b.t.Helper()
 	signals := make(chan struct{}, 2*n)

@@ -52,7 +52,7 @@ func TestTemplates(t *testing.T) {
 		require.Equal(t, 404, b.submit("/console/templates/999/activate").status)
 		require.Equal(t, 404, b.submit(page+"/explode").status)
 	})
-	t.Run("are read by a viewer and by a limited admin", func(t *testing.T) {
+	t.Run("are read by a viewer and by a limited operator", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
 			v := logIn(t, caller)
 			got := v.get("/console/templates")
@@ -142,5 +142,5 @@ func TestOperatorPreviewsATemplate(t *testing.T) {
 	b.run(chromedp.SendKeys(`textarea[name=params]`, "code=888666\nmore=1", byQuery))
 	b.run(chromedp.WaitVisible(`//*[contains(@class,"sms")][contains(.,"888666")]`))
 	require.Contains(t, b.text(), "more")
-	b.checkProblems()
+	b.requireNoProblems()
 }

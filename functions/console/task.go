@@ -16,8 +16,8 @@ type taskPage struct {
 	Revealed bool
 }
 
-// MayDecide reports whether a task in this state can be changed.
-func (t taskPage) MayDecide() bool { return !t.Task.Archived && bulkActions[t.Task.State] != nil }
+// MayBeChanged reports whether a task in this state can be changed.
+func (t taskPage) MayBeChanged() bool { return !t.Task.Archived && bulkActions[t.Task.State] != nil }
 
 // step is one line of a task's timeline: an event of the task, or a try of a webhook about it.
 type step struct {

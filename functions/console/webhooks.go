@@ -11,7 +11,7 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// owns reports whether the visitor may change the objects of a caller.
+// owns reports whether the visitor may change the webhook endpoints of a caller.
 func (p *page) owns(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
 }

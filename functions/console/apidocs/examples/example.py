@@ -31,7 +31,7 @@ def call(method, path, body=None):
 order = "order-" + uuid.uuid4().hex  # the id of your order, which this SMS is about
 sms = {"phone_number": "13800138000", "content": "Your code is 123456", "queue": "example-py", "idempotency_key": order}
 task = call("POST", "/api/v1/sms/send", sms)
-# After a lost answer, make the same call again: it returns the same task, and nothing is sent twice.
+# If the response is lost, make the same call again: it returns the same task, and nothing is sent twice.
 again = call("POST", "/api/v1/sms/send", sms)
 print("submitted", task["task_id"], again["task_id"] == task["task_id"])
 
@@ -59,7 +59,7 @@ print("registered", registered["id"])
 
 # --- verify
 def verify(headers, body, secret):
-    """Returns whether Sendonce sent these bytes. Then handle each webhook-id once, and answer 2xx."""
+    """Returns whether Sendonce sent these bytes. Then handle each webhook-id once, and respond with 2xx."""
     try:
         recent = abs(time.time() - int(headers["webhook-timestamp"])) <= 300
     except ValueError:

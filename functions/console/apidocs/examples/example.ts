@@ -20,7 +20,7 @@ function dataOf<T>(response: { data?: { data: T }; error?: components["schemas"]
 const order = "order-" + crypto.randomUUID(); // the id of your order, which this SMS is about
 const sms = { phone_number: "13800138000", content: "Your code is 123456", queue: "example-ts", idempotency_key: order };
 const task = dataOf(await client.POST("/api/v1/sms/send", { body: sms }));
-// After a lost answer, make the same call again: it returns the same task, and nothing is sent twice.
+// If the response is lost, make the same call again: it returns the same task, and nothing is sent twice.
 const again = dataOf(await client.POST("/api/v1/sms/send", { body: sms }));
 console.log("submitted", task.task_id, again.task_id === task.task_id);
 
@@ -47,7 +47,7 @@ const endpoint = dataOf(await client.POST("/api/v1/webhooks/endpoints", {
 console.log("registered", endpoint.id); // its secret is shown once: keep it, it verifies the webhooks
 
 // --- verify
-// verify reports whether Sendonce sent this body, as received. Then handle each webhook-id once, and answer 2xx.
+// verify reports whether Sendonce sent this body, as received. Then handle each webhook-id once, and respond with 2xx.
 async function verify(headers: Headers, body: string, secret: string): Promise<boolean> {
   const bytes = (base64: string) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   const [id, timestamp] = [headers.get("webhook-id"), headers.get("webhook-timestamp")];
