@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestBlockedWords(t *testing.T) {
+func TestBlockedWordsAreAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	w := mustCall[api.BlockedWordResponse](s, "POST", "blocked-words", `{"word":"赌博"}`)

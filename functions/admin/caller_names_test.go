@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestCallerNames(t *testing.T) {
+func TestCallersAreFoundByIDAndName(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.NewCaller("shop", "submitter") // id 1

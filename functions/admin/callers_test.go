@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestCallers(t *testing.T) {
+func TestCallersAreCreatedChangedAndRevoked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	created := mustCall[api.CallerResponse](s, "POST", "callers", `{"name":"ops.2","roles":["admin"],"queues":[]}`)
@@ -45,7 +45,7 @@ func TestCallers(t *testing.T) {
 	s.requireError(400, "invalid_request", []string{"roles"}, "PUT", path, `{"roles":[]}`)
 }
 
-func TestCallerReceives(t *testing.T) {
+func TestReceivesOfCallersAreChecked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	created := mustCall[api.CallerResponse](s, "POST", "callers", `{"name":"points","roles":["receiver"],"receives":["msg.orders.>","msg.*.paid"]}`)

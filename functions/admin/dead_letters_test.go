@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-func TestDeadLetters(t *testing.T) {
+func TestDeadLettersAreListedAndDismissed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for i := range 3 {

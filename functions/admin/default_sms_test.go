@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestDefaultContent(t *testing.T) {
+func TestDefaultSMSIsAddedChangedAndDeleted(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	body := `{"phone_number": "13800138000", "content": "欢迎使用我们的服务", "use_template": false}`

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestStatistics(t *testing.T) {
+func TestStatisticsCountTasksByState(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	require.JSONEq(t, `{"pending_new_tasks":0,"pending_retry_tasks":0,"processing_tasks":0,"failed_tasks":0,"scheduled_tasks":0,

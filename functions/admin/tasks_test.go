@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestTasks(t *testing.T) {
+func TestTasksAreFilteredAndShown(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	plus := s.submit(func(s *tasks.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestTemplates(t *testing.T) {
+func TestTemplatesAreAddedAndChanged(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	created := mustCall[api.TemplateResponse](s, "POST", "template", `{"template_name": "验证码模板", "template_content": "您的验证码是{code}，用户{name}"}`)
@@ -39,7 +39,7 @@ func TestTemplates(t *testing.T) {
 	require.Empty(t, page.NextAfter)
 }
 
-func TestPreview(t *testing.T) {
+func TestPreviewChecksTheText(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	created := mustCall[api.TemplateResponse](s, "POST", "template", `{"template_name":"t","template_content":"您的验证码是{code}，用户{name}"}`)

@@ -94,8 +94,8 @@ func (p *page) filter(names ...string) (url.Values, error) {
 	return query, nil
 }
 
-// filtered reads a list of the API with the filter in the address. If the API refuses the filter, the page shows the refusal.
-func filtered[T any](p *page, path string, names ...string) (response T, err error) {
+// getFiltered reads a list of the API with the filter in the address. If the API refuses the filter, the page shows the refusal.
+func getFiltered[T any](p *page, path string, names ...string) (response T, err error) {
 	query, err := p.filter(names...)
 	if err == nil {
 		response, err = get[T](p, path, query)

@@ -5,7 +5,7 @@
 // fn.Visit.API), as the caller that has logged in. So a page can do only what the API allows that caller, and the audit log
 // has each change under the caller's name.
 //
-// html/template escapes by context, and adds 3.9 MB to a binary of 17 MB. Each template is parsed when its page is first shown, so
+// html/template escapes by context, and adds 3.9 MB to the binary. Each template is parsed when its page is first shown, so
 // other functions start as fast as without templates. github.com/a-h/templ would add 0.1 MB, but needs generated code.
 package console
 

@@ -115,7 +115,7 @@ func (p *page) redirect(to string) error {
 // done redirects to a page with a notice, which is a key of notices.
 func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, notice, "")) }
 
-// doneMany is done for a notice with a count.
+// doneMany is like done, for a notice with a count.
 func (p *page) doneMany(to, notice string, n int) error {
 	return p.redirect(withNotice(to, notice, strconv.Itoa(n)))
 }

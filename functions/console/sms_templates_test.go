@@ -67,7 +67,7 @@ func TestTemplates(t *testing.T) {
 	})
 }
 
-func TestDefaultSMS(t *testing.T) {
+func TestDefaultSMSIsAddedChangedAndDeleted(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	b := logIn(t, s)
@@ -104,7 +104,7 @@ func TestDefaultSMS(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from default_sms_data`))
 }
 
-func TestBlockedWords(t *testing.T) {
+func TestBlockedWordsAreAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	b := logIn(t, s)

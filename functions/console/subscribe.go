@@ -22,7 +22,7 @@ type subscribePage struct {
 }
 
 func (p *page) subscribeMessages() error {
-	response, err := filtered[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages",
+	response, err := getFiltered[api.Page[api.SubscribeLogResponse]](p, subscribePath+"messages",
 		"send_status", "template_id", "template_type", "business_type", "receiver_user_id", "caller_id", "from", "to", "limit", "after")
 	if err != nil {
 		return err

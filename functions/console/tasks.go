@@ -24,7 +24,7 @@ func (p *page) tasks() error {
 			return p.writeTasks(query)
 		}
 	}
-	response, err := filtered[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", taskFilters...)
+	response, err := getFiltered[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", taskFilters...)
 	if err != nil {
 		return err
 	}

@@ -88,14 +88,14 @@ func TestEveryTextHasATranslation(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
+func TestNumberGroupsDigits(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
 		require.Equal(t, want, number(n))
 	}
 }
 
-func TestDuration(t *testing.T) {
+func TestDurationPicksTheUnit(t *testing.T) {
 	t.Parallel()
 	for seconds, want := range map[float64]string{0.25: "250 ms", 59: "59 s", 119: "119 s", 120: "2 min", 7200: "2 h", 172800: "2 d"} {
 		require.Equal(t, want, duration("en", seconds))

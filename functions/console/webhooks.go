@@ -124,7 +124,7 @@ type deliveriesPage struct {
 }
 
 func (p *page) deliveries() error {
-	response, err := filtered[api.Page[api.DeliveryResponse]](p, deliveriesPath, "state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
+	response, err := getFiltered[api.Page[api.DeliveryResponse]](p, deliveriesPath, "state", "endpoint_id", "task_id", "caller_id", "from", "to", "limit", "after")
 	if err != nil {
 		return err
 	}
