@@ -45,7 +45,7 @@ func parseAlertCursor(text string) (alerts.Cursor, bool) {
 }
 
 func (h *handlers) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
-	after, _ := parseAlertCursor(req.After) // valid
+	after, _ := parseAlertCursor(req.After) // Validate has checked it
 	rows, more, err := h.env.Alerts.List(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, alertResponse, alertCursor), err
 }

@@ -121,7 +121,7 @@ func ownBulks(c *fn.Call) *int64 {
 }
 
 func (h *handlers) bulks(ctx context.Context, c *fn.Call, req bulkListRequest) (any, error) {
-	after, _ := task.ParseID(req.After) // valid
+	after, _ := task.ParseID(req.After) // Validate has checked it
 	rows, more, err := h.env.Tasks.Bulks(ctx, ownBulks(c), after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, bulkResponse, func(b tasks.Bulk) task.ID { return b.ID }), err
 }

@@ -46,7 +46,7 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 // callerNames returns the requested callers that exist. An admin or viewer with queues sees only the callers that it manages, and not
 // the built-in admin.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
-	ids, _ := req.ids() // valid
+	ids, _ := req.ids() // Validate has checked it
 	rows, err := h.env.Callers.Named(ctx, ids, req.Name)
 	response := api.CallerNamesResponse{Callers: []api.NamedCaller{}}
 	if (req.Name == h.env.Config.Username || slices.Contains(ids, builtInAdmin)) && !c.LimitedToQueues() {

@@ -68,7 +68,7 @@ func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subsc
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
-	after, _ := parseTemplateCursor(req.After) // valid
+	after, _ := parseTemplateCursor(req.After) // Validate has checked it
 	templates, more, err := h.env.Subscribe.Templates(ctx, after, decode.PageLimit(req.Limit))
 	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err

@@ -142,7 +142,7 @@ func (h *handlers) previewDraft(ctx context.Context, _ *fn.Call, req draftReques
 
 // preview renders and checks the text as a submission would, and writes nothing.
 func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *previewRequest) (any, error) {
-	values, _ := req.values() // valid
+	values, _ := req.values() // Validate has checked it
 	text, missing, unused := task.ParseTemplate(t.Content).Render(values)
 	segments, encoding := task.Segments(text)
 	response := api.PreviewResponse{
