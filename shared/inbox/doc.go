@@ -6,8 +6,8 @@
 //   - The effect of a message on that database happens once per consumer: the row that records the message
 //     and the effect are one commit.
 //   - A message is a duplicate only if its row exists, never because of an error.
-//   - A duplicate waits while the first message is being processed. The duplicate is processed only if the first
-//     message is rolled back.
+//   - A duplicate waits while the first delivery of the message is being processed. The duplicate is processed only
+//     if that transaction is rolled back.
 //   - A duplicate is confirmed too: the first confirmation may have been lost. If the database has a synchronous standby,
 //     the duplicate is confirmed only after the standby has the first commit.
 //

@@ -11,8 +11,9 @@
 //     last_error has the reason of the last failure.
 //   - A message that the service refuses does not block other messages. The refused message stays for an operator, in
 //     the list of Refused.
-//   - A 429 that names a field means that the receiver's inbox is full: only this message is sent later. A 429
-//     without fields is about the caller: all messages pause, as after a 503 or with wrong credentials.
+//   - A 429 that names a field means that this sender has sent too many messages to one user: only this message
+//     is sent later. A 429 without fields is about the caller: all messages pause, as after a 503 or with wrong
+//     credentials.
 //   - Any number of forwarders may run. They lock rows while they POST. If a forwarder is killed, Postgres
 //     unlocks its rows within 30 seconds.
 //

@@ -21,8 +21,9 @@
 //
 // A message may be delivered before it is saved. RecordDelivered and SaveAccepted both write the row of
 // accepted_messages with the message's id, so the later call sees what the earlier call wrote. The row is deleted when
-// the message is purged from the stream, with two exceptions. The row of a poisoned message stays for at least a
-// day after the message was rejected. The row of a message that was never saved stays for 30 days.
+// the message is purged from the stream, with two exceptions. The row of a message that can never be saved (a poisoned
+// message) stays for at least a day after the message was rejected. The row of a message that was delivered but never
+// saved stays for 30 days.
 //
 // # Archived messages
 //

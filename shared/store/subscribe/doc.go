@@ -8,8 +8,9 @@
 //
 // # Totals
 //
-// subscribe_totals counts the messages of each closed UTC day, by caller and type of template. CloseDay writes the counts
-// in the transaction that closes the day in task_totals. If a message of a closed day is sent again, or its result is
-// corrected, the trigger move_subscribe_total corrects the counts. The trigger inserts rows with differences, so that
-// concurrent changes do not wait for each other. Archiving or restoring a row does not change the totals.
+// subscribe_totals counts the messages of each closed UTC day, by caller and type of template. CloseDay writes the
+// counts in the transaction that closes the day in task_totals. If a message of a closed day is sent again, or its
+// result is corrected, the SQL trigger move_subscribe_total corrects the counts. The SQL trigger inserts rows with
+// differences, so that concurrent changes do not wait for each other. Archiving or restoring a row does not change the
+// totals.
 package subscribe
