@@ -40,7 +40,7 @@ func withDefaults(value string) string {
 	return regexp.MustCompile(`\$\{\w+:-([^}]*)\}`).ReplaceAllString(value, "$1")
 }
 
-// composeWorkloads returns the workloads of a profile, and what is wrong with their secrets and names.
+// composeWorkloads returns the workloads of a profile, and the mistakes in their secrets and names.
 func composeWorkloads(compose object, profile string) (all []workload, wrong []string) {
 	for name, s := range services(compose) {
 		profiles := list(s, "profiles")
@@ -77,7 +77,7 @@ func composeWorkloads(compose object, profile string) (all []workload, wrong []s
 		}
 		wrong = append(wrong, w.wrongUser()...)
 		if w.function != "" && w.function != name {
-			wrong = append(wrong, fmt.Sprintf("%s: the gateway and the trigger look for %s under its own name", name, w.function))
+			wrong = append(wrong, fmt.Sprintf("%s: the gateway and the trigger call the function %s under its own name", name, w.function))
 		}
 		all = append(all, w)
 	}
@@ -127,7 +127,7 @@ func TestComposeMismatchesAreFound(t *testing.T) {
 		"a file that is not granted":       {func(all map[string]object, _ *binary) { all["save"]["secrets"] = []any{"database_url"} }, "save: is granted [database_url] and reads"},
 		"a file that is somewhere else":    {func(all map[string]object, _ *binary) { environment(all, "save")["DATABASE_URL_FILE"] = "/x" }, "DATABASE_URL_FILE is not /run/secrets/database_url"},
 		"the NATS user of another service": {func(all map[string]object, _ *binary) { environment(all, "save")["NATS_USER"] = "deliver" }, "save: is the user deliver of NATS, not save"},
-		"a function under another name":    {func(all map[string]object, _ *binary) { environment(all, "save")["FUNCTION_TARGET"] = "relay" }, "look for relay under its own name"},
+		"a function under another name":    {func(all map[string]object, _ *binary) { environment(all, "save")["FUNCTION_TARGET"] = "relay" }, "call the function relay under its own name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -217,7 +217,7 @@ func TestExternalNetworks(t *testing.T) {
 		"sendonce runs all functions in the profile compact")
 }
 
-// Functions trust X-Forwarded-For only from the gateway.
+// Functions must trust X-Forwarded-For only from the gateway, whose address no other container can get.
 func TestOnlyGatewayIsTrusted(t *testing.T) {
 	t.Parallel()
 	compose := readCompose(t)
@@ -246,7 +246,7 @@ func TestComposeServiceLimits(t *testing.T) {
 	t.Parallel()
 	for name, s := range services(readCompose(t)) {
 		require.NotEmpty(t, text(s, "mem_limit"), name)
-		require.NotEmpty(t, text(s, "stop_grace_period"), "%s: without it podman's API kills at once", name)
+		require.NotEmpty(t, text(s, "stop_grace_period"), "%s: without stop_grace_period podman's API kills a container at once", name)
 		require.NotEmpty(t, text(s, "logging", "options", "max-size"), name)
 		oneShot := name == "migrate"
 		require.Equal(t, map[bool]string{true: "on-failure", false: "unless-stopped"}[oneShot], text(s, "restart"), name)
@@ -332,8 +332,8 @@ func TestExampleEnvironment(t *testing.T) {
 	}
 }
 
-// gateway returns a function that returns where the Caddyfile routes a path: the name of a function, or "".
-func gateway(t *testing.T) func(path string) string {
+// caddyRoutes parses the Caddyfile. routeOf returns the function to which Caddy routes a path; "" = Caddy blocks the path.
+func caddyRoutes(t *testing.T) (routeOf func(path string) string) {
 	t.Helper()
 	content := readFile(t, "compose/Caddyfile")
 	inside := regexp.MustCompile(`(?m)^\s*@inside path (.*)$`).FindStringSubmatch(content)
@@ -361,7 +361,7 @@ func gateway(t *testing.T) func(path string) string {
 func TestGatewayGracePeriod(t *testing.T) {
 	t.Parallel()
 	match := regexp.MustCompile(`(?m)^\tgrace_period (\S+)$`).FindStringSubmatch(readFile(t, "compose/Caddyfile"))
-	require.NotNil(t, match, "without it an open stream delays the shutdown without limit")
+	require.NotNil(t, match, "without grace_period an open stream delays the shutdown without limit")
 	gracePeriod, err := time.ParseDuration(match[1])
 	require.NoError(t, err)
 	stopGracePeriod, err := time.ParseDuration(text(services(readCompose(t))["gateway"], "stop_grace_period"))
@@ -371,7 +371,7 @@ func TestGatewayGracePeriod(t *testing.T) {
 
 func TestComposeGatewayRoutes(t *testing.T) {
 	t.Parallel()
-	bin, routeOf := describeBinary(t), gateway(t)
+	bin, routeOf := describeBinary(t), caddyRoutes(t)
 	require.Empty(t, wrongRoutes(bin, routeOf))
 	bin.calls = append(bin.calls, call{function: "new", path: "/api/v1/new"})
 	require.Equal(t, []string{`/api/v1/new goes to "submit", not to "new"`}, wrongRoutes(bin, routeOf))

@@ -137,7 +137,7 @@ type workload struct {
 	secrets  []string // the settings that come from secrets
 }
 
-// wrongUser reports a workload that does not log in to NATS as its own user.
+// wrongUser returns an error text if a workload does not log in to NATS as its own user.
 func (w workload) wrongUser() []string {
 	want := cmp.Or(w.function, w.command, bus.UserAll)
 	if w.command == "migrate" {
@@ -149,7 +149,7 @@ func (w workload) wrongUser() []string {
 	return nil
 }
 
-// plainSecrets are secret settings that a manifest may contain: URLs, there without a password.
+// plainSecrets are secret settings that a manifest may contain: URLs, whose passwords are in other settings.
 var plainSecrets = []string{"NATS_URL", "DATABASE_URL"}
 
 // mismatches lists the functions, settings and secrets that workloads lack or should not have.
@@ -191,7 +191,7 @@ func (w workload) mismatches(bin binary) []string {
 	return wrong
 }
 
-// unknown lists settings that the binary does not have, and secret ones in plain text.
+// unknown lists the settings of a workload that the binary does not have, and its secret settings in plain text.
 func (w workload) unknown(bin binary) []string {
 	var wrong []string
 	for name := range w.env {
@@ -212,7 +212,7 @@ func (w workload) unknown(bin binary) []string {
 	return wrong
 }
 
-// needs reports whether a workload must have a setting as a secret; otherwise it must not.
+// needs reports whether a workload must get a setting from a secret. If it returns false, the workload must not get it.
 func (w workload) needs(s setting) bool {
 	switch {
 	case !s.secret || slices.Contains(plainSecrets, s.name):

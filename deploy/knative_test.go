@@ -40,13 +40,14 @@ const (
 	networkPolicy  = "networking.k8s.io/v1 NetworkPolicy"
 )
 
-// ours returns the objects whose pods run our image.
-func (c cluster) ours() cluster {
+// sendonce returns the objects whose pods run the image of Sendonce.
+func (c cluster) sendonce() cluster {
 	return slices.Concat(c.of(knativeService), c.of(deployment), c.of(job))
 }
 
+// workloads returns the workloads of a cluster, and the mistakes in their settings, secrets and names.
 func (c cluster) workloads() (all []workload, wrong []string) {
-	for _, o := range c.ours() {
+	for _, o := range c.sendonce() {
 		container := at(o, "spec", "template", "spec", "containers", 0)
 		w := workload{name: text(o, "metadata", "name"), command: text(container, "args", 0), env: map[string]string{}}
 		for _, from := range list(container, "envFrom") {
@@ -83,7 +84,7 @@ func (c cluster) workloads() (all []workload, wrong []string) {
 		}
 		wrong = append(wrong, w.wrongUser()...)
 		if w.function != "" && w.function != w.name {
-			wrong = append(wrong, fmt.Sprintf("%s: the routes and the trigger look for %s under its own name", w.name, w.function))
+			wrong = append(wrong, fmt.Sprintf("%s: the routes and the trigger call the function %s under its own name", w.name, w.function))
 		}
 		all = append(all, w)
 	}
@@ -103,7 +104,7 @@ func TestKnativeMatchesBinary(t *testing.T) {
 	}
 }
 
-// TestComposeMismatchesAreFound has the other mistakes.
+// TestComposeMismatchesAreFound tests the other kinds of mistakes.
 func TestMisspeltSettingInConfigMapIsFound(t *testing.T) {
 	t.Parallel()
 	c := render(t, "knative/overlays/production")
@@ -112,7 +113,7 @@ func TestMisspeltSettingInConfigMapIsFound(t *testing.T) {
 	require.Contains(t, append(wrong, mismatches(describeBinary(t), all)...), "claim: SENDONCE_NATS_REPLICA is no setting")
 }
 
-// The Secrets of both overlays have exactly the keys that are read.
+// The Secrets of both overlays must have exactly the keys that pods and the operator of Postgres read.
 func TestSecretKeys(t *testing.T) {
 	t.Parallel()
 	for dir, secrets := range map[string]cluster{
@@ -174,8 +175,9 @@ func walk(node any, visit func(object)) {
 	}
 }
 
-// httpRoute returns a function that returns where the HTTPRoute routes a path: by an Exact match, else by the longest prefix.
-func (c cluster) httpRoute(t *testing.T) func(path string) string {
+// httpRoutes reads the HTTPRoute. routeOf returns the function to which it routes a path, by an Exact match or else by the longest
+// prefix; "" = there is no rule for the path.
+func (c cluster) httpRoutes(t *testing.T) (routeOf func(path string) string) {
 	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
 	require.NotNil(t, route)
 	return func(path string) string {
@@ -208,7 +210,7 @@ func TestHTTPRoute(t *testing.T) {
 	bin := describeBinary(t)
 	for _, dir := range overlays(t) {
 		c := render(t, dir)
-		require.Empty(t, wrongRoutes(bin, c.httpRoute(t)), dir)
+		require.Empty(t, wrongRoutes(bin, c.httpRoutes(t)), dir)
 		from := at(c.of("gateway.networking.k8s.io/v1beta1 ReferenceGrant").named("sendonce"), "spec", "from", 0)
 		require.Equal(t, "sendonce", text(from, "namespace"))
 	}
@@ -255,7 +257,7 @@ func TestKnativeServiceFields(t *testing.T) {
 			require.Equal(t, "true", text(container, "securityContext", "readOnlyRootFilesystem"))
 			require.NotEmpty(t, text(container, "resources", "limits", "memory"))
 			require.Equal(t, "/healthz", text(container, "readinessProbe", "httpGet", "path"))
-			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: with a period Knative would probe only once in each period during the start", name)
+			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: with periodSeconds Knative would probe only once per period during the start", name)
 			require.Equal(t, "/healthz", text(container, "livenessProbe", "httpGet", "path"))
 		}
 	}
@@ -364,8 +366,8 @@ func TestEgressPolicies(t *testing.T) {
 	}
 }
 
-// The policy denies deliver, if it is compromised, the addresses that deliver itself refuses to call. NAT64 embeds an IPv4 address in
-// the last 32 bits of an IPv6 address.
+// deliver refuses to call addresses that are not public. The policy must deny these addresses too, in case deliver is compromised.
+// NAT64 embeds an IPv4 address in the last 32 bits of an IPv6 address.
 func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
@@ -395,7 +397,7 @@ func TestSelectorsMatchPods(t *testing.T) {
 	for _, dir := range overlays(t) {
 		c := render(t, dir)
 		var pods []object // the labels of each kind of pod
-		for _, o := range slices.Concat(c.ours(), c.of(statefulSet)) {
+		for _, o := range slices.Concat(c.sendonce(), c.of(statefulSet)) {
 			labels := clone(at(o, "spec", "template", "metadata", "labels")).(object)
 			labels["serving.knative.dev/service"] = text(o, "metadata", "name") // Knative adds it
 			pods = append(pods, labels)
@@ -449,6 +451,6 @@ func TestPingSources(t *testing.T) {
 		require.NotNil(t, every)
 		minutes, err := strconv.Atoi(every[1])
 		require.NoError(t, err)
-		require.Greater(t, time.Duration(minutes)*time.Minute, 2*time.Minute, "else the function never scales to zero: stable window and retention of the last pod")
+		require.Greater(t, time.Duration(minutes)*time.Minute, 2*time.Minute, "a function scales to zero after the stable window (60 s) and the retention of its last pod: a shorter interval keeps it running")
 	}
 }

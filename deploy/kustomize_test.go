@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// kustomization is the part of a kustomization.yaml that must match objects.
+// kustomization has the fields of a kustomization.yaml that refer to objects.
 type kustomization struct {
 	Resources []string `yaml:"resources"`
 	Images    []struct {
@@ -39,8 +39,8 @@ type operation struct {
 	Path string `yaml:"path"`
 }
 
-// unmatched lists errors that kustomize does not report: patches and images that match no object, and replacements of fields that do
-// not exist.
+// unmatched lists mistakes that kustomize does not report: patches and images that match no object, and replacements of fields that
+// do not exist. before has the objects before the patches.
 func (k kustomization) unmatched(before []object, patch func(path string) []operation) (wrong []string) {
 	for _, p := range k.Patches {
 		matches := 0
@@ -107,7 +107,7 @@ func kustomize(ctx context.Context, dir string) ([]byte, error) {
 
 var rendered sync.Map // of func() ([]object, error), by folder
 
-// render returns a copy of the objects of a folder. It renders each folder once.
+// render returns a copy of the objects that kustomize makes of a folder. It runs kustomize once for each folder.
 func render(t *testing.T, dir string) (objects cluster) {
 	t.Helper()
 	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]object, error) {

@@ -78,7 +78,7 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// ruleHead is the text before the rules of alerts.yaml in the PrometheusRule.
+// ruleHead is the head of the PrometheusRule; the rules of alerts.yaml follow.
 const ruleHead = `# deploy/monitoring/alerts.yaml for the Prometheus Operator; make golden writes it.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -101,7 +101,7 @@ func TestKnativeRulesAreTheAlertRules(t *testing.T) {
 func TestPodMonitorsSelectPods(t *testing.T) {
 	t.Parallel()
 	pods := map[string]bool{"serving.knative.dev/service: exporter": true}
-	for _, o := range render(t, "knative/overlays/production").ours() {
+	for _, o := range render(t, "knative/overlays/production").sendonce() {
 		for name, value := range at(o, "spec", "template", "metadata", "labels").(object) {
 			pods[name+": "+value.(string)] = true
 		}

@@ -69,7 +69,7 @@ func startProductionNATS(t *testing.T) *productionNATS {
 	return p
 }
 
-// start starts a server with this configuration file, name and address for routes.
+// start starts a server with the configuration mainFile and this name. Other servers connect to the address route. change may be nil.
 func (p *productionNATS) start(t *testing.T, mainFile, name, route string, change func(*server.Options)) *server.Server {
 	t.Helper()
 	own := filepath.Join(p.dir, name+".conf")
@@ -173,7 +173,7 @@ func hasOnlyPeers(t *testing.T, s *server.Server, prefix string) bool {
 	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, prefix) })
 }
 
-// connectWithoutTLS logs in to a server without TLS. The error is nil if the server accepts it.
+// connectWithoutTLS logs in to a server without TLS. The error is nil if the server accepts the login; the connection is always nil.
 func connectWithoutTLS(host, user, password string) (*nats.Conn, error) {
 	conn, err := net.DialTimeout("tcp", host, time.Second)
 	if err != nil {

@@ -95,7 +95,7 @@ func TestNATSUsers(t *testing.T) {
 	}
 }
 
-// ProcessConfigFile returns warnings as an error, in spite of which nats-server would start.
+// nats-server starts in spite of warnings about its configuration. ProcessConfigFile returns them as an error.
 func TestNATSConfigHasNoWarnings(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {
@@ -118,7 +118,7 @@ func TestNATSConfigHasNoWarnings(t *testing.T) {
 	}
 }
 
-// NATS reserves the size of each stream. It does not create a stream that is larger than the free space.
+// NATS reserves the maximum size of each stream, and does not create a stream for which the free space is too small.
 func TestStreamsFitIntoNATS(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {

@@ -34,7 +34,7 @@ func TestPodsAreRestricted(t *testing.T) {
 	for _, dir := range overlays(t) {
 		c := render(t, dir)
 		require.Equal(t, "restricted", text(c.of("v1 Namespace").named("sendonce"), "metadata", "labels", "pod-security.kubernetes.io/enforce"))
-		all := slices.Concat(c.ours(), c.of(statefulSet))
+		all := slices.Concat(c.sendonce(), c.of(statefulSet))
 		require.Greater(t, len(all), 10)
 		for _, o := range all {
 			require.Empty(t, podViolations(o), dir)

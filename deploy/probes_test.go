@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scrapers returns the peers that a policy allows to reach our port.
-func (c cluster) scrapers(bin binary, policy string) (peers []any) {
+// allowedPeers returns the peers that a policy allows to connect to the port of Sendonce.
+func (c cluster) allowedPeers(bin binary, policy string) (peers []any) {
 	for _, rule := range list(c.of(networkPolicy).named(policy), "spec", "ingress") {
 		if slices.ContainsFunc(list(rule, "ports"), func(p any) bool { return text(p, "port") == bin.defaultOf("APP_PORT") }) {
 			peers = append(peers, list(rule, "from")...)
@@ -29,8 +29,8 @@ func TestTriggerProbes(t *testing.T) {
 			require.Equal(t, path, text(container, probe, "httpGet", "path"), dir)
 			require.Equal(t, text(container, "ports", 0, "name"), text(container, probe, "httpGet", "port"), dir)
 		}
-		require.Len(t, c.scrapers(bin, "function"), 1, dir)
-		require.Equal(t, c.scrapers(bin, "function"), c.scrapers(bin, "trigger"), dir)
+		require.Len(t, c.allowedPeers(bin, "function"), 1, dir)
+		require.Equal(t, c.allowedPeers(bin, "function"), c.allowedPeers(bin, "trigger"), dir)
 		require.Equal(t, "AlwaysAllow", text(c.of("policy/v1 PodDisruptionBudget").named("trigger"), "spec", "unhealthyPodEvictionPolicy"),
 			"while NATS is down, draining a node would wait for NATS")
 	}

@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// sources are the modules with the schemas of Kubernetes, Knative and so on, which the tests read from Go's module cache.
+// sources are the Go modules that contain the schemas of Kubernetes, Knative and so on.
 var sources = []struct{ module, prefix string }{
 	{"knative.dev/serving@v0.51.0", "config/core/300-resources/"},
 	{"knative.dev/eventing@v0.48.1", "config/core/resources/"},
@@ -102,7 +102,7 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 			closeObjects(schema)
 			if top, ok := at(schema, "properties").(object); ok {
 				for _, name := range []string{"apiVersion", "kind", "metadata"} {
-					top[name] = object{} // (*schemas).check looks up the first two and validates metadata
+					top[name] = object{} // (*schemas).check checks these three itself
 				}
 			}
 			content, err := json.Marshal(schema)
@@ -190,7 +190,7 @@ func TestManifestsMatchSchemas(t *testing.T) {
 	t.Parallel()
 	s := readSchemas(t) // the slowest part, so it is done once
 	t.Run("every manifest is valid", func(t *testing.T) { s.checkEveryManifest(t) })
-	t.Run("a mistake in a manifest is found", func(t *testing.T) { s.rejectMistakes(t) })
+	t.Run("a mistake in a manifest is found", func(t *testing.T) { s.requireMistakesFound(t) })
 }
 
 func (s *schemas) checkEveryManifest(t *testing.T) {
@@ -205,7 +205,8 @@ func (s *schemas) checkEveryManifest(t *testing.T) {
 	require.NoError(t, s.checkAt(s.urls["compose"], readCompose(t)))
 }
 
-func (s *schemas) rejectMistakes(t *testing.T) {
+// requireMistakesFound checks an object of the overlay eventing with each of these mistakes: "apiVersion kind path value".
+func (s *schemas) requireMistakesFound(t *testing.T) {
 	for _, mistake := range []string{
 		"serving.knative.dev/v1 Service /spec/template/spec/timeoutSecond 30",
 		"serving.knative.dev/v1 Service /spec/template/spec/containerConcurrency many",
@@ -228,13 +229,13 @@ func (s *schemas) rejectMistakes(t *testing.T) {
 		all := render(t, "knative/overlays/eventing")
 		i := slices.IndexFunc(all, func(o object) bool { return o["apiVersion"] == version && o["kind"] == kind })
 		require.GreaterOrEqual(t, i, 0, mistake)
-		change(t, all[i], strings.Split(path, "/")[1:], parsed)
+		setAt(all[i], strings.Split(path, "/")[1:], parsed)
 		require.Error(t, s.check(all[i]), mistake)
 	}
 }
 
-func change(t *testing.T, node any, path []string, value any) {
-	t.Helper()
+// setAt sets the value at a path of names. In a list, the path continues in the first item.
+func setAt(node any, path []string, value any) {
 	for _, step := range path[:len(path)-1] {
 		if items, ok := node.([]any); ok {
 			node = items[0]
