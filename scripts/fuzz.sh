@@ -11,7 +11,7 @@ for target in "$@"; do
 		nice go test -vet=off -c -fuzz . -o "$binary" "./$package"
 		built="${built:-} $package" ;;
 	esac
-	# Without -test.fuzzminimizetime, Go spends up to a minute minimizing each input that reached new code.
+	# By default, Go spends up to a minute minimizing each input that reached new code.
 	if ! (cd "$package" && nice "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-$inputs}" -test.fuzzminimizetime 100x \
 		-test.parallel 1 -test.fuzzcachedir "$(go env GOCACHE)/fuzz/$(go list .)") >"$out/$name" 2>&1; then
 		cat "$out/$name"

@@ -49,7 +49,7 @@ func run(ctx context.Context) error {
 	if _, err := client.DeleteEndpointWithResponse(ctx, endpoint.JSON200.Data.Id.String(), nil); err != nil {
 		return err
 	}
-	h := http.Header{}
+	h := http.Header{} // of a webhook, from the environment
 	for _, name := range []string{"webhook-id", "webhook-timestamp", "webhook-signature"} {
 		h.Set(name, os.Getenv(strings.ToUpper(strings.ReplaceAll(name, "-", "_"))))
 	}
@@ -100,7 +100,7 @@ func send(ctx context.Context, client *sendonce.ClientWithResponses, task string
 	}
 	for _, t := range claimed.JSON200.Data {
 		var claim sendonce.GivenID = t.ClaimId
-		report := sendonce.ReportRequest{TaskId: t.TaskId.String(), AppId: new(queue), ClaimId: &claim, Status: new(sendonce.ReportRequestStatus(2))}
+		report := sendonce.ReportRequest{TaskId: t.TaskId.String(), AppId: new(queue), ClaimId: &claim, Status: new(sendonce.ReportRequestStatus(2))} // 2 = sent
 		reported, err := client.ReportWithResponse(ctx, nil, report)
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func send(ctx context.Context, client *sendonce.ClientWithResponses, task string
 	return nil
 }
 
-// verify reports whether Sendonce sent this body, as the contract describes it.
+// verify checks the signature of a webhook, as openapi.yaml describes it.
 func verify(h http.Header, body, secret string) bool {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 	if err != nil {

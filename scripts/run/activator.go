@@ -49,8 +49,8 @@ var routes = map[string]string{
 	"/events/wechat":      "wechat",
 }
 
-// functionOf returns the name of the function that serves path, or "" if path does not begin with a
-// slash, such as the target of CONNECT example.com:443.
+// functionOf returns the name of the function that serves path, or "" if path does not begin with a slash: the target of
+// CONNECT example.com:443, for example.
 func functionOf(path string) string {
 	best := ""
 	for route := range routes {
@@ -62,12 +62,12 @@ func functionOf(path string) string {
 	return routes[best]
 }
 
-// activator is a server that starts the process of a function when it is called.
+// activator serves the port of the API with PROCS=1. It starts the process of a function when the function is called.
 type activator struct {
 	functions map[string]*function
 	http      *httpserver.Server
 	done      chan struct{} // closed once the port is no longer served
-	err       error         // the reason; read it only after done is closed
+	err       error         // why Serve ended; nil after Terminate; read it only after done is closed
 }
 
 // startActivator serves the reserved port.
@@ -84,7 +84,7 @@ func startActivator(s settings, binary string, env []string, nats broker, port *
 		}
 		a.functions[name] = f
 	}
-	listener, err := net.FileListener(port.socket) // a copy, so that the port stays open after Shutdown
+	listener, err := net.FileListener(port.socket) // a copy: Shutdown closes only the copy
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
@@ -151,7 +151,7 @@ func (a *activator) ExitCode() int {
 	return 0
 }
 
-// Output returns the reason why the port is no longer served.
+// Output returns the error because of which the port is no longer served, or "" while it is served.
 func (a *activator) Output() string {
 	select {
 	case <-a.done:

@@ -18,7 +18,7 @@ type child interface {
 	Terminate(grace time.Duration) (code int, err error)
 }
 
-// drain ends a child, unless the child has ended already.
+// drain ends a child after its calls in progress, and prints that it ended. It does nothing if the child has ended already.
 func drain(name string, child child, out io.Writer) error {
 	if hasEnded(child) {
 		return nil
@@ -30,8 +30,7 @@ func drain(name string, child child, out io.Writer) error {
 	return nil
 }
 
-// finish ends a child once its calls in progress have ended. An exit code other than 0
-// is an error.
+// finish ends a child after its calls in progress. An exit code other than 0 is an error.
 func finish(child child) error {
 	code, err := child.Terminate(drainTimeout)
 	if err == nil && code != 0 {

@@ -22,14 +22,14 @@ const (
 	maxBody      = 16 << 20 // bytes; no function accepts more
 )
 
-// function is one function of the catalogue, which has a process while there are calls for the function. One lock
-// guards starting, ending and the number of calls. So no call reaches a process that is being ended: the call waits for
-// the next process.
+// function is one function of the catalogue. A process runs while the function has calls, and for idleTimeout after the
+// last call. One lock guards the start, the end and the number of calls, so no call reaches a process that is being
+// ended: the call waits for the next process.
 type function struct {
 	name        string
 	binary      string
 	env         []string
-	idleTimeout time.Duration // a process is ended after so long without calls
+	idleTimeout time.Duration // a process without calls is ended after this time
 	log         io.Writer
 	out         io.Writer
 	url         string
@@ -63,7 +63,7 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	proxy, err := f.beginCall()
 	if err != nil {
-		busy(w, f.name, err)
+		respondBusy(w, f.name, err)
 		return
 	}
 	defer f.endCall()
@@ -72,8 +72,8 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // readBody reads the whole body of a call before the call is forwarded: net/http closes the body when the response
-// begins, and http.Transport drops a response if its last read of the body fails. readBody then ends the time limits of
-// the server, because only the function limits how long a response takes.
+// begins, and http.Transport drops a response if its last read of the body fails. Then readBody removes the read and
+// write deadlines of the connection: how long a response may take is decided by the function alone.
 func readBody(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -95,7 +95,7 @@ func (f *function) beginCall() (http.Handler, error) {
 		return nil, errEnding
 	}
 	if f.process != nil && hasEnded(f.process) {
-		f.forget(f.process)
+		f.reportUnexpectedEnd(f.process)
 	}
 	if f.process == nil {
 		if err := f.start(); err != nil {
@@ -142,15 +142,15 @@ func (f *function) start() error {
 	return nil
 }
 
-// watch waits until a process ends. Unless f has ended the process, watch prints that it ended.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forget(p)
+	f.reportUnexpectedEnd(p)
 }
 
-func (f *function) forget(p *process) {
+// reportUnexpectedEnd prints that p ended, unless f has ended p. The caller holds f.mu.
+func (f *function) reportUnexpectedEnd(p *process) {
 	if f.process == p {
 		f.process = nil
 		printStep(f.out, "ended", fmt.Sprintf("%s (pid %d) unexpectedly: %s", f.name, p.Pid(), p.Ending()))

@@ -9,23 +9,24 @@ import (
 	"strings"
 )
 
-// processEnv returns the environment of the server and the trigger, and the variables that
-// only migrate gets in addition. The first run generates the secrets that are not set. migrate
-// creates the caller as which the trigger calls the API. The only role of this caller is trigger.
-func (s settings) processEnv(databaseURL, natsURL string) (env, owner []string, err error) {
+// processEnv returns the environment of the server, the trigger and migrate. ownerEnv has variables that only migrate
+// gets in addition: the login of the owner of the database. The first run generates the secrets that are not set.
+// SENDONCE_TRIGGER_USER is the caller as which the trigger calls the API; migrate creates it, with the role trigger only.
+func (s settings) processEnv(databaseURL, natsURL string) (env, ownerEnv []string, err error) {
 	env, err = s.withSecret(s.serverEnv(databaseURL, natsURL), "SENDONCE_ENCRYPTION_KEYS", "encryption_keys", newEncryptionKey)
 	if err != nil {
 		return nil, nil, err
 	}
-	if env, owner, err = s.logins(env, databaseURL); err != nil {
+	if env, ownerEnv, err = s.logins(env, databaseURL); err != nil {
 		return nil, nil, err
 	}
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
 	env, err = s.withSecret(env, "SENDONCE_TRIGGER_PASSWORD", "trigger_password", rand.Text)
-	return env, owner, err
+	return env, ownerEnv, err
 }
 
-// withSecret returns env with the file of a secret. If the secret is set, it returns env.
+// withSecret returns env with the file of a secret; name is that of the file. If the user has set the secret, it returns
+// env unchanged.
 func (s settings) withSecret(env []string, setting, name string, generate func() string) ([]string, error) {
 	if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
 		return env, nil
@@ -34,10 +35,10 @@ func (s settings) withSecret(env []string, setting, name string, generate func()
 	return append(env, setting+"_FILE="+file), err
 }
 
-// logins returns the environment of the server, and the variables that only migrate gets in addition. The
-// server logs in to Postgres as roles whose passwords the first run generates. With an empty
-// SENDONCE_HOT_ROLE the server logs in with ownerURL.
-func (s settings) logins(env []string, ownerURL string) (server, owner []string, err error) {
+// logins replaces the login of the owner in env by the roles of the server, whose passwords the first run generates.
+// ownerEnv has the login of the owner, for migrate. If SENDONCE_HOT_ROLE is set and empty, the server logs in as the
+// owner: logins returns env unchanged.
+func (s settings) logins(env []string, ownerURL string) (serverEnv, ownerEnv []string, err error) {
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil
 	}

@@ -1,7 +1,7 @@
 // Command run is `make run`. It starts Postgres, NATS, one server process with all functions,
 // the trigger, a fake WeChat, a demo sender, and a sink that prints webhooks. With PROCS=1
-// each function has its own process, which starts at a call and ends after a time without
-// calls. The data is in SENDONCE_HOME. Everything ends with this process.
+// each function has its own process, which starts when the function is called and ends after
+// a time without calls. The data is in SENDONCE_HOME. Everything ends with this process.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,9 +25,9 @@ import (
 
 const (
 	readyTimeout = time.Minute
-	serverName   = "the server" // the name of the server process in messages
+	serverName   = "the server" // its name among the children, and in messages
 
-	// memoryLimit is for the embedded NATS server, whose memory otherwise grows with the size of its streams.
+	// memoryLimit (bytes) limits the embedded NATS server, whose memory otherwise grows with its streams.
 	memoryLimit = 256 << 20
 )
 
@@ -95,11 +96,11 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopWeChat()) }()
 
-	env, owner, err := s.processEnv(database, nats.url)
+	env, ownerEnv, err := s.processEnv(database, nats.url)
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, binary, append(env[:len(env):len(env)], owner...), out); err != nil {
+	if err := migrate(ctx, binary, slices.Concat(env, ownerEnv), out); err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
 	log, err := openLog(s.home, "sendonce.log")

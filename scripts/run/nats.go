@@ -19,23 +19,23 @@ import (
 // examplePoints is the NATS user of the receiver of `make example`.
 const examplePoints = "points"
 
-// natsLimits limits what clients without a password can use. NATS closes a connection that does not log in
-// within 2 s, so that the clients of the run can connect even during a flood.
+// natsLimits limits the memory that clients without a password can use. NATS closes a connection that does not log in
+// within 2 s, so that the clients of the run can connect even while others open connections all the time.
 const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.
 type broker struct {
 	url       string            // the value of NATS_URL, or the URL of the started server without credentials
-	passwords map[string]string // by user; nil = the URL has the password
-	files     map[string]string // the path of the file with the password, by user
+	passwords map[string]string // by user; nil = NATS_URL is set, and has the login
+	files     map[string]string // the files with these passwords, by user
 	stop      func() error
 }
 
 // keepRunning is the stop function of a server that this run did not start.
 func keepRunning() error { return nil }
 
-// startNATS returns the server of NATS_URL, or starts a server with the users of a deployment. Later
-// runs use the same random passwords.
+// startNATS returns the server of NATS_URL. If NATS_URL is not set, it starts a server with the users of a deployment;
+// the first run generates their passwords.
 func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if natsURL := s.all["NATS_URL"]; natsURL != "" {
 		printStep(out, "nats", "at NATS_URL")
@@ -82,7 +82,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	return b, nil
 }
 
-// login returns env with the credentials of a user.
+// login returns env with the credentials of a NATS user. If NATS_URL is set, it returns env unchanged.
 func (b broker) login(user string, env []string) []string {
 	if b.files == nil {
 		return env
@@ -94,8 +94,8 @@ func (b broker) login(user string, env []string) []string {
 	return append(env, "NATS_USER="+user, "NATS_PASSWORD_FILE="+b.files[user])
 }
 
-// runEnv returns the lines of run.env about NATS: the URL of the operator, and the URL and
-// the JetStream domain of the receiver of `make example`.
+// runEnv returns the lines of run.env about NATS: the URL with the login of the operator, and the URL and the JetStream
+// domain for the receiver of `make example`.
 func (b broker) runEnv() string {
 	if b.files == nil {
 		return "NATS_URL=" + b.url + "\n"

@@ -21,11 +21,11 @@ import (
 
 const (
 	refuserConnections = 128
-	killedRunTimeout   = 3 * time.Second // for the processes of a killed run to end
+	killedRunTimeout   = 3 * time.Second // how long the processes of a killed run may take to end
 )
 
-// reservedPort is the port of the API. It stays open during the whole run, even without a
-// server: another program that listened there would receive the passwords of callers.
+// reservedPort is the port of the API. It stays open during the whole run, even while no server runs: otherwise another
+// program could listen on the port and receive the passwords of callers.
 type reservedPort struct {
 	listener *net.TCPListener
 	socket   *os.File // a copy, for the server process
@@ -33,7 +33,8 @@ type reservedPort struct {
 	refuser  *httpserver.Server
 }
 
-// reservePort listens on the port of s. Connections wait until a server accepts them.
+// reservePort listens on the port of s. It waits up to killedRunTimeout for a port that is in use. New connections wait
+// until a server accepts them.
 func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	var listener *net.TCPListener
 	err := error(syscall.EADDRINUSE)
@@ -52,13 +53,14 @@ func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	refuser := httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) }), refuserConnections, nil)
+	refuser := httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { respondBusy(w, "", errEnding) }), refuserConnections, nil)
 	refuser.ReadTimeout = 5 * time.Second
 	refuser.SetKeepAlivesEnabled(false)
 	return &reservedPort{listener: listener, socket: socket, refuser: refuser}, nil
 }
 
-// lockHome prevents other runs in home until the returned file is closed or this process ends.
+// lockHome prevents other runs in home until the returned file is closed or this process ends. It waits up to
+// killedRunTimeout for another run to end.
 func lockHome(ctx context.Context, home string) (*os.File, error) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 	}
 }
 
-// refuse responds to all further calls with 503. Call it once the server has ended.
+// refuse responds to all further calls with 503. Call it after the server has ended; a second call does nothing.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.

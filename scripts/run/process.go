@@ -5,13 +5,14 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// responseTimeout is how long a call still waits for the response of a process that has ended.
+// responseTimeout is how long a call waits for a response after the process has ended.
 const responseTimeout = 2 * time.Second
 
 // process is the process of a function.
@@ -20,8 +21,8 @@ type process struct {
 	transport *http.Transport
 }
 
-// startProcess starts a function on listener. The output of the function goes to log and is kept, because the last lines
-// are printed if the function does not start.
+// startProcess starts a function on listener. The output of the function goes to log, and is also kept in memory: if the
+// function does not start, its last lines are printed.
 func startProcess(binary string, env []string, listener *os.File, log io.Writer) (*process, error) {
 	p, err := startSendonce(sandbox.Command{Path: binary, Env: env, Listener: listener, Output: log})
 	if err != nil {
@@ -32,15 +33,16 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 }
 
 // startSendonce starts a command that inherits its listener (socket activation). If this process is killed, the child is
-// killed too, without a drain: the child would send its passwords to any program that then listens on the ports of the
-// run.
+// killed at once, without a drain: after the end of the run any program may listen on its ports, and the child would send
+// passwords there.
 func startSendonce(c sandbox.Command) (*sandbox.Process, error) {
-	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "LISTEN_FDS=1", "LISTEN_PID=")
+	c.Env = append(slices.Clone(c.Env), "LISTEN_FDS=1", "LISTEN_PID=")
 	c.OrphanSignal = syscall.SIGKILL
 	return sandbox.Start(c)
 }
 
-// RoundTrip makes one call. The call ends if the process ends: the kernel accepts connections even without a process.
+// RoundTrip makes one call. If the process ends, RoundTrip cancels the call after responseTimeout: the socket stays open
+// without the process, so the connection would wait without end.
 func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	responded := make(chan struct{})

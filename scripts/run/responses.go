@@ -11,8 +11,8 @@ import (
 
 var errEnding = errors.New("the run is ending")
 
-// busy returns 503 to a call that reached no process.
-func busy(w http.ResponseWriter, name string, err error) {
+// respondBusy responds with 503 to a call that reached no process.
+func respondBusy(w http.ResponseWriter, name string, err error) {
 	message := "the function " + name + " did not start"
 	if errors.Is(err, errEnding) {
 		message = "this instance is ending"

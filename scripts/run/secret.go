@@ -95,12 +95,12 @@ func (s settings) withPassword() (settings, error) {
 	return s, nil
 }
 
-// withOnlySecretsOf returns env without the secrets that no reader reads. A reader is a function or a command.
+// withOnlySecretsOf returns env without the secrets that none of the readers reads. A reader is a function or a command.
 func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		secretReaders := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or a secret that all read
+		secretReaders := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or a secret that every reader reads
 		return len(secretReaders) > 0 && !slices.ContainsFunc(readers, func(r string) bool { return slices.Contains(secretReaders, r) })
 	})
 }

@@ -29,16 +29,16 @@ type settings struct {
 	port         int
 	home         string // absolute; data, logs and the binary
 	username     string
-	password     string // "" until withPassword, unless BASIC_AUTH_PASSWORD is set
+	password     string // if BASIC_AUTH_PASSWORD is not set, withPassword reads it
 	passwordFile string // absolute; "" = the password is that of BASIC_AUTH_PASSWORD
 	demoSender   bool
 	sink         bool
 	procs        bool              // each function has its own process
-	procsIdle    time.Duration     // the process of a function is ended after so long without calls
+	procsIdle    time.Duration     // a process without calls is ended after this time
 	databaseURL  string            // "" = start a private Postgres
 	wechatURL    string            // of the fake WeChat; "" = there is none
 	wechatSecret string            // the password of the ledger of the fake WeChat
-	all          map[string]string // .env, overridden by the environment, for the server
+	all          map[string]string // of .env and the environment, which overrides .env
 }
 
 // readSettings reads the environment, which overrides .env in the working directory.
@@ -57,7 +57,7 @@ func readSettings() (settings, error) {
 	return parseSettings(all)
 }
 
-// parseSettings returns all errors at once.
+// parseSettings returns the settings. The error lists all mistakes.
 func parseSettings(all map[string]string) (settings, error) {
 	s := settings{
 		username:    cmp.Or(all["BASIC_AUTH_USERNAME"], "admin"),
@@ -113,17 +113,18 @@ func (s settings) url() string { return "http://" + loopback + ":" + strconv.Ito
 // callsSink reports whether SENDONCE_OUTGOING_NETWORKS allows the server to call the sink.
 func (s settings) callsSink() bool {
 	var networks config.Networks
-	err := networks.Decode(s.all[outgoingSetting]) // the server reports an invalid network
+	err := networks.Decode(s.all[outgoingSetting]) // if the text is invalid, the server reports it
 	return s.all[outgoingSetting] == "" || err == nil && networks.Contains(netip.MustParseAddr(loopback))
 }
 
-// runEnv returns the text of run.env, with the settings of programs that use the run.
+// runEnv returns the text of run.env: settings for programs that use the run, such as `make example`.
 func (s settings) runEnv(databaseURL, nats string) string {
 	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// serverEnv returns the environment of the server and the trigger: all settings. `make run` overrides some of them.
+// serverEnv returns the environment of the server, the trigger and migrate: all settings of the user, some of them
+// replaced. The login to the database is that of the owner; logins replaces it.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")

@@ -20,7 +20,7 @@ import (
 
 const (
 	sinkName        = "the sink of make run" // the description of the endpoint: a later run finds the endpoint by it
-	sinkConnections = 128                    // a flood of calls uses about 12 MB
+	sinkConnections = 128                    // limits the memory of a flood of calls to about 12 MB
 	maxWebhook      = 80 << 10               // bytes: 64 KiB of data and the envelope
 	registerTimeout = 10 * time.Second
 	readTimeout     = 10 * time.Second
@@ -32,18 +32,18 @@ const (
 type sink struct {
 	client   *api.Client
 	out      io.Writer
-	listener net.Listener // nil = the server would not call it
+	listener net.Listener // nil = SENDONCE_OUTGOING_NETWORKS forbids calls to the sink
 	url      string
 	server   *httpserver.Server   // nil until open
 	served   chan struct{}        // closed once the server has stopped
 	endpoint string               // the id of the endpoint
 	secret   string               // verifies webhooks of the endpoint
-	signing  string               // verifies callbacks of tasks and messages
+	signing  string               // the signing secret of the admin; verifies callbacks of tasks and messages
 	printed  *loglimit.ByKey[int] // limits the lines of unverified calls, by their status
 }
 
-// listenForSink opens the port of the sink, which stays open until close, so that no other
-// program can receive the webhooks. It returns nil if the setting SINK is false.
+// listenForSink opens the port of the sink before the server starts, and the port stays open until close, so that no
+// other program can receive the webhooks. It returns nil if the setting SINK is false.
 func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error) {
 	if !s.sink {
 		return nil, nil
@@ -52,7 +52,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	if !s.callsSink() {
 		return k, nil
 	}
-	// The port after that of the API, so that examples can use it.
+	// Preferably the port after that of the API, which examples in the docs use.
 	listener, err := listenLocally(ctx, s.port+1)
 	if err != nil {
 		listener, err = listenOnSavedPort(ctx, s.home, "sink", out)
@@ -64,8 +64,8 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	return k, nil
 }
 
-// open registers the endpoint at a server that is ready, and then accepts calls. Calls that came before wait until then,
-// because the sink has no secrets to verify them. If there is an error, open closes the port.
+// open registers the endpoint at the server, which must be ready, and then accepts calls. Earlier calls wait until then,
+// because the sink has no secrets yet to verify them. If open returns an error, it has closed the port.
 func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if k.listener == nil {
 		return fmt.Errorf("the server would not call it: %s does not have %s", outgoingSetting, loopback)
@@ -79,7 +79,7 @@ func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	return nil
 }
 
-// register creates the endpoint, and deletes the endpoints of killed runs.
+// register creates the endpoint, after it has deleted the endpoints that killed runs left.
 func (k *sink) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -87,7 +87,7 @@ func (k *sink) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the signing secret: %w", err)
 	}
-	var admin api.ID
+	var admin api.ID // the zero ID is that of the built-in admin
 	// One page contains all endpoints that a caller can have.
 	page, err := k.client.Endpoints(ctx, api.EndpointsRequest{CallerID: &admin})
 	if err != nil {

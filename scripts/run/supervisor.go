@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The pause before a restart doubles each time, up to longestPause. After a process that has run for stableAfter, the
-// pause is again the first one.
+// The pause before a restart doubles each time, up to longestPause. If the process had run for stableAfter, the pause is
+// the first one again.
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 30 * time.Second
@@ -125,7 +125,7 @@ func (s *supervisor) Terminate(grace time.Duration) (code int, err error) {
 	p := s.process
 	s.mu.Unlock()
 	select {
-	case <-p.Exited(): // watch waits before a restart
+	case <-p.Exited(): // no process runs: watch pauses before a restart
 	default:
 		code, err = p.Terminate(grace)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The only user of the fake WeChat who has consented to messages, and the template of the messages.
+// The fake WeChat has one template, and one user who consents to messages of it.
 const (
 	wechatTemplate   = "tmpl-1"
 	wechatUser       = "oABC123"

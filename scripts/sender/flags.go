@@ -19,14 +19,14 @@ const usageText = `sender claims messages from a Sendonce service and sends them
 
   with make run, started with DEMO_SENDER=false; set SENDONCE_PASSWORD to the text of .sendonce/secrets/basic_auth_password:
     go run ./scripts/sender
-    (end it before make run: another program that then listens on the port would get the password)
+    (end the sender before make run: if another program listens on the port later, it would get the password)
   a provider that accepts JSON and returns {"code": 0}:
     go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
       -http-header 'Authorization: Bearer …' -http-body '{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}' -http-ok code=0
   a gateway that fails:
     go run ./scripts/sender -gateway flaky -flaky failed=0.1,retryable=0.2,hang=0.05
 
-Each flag may be set in the environment instead, -http-url as SENDER_HTTP_URL; those of the service are
+Each flag may be set in the environment instead, such as -http-url as SENDER_HTTP_URL; but -url, -user and -password are
 SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, which make run writes into .sendonce/run.env.
 A template has the fields {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}, escaped for where they are used.
 Outcomes are ok, failed, retryable, released and unknown.
@@ -125,7 +125,7 @@ func usage() string {
 }
 
 // parse returns a sender with the settings of the flags and the environment. The sender logs to out.
-// The error lists everything that is wrong, or is flag.ErrHelp.
+// The error lists all mistakes; after -h it is flag.ErrHelp.
 func parse(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
 	var o options
 	f := newFlags(&o)

@@ -18,8 +18,8 @@ type options struct {
 	config              sender.Config
 }
 
-// newGateway returns the gateway of -gateway. If its settings are wrong, it returns an error and a
-// gateway that does nothing, with which sender.New can check the other settings.
+// newGateway returns the gateway that -gateway names. If the settings of the gateway are wrong, newGateway returns an
+// error and a gateway that does nothing, so that sender.New can still check the other settings.
 func (o *options) newGateway() (sender.Gateway, error) {
 	var gateway sender.Gateway
 	var err error

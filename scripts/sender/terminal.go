@@ -16,10 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// terminal is a log handler that writes a sentence for each record: what the sender does,
-// or how to fix a failure.
+// terminal is a log handler that writes one line for each record: what the sender does, or how to fix a failure.
 type terminal struct {
-	out io.Writer // os.Stderr, or another that several goroutines may write to
+	out io.Writer // must be safe for concurrent use, such as os.Stderr
 	o   *options
 }
 
@@ -73,7 +72,7 @@ func (t terminal) Handle(_ context.Context, r slog.Record) error {
 	return writeErr
 }
 
-// explain returns a text that says what is wrong and how to fix it.
+// explain says why a call failed and, if known, how to fix it.
 func (t terminal) explain(err error) string {
 	var refused *api.Error
 	var lookup *net.DNSError

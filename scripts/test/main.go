@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// binaries are built in advance: several packages start them, or a package that ends late.
+// binaries are built before the tests: several packages start them, or a package whose tests end late.
 var binaries = []string{
 	"github.com/sendonce/sendonce/functions/sendonce", "github.com/sendonce/sendonce/functions/framework",
 	"github.com/sendonce/sendonce/scripts/sender", "github.com/sendonce/sendonce/scripts/example", "github.com/sendonce/sendonce/scripts/run",
@@ -21,7 +21,7 @@ var binaries = []string{
 }
 
 func main() {
-	// Ignored here: the command receives these signals, too, and this process ends after it.
+	// The command receives these signals, too. This process ignores them and ends after the command.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 	bin, err := filepath.Abs(".sendonce/test")
 	code := 1
