@@ -29,19 +29,20 @@ func TestComposeRendersBothProfiles(t *testing.T) {
 	s := &stack{repository: "../..", dir: t.TempDir(), project: "test", port: "8000"}
 	require.NoError(t, s.copyCompose())
 	require.NoError(t, s.writeComposeCommand(t.Context()))
-	require.NoError(t, s.choose(t.Context(), "split"))
+	require.NoError(t, s.useProfiles(t.Context(), "split"))
 	require.Contains(t, s.services, "gateway")
-	require.Subset(t, s.functions(), called)
+	require.Subset(t, s.functions(), calledFunctions)
 	require.NotContains(t, s.functions(), "trigger")
 	require.NoError(t, s.checkSelection(""))
 	require.NoError(t, s.checkSelection("claim,nats"))
 	require.ErrorContains(t, s.checkSelection("claim,typo"), `"typo"`)
-	require.NoError(t, s.choose(t.Context(), "compact"))
+	require.NoError(t, s.useProfiles(t.Context(), "compact"))
 	require.Equal(t, []string{"sendonce"}, s.functions())
 }
 
 func TestLedger(t *testing.T) {
 	t.Parallel()
+	const kills, noKills = true, false
 	const data, key, task = "hello", "key", "task"
 	message := load.Message{Sender: "ann", N: 1}
 	// newFilled returns a ledger with one task, message and subscribe message, each done once, and the
@@ -63,8 +64,8 @@ func TestLedger(t *testing.T) {
 	t.Run("accepts what was done once", func(t *testing.T) {
 		t.Parallel()
 		l, now, delivered := newFilled(t)
-		require.NoError(t, l.checkDone(api.StatisticsResponse{}, now, false))
-		require.NoError(t, l.checkOnce(delivered, false))
+		require.NoError(t, l.checkDone(api.StatisticsResponse{}, now, noKills))
+		require.NoError(t, l.checkOnce(delivered, noKills))
 		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
 	})
 	for name, change := range map[string]func(l *ledger, now *api.StatisticsResponse, delivered map[string]int){
@@ -92,7 +93,7 @@ func TestLedger(t *testing.T) {
 			t.Parallel()
 			l, now, delivered := newFilled(t)
 			change(l, &now, delivered)
-			doneErr, onceErr := l.checkDone(api.StatisticsResponse{}, now, false), l.checkOnce(delivered, false)
+			doneErr, onceErr := l.checkDone(api.StatisticsResponse{}, now, noKills), l.checkOnce(delivered, noKills)
 			require.False(t, doneErr == nil && onceErr == nil)
 		})
 	}
@@ -102,18 +103,18 @@ func TestLedger(t *testing.T) {
 		before := api.StatisticsResponse{}
 		before.Subscribe.ProcessingTasks = 1
 		now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 1, 1
-		require.NoError(t, l.checkDone(before, now, false))
+		require.NoError(t, l.checkDone(before, now, noKills))
 		now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 2, 2
-		require.Error(t, l.checkDone(before, now, false))
+		require.Error(t, l.checkDone(before, now, noKills))
 	})
 	t.Run("accepts a held subscribe message after kills", func(t *testing.T) {
 		t.Parallel()
 		l, now, delivered := newFilled(t)
 		now.Subscribe.SucceededTasks, now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 0, 1, 1
 		delete(delivered, data)
-		require.NoError(t, l.checkDone(api.StatisticsResponse{}, now, true))
-		require.NoError(t, l.checkOnce(delivered, true))
+		require.NoError(t, l.checkDone(api.StatisticsResponse{}, now, kills))
+		require.NoError(t, l.checkOnce(delivered, kills))
 		delivered[data] = 2
-		require.Error(t, l.checkOnce(delivered, true), "two deliveries are an error even after kills")
+		require.Error(t, l.checkOnce(delivered, kills), "two deliveries are an error even after kills")
 	})
 }

@@ -57,9 +57,9 @@ func (s *stack) kill(ctx context.Context, name string) (string, error) {
 	})
 }
 
-// underLoad disrupts one service after another during traffic. Calls of every function must
-// succeed before the first disruption and after each. At the end underLoad compares the responses
-// with the statistics and the deliveries.
+// underLoad disrupts one service after another during traffic. Calls of every function must succeed before the first
+// disruption and after each. At the end underLoad compares the responses with the statistics and the deliveries. verb is
+// "replaced" or "killed".
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(context.Context, string) (string, error)) error {
 	kills := verb == "killed"
 	before, err := s.client.Statistics(ctx)
@@ -69,7 +69,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	t := s.receivers.newTraffic(s.client)
 	restarts := map[string]int{}
 	for name := range s.services {
-		if name == "migrate" { // it has ended
+		if name == "migrate" { // has ended after the start
 			continue
 		}
 		c, err := s.inspect(ctx, name)
@@ -104,7 +104,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 		}
 		return nil
 	}
-	err = t.around(ctx, disruptAll, func(ctx context.Context) error {
+	err = t.callDuring(ctx, disruptAll, func(ctx context.Context) error {
 		now, err := s.client.Statistics(ctx)
 		if err == nil {
 			err = t.checkDone(before, now, kills)

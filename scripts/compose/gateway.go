@@ -12,7 +12,7 @@ import (
 )
 
 // checkGateway checks what the traffic does not cover: a WebSocket, and that the gateway blocks
-// internal paths. The messages of each profile have another user, so that keys do not repeat.
+// internal paths. Each profile sends the message from another user, because a user's keys must not repeat.
 func checkGateway(ctx context.Context, c *api.Client, profile string) error {
 	return errors.Join(checkSocket(ctx, c, "bob-"+profile), checkBlocked(ctx, c.BaseURL))
 }

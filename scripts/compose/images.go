@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// image lists the contents of an image. Programs and paths of this machine have the same paths in the image.
+// image lists the contents of a container image. Files have the same paths in the image as on this machine.
 type image struct {
 	programs []string                // copied with the libraries that they are linked to
 	paths    []string                // further files and folders
@@ -40,7 +40,7 @@ func baseImages(repository string) (map[string]string, error) {
 	return names, nil
 }
 
-// makeImages makes images of programs of this machine, in place of those in a registry.
+// makeImages makes images from the programs of this machine, under the names that the images have in a registry.
 func (s *stack) makeImages(ctx context.Context) error {
 	names, err := baseImages(s.repository)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	if err != nil {
 		return err
 	}
-	// Symbolic links are replaced by their targets; broken ones are left out.
+	// --dereference: a link becomes a copy of its target. --ignore-failed-read: broken links are left out.
 	args := append([]string{"-C", "/", "--dereference", "--ignore-failed-read", "-cf", archive}, slices.Concat(i.paths, files)...)
 	if _, err := s.output(ctx, "tar", args...); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (i image) filesOfPrograms(ctx context.Context) (files []string, err error) 
 		if err != nil {
 			return nil, err
 		}
-		libraries, err := linkedTo(ctx, path)
+		libraries, err := librariesOf(ctx, path)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +112,8 @@ func (i image) filesOfPrograms(ctx context.Context) (files []string, err error) 
 	}), nil
 }
 
-func linkedTo(ctx context.Context, program string) (libraries []string, err error) {
+// librariesOf returns the shared libraries of a program.
+func librariesOf(ctx context.Context, program string) (libraries []string, err error) {
 	out, err := exec.CommandContext(ctx, "ldd", program).CombinedOutput()
 	if err != nil && !bytes.Contains(out, []byte("not a dynamic executable")) {
 		return nil, fmt.Errorf("ldd %s: %w\n%s", program, err, out)
@@ -174,7 +175,7 @@ func natsImage(ctx context.Context) (image, error) {
 	}, nil
 }
 
-// startPostgres does what compose.yaml needs of the entry point of the official image.
+// startPostgres is the entry point of the image. It does the part of the official entry point that compose.yaml needs.
 const startPostgres = `#!/bin/sh
 set -eu
 data=${PGDATA:-/var/lib/postgresql/data}

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// ledger extends load.Ledger by webhooks, subscribe messages, and the submissions to repeat at the end.
+// ledger adds to load.Ledger the webhooks, the subscribe messages, and the submissions that resubmit repeats at the end.
 type ledger struct {
 	*load.Ledger
 
@@ -78,9 +78,10 @@ func liveTasks(s api.TaskStatistics) int64 {
 	return s.ScheduledTasks + s.PendingNewTasks + s.PendingRetryTasks + s.ProcessingTasks - s.HeldTasks
 }
 
-// checkDone returns an error until everything is done. If a kill hits the send of a subscribe message, it
-// is unknown whether WeChat delivered the message, which is held when its lease ends. The lease may end
-// during the next traffic. So as many messages may become held as were live before the traffic.
+// checkDone returns an error until everything is done. If a process is killed while it sends a subscribe message, it is
+// unknown whether WeChat delivered the message: the message becomes held when its lease ends, perhaps only during the
+// next traffic. So with kills any number of messages may be held or live, and without kills as many may become held as
+// were live before the traffic.
 func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +130,8 @@ func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 	return nil
 }
 
-// checkOnce returns an error for everything that was claimed, reported, received or delivered twice.
-// delivered counts the deliveries of WeChat by data.
+// checkOnce returns an error for everything that was claimed, reported, received or delivered twice. delivered counts the
+// deliveries of WeChat by data. With kills a subscribe message may be missing.
 func (l *ledger) checkOnce(delivered map[string]int, kills bool) error {
 	wrong := []error{l.CheckTasksDone(), l.CheckReceivedOnce()}
 	l.mu.Lock()

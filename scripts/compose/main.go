@@ -12,7 +12,7 @@
 // only replaces every service under load, twice.
 //
 // deploy/Dockerfile builds the image of Sendonce. The other images of compose.yaml are made
-// of programs of this machine, under the same names.
+// from programs of this machine, under the same names.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 
 func main() {
 	log.SetFlags(log.Ltime)
-	limit := flag.Duration("limit", 15*time.Minute, "time limit of the whole run")
+	limit := flag.Duration("limit", 15*time.Minute, "the time that the whole run may take")
 	keep := flag.Bool("keep", false, "keep the containers running and do not remove the folder")
 	rolling := flag.Bool("rolling", false, "only replace services under load: no kills, no change to the profile compact")
 	rounds := flag.Int("rounds", 1, "how often each service is replaced")

@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// checkMonitoring starts Prometheus with the profile monitoring, checks that it scrapes every function and has
-// evaluated every alert rule without an error, and stops it.
+// checkMonitoring starts Prometheus with the profile monitoring, waits until Prometheus scrapes every function and has
+// evaluated every alert rule without an error, and stops Prometheus.
 func (s *stack) checkMonitoring(ctx context.Context) error {
-	if err := s.choose(ctx, "split,monitoring"); err != nil {
+	if err := s.useProfiles(ctx, "split,monitoring"); err != nil {
 		return err
 	}
 	if _, err := s.compose(ctx, "up", "-d", "--no-build", "--wait", "prometheus"); err != nil {
@@ -26,10 +26,10 @@ func (s *stack) checkMonitoring(ctx context.Context) error {
 	if _, err := s.compose(ctx, "rm", "--stop", "--force", "prometheus"); err != nil {
 		return err
 	}
-	return s.choose(ctx, "split")
+	return s.useProfiles(ctx, "split")
 }
 
-// queryPrometheus reads the data of a GET of Prometheus' API.
+// queryPrometheus makes a GET of the API of Prometheus and decodes the result into data.
 func (s *stack) queryPrometheus(ctx context.Context, path string, data any) error {
 	out, err := s.compose(ctx, "exec", "-T", "prometheus", "wget", "-q", "-O", "-", "http://127.0.0.1:9090/api/v1/"+path)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *stack) checkTargets(ctx context.Context) error {
 			return fmt.Errorf("the target %s is %s: %s", t.ScrapeURL, t.Health, t.LastError)
 		}
 	}
-	// The functions and the trigger, and the metrics of the service.
+	// One target for each function, one for the trigger, and one for /exporter/metrics.
 	if want := len(s.functions()) + 2; len(found.ActiveTargets) != want {
 		return fmt.Errorf("prometheus has %d targets, not %d", len(found.ActiveTargets), want)
 	}

@@ -34,7 +34,7 @@ func newStack(repository string) (*stack, error) {
 }
 
 // copyCompose copies deploy/monitoring, and deploy/compose without the secrets of a developer's own stack and with a
-// fixed subnet for the network outgoing. choose replaces a developer's .env.
+// fixed subnet for the network outgoing. useProfiles later replaces a developer's .env.
 func (s *stack) copyCompose() error {
 	for folder, to := range map[string]string{"compose": s.composeDir(), "monitoring": s.path("monitoring")} {
 		if err := os.CopyFS(to, os.DirFS(filepath.Join(s.repository, "deploy", folder))); err != nil {

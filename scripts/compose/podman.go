@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum fixes its
-// go.sum, and so all its dependencies.
+// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum is the checksum of the module; its
+// go.sum has the checksums of all dependencies.
 const (
 	cliModule  = "github.com/docker/compose/v2"
 	cliVersion = "v2.40.3"
@@ -67,9 +67,8 @@ func (s *stack) buildCLI(ctx context.Context) error {
 	return os.Rename(path+".new", path)
 }
 
-// configurePodman gives podman its own store, so that it does not touch other containers and
-// images of this machine. The configuration needs no systemd; the storage driver vfs works
-// everywhere.
+// configurePodman gives podman a store of its own, without the other containers and images of this machine. The
+// configuration needs no systemd; the storage driver vfs works everywhere.
 func (s *stack) configurePodman() error {
 	conf := fmt.Sprintf("[containers]\ncgroups = \"enabled\"\ndefault_ulimits = []\n"+
 		"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\ntmp_dir = %q\n"+
@@ -104,16 +103,16 @@ func (s *stack) startPodman() error {
 	return nil
 }
 
-// checkHealth runs the health check of each container that is not healthy. Podman itself would
-// need timers of systemd.
+// checkHealth runs the health check of each container that is not healthy, until ctx ends. Podman itself needs timers
+// of systemd for that.
 func (s *stack) checkHealth(ctx context.Context) {
 	filters := url.QueryEscape(`{"health": ["starting", "unhealthy"]}`)
 	for ctx.Err() == nil {
 		// Errors are ignored: podman or the container may be starting or ending.
 		var containers []struct{ ID string }
-		_ = s.podman(ctx, "containers/json?filters="+filters, &containers)
+		_ = s.getPodman(ctx, "containers/json?filters="+filters, &containers)
 		for _, c := range containers {
-			_ = s.podman(ctx, "containers/"+c.ID+"/healthcheck", &struct{}{})
+			_ = s.getPodman(ctx, "containers/"+c.ID+"/healthcheck", &struct{}{})
 		}
 		select {
 		case <-time.After(500 * time.Millisecond):
@@ -132,12 +131,12 @@ type container struct {
 }
 
 func (s *stack) inspect(ctx context.Context, service string) (c container, err error) {
-	err = s.podman(ctx, "containers/"+s.project+"-"+service+"-1/json", &c)
+	err = s.getPodman(ctx, "containers/"+s.project+"-"+service+"-1/json", &c)
 	return c, err
 }
 
-// podman reads from podman's API, which is cheaper than starting the program.
-func (s *stack) podman(ctx context.Context, path string, into any) error {
+// getPodman makes a GET of podman's API, which is cheaper than starting the program podman.
+func (s *stack) getPodman(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podman/v4.0.0/libpod/"+path, nil)
 	if err != nil {
 		return err

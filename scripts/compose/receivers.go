@@ -29,8 +29,8 @@ type receivers struct {
 	current atomic.Pointer[traffic]
 }
 
-// startReceivers starts servers that run until the end of this process. The network outgoing must
-// exist already.
+// startReceivers starts the servers, which run until the end of this process. The network outgoing must exist: it has
+// receiverAddress.
 func startReceivers(ctx context.Context) (*receivers, error) {
 	wechat, err := sandbox.StartWeChat(ctx, sandbox.WeChatOptions{})
 	if err != nil {

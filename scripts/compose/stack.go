@@ -35,7 +35,7 @@ func (s *stack) path(parts ...string) string {
 
 func (s *stack) composeDir() string { return s.path("deploy") }
 
-// functions returns the names of the services that serve calls: those with a profile, without Prometheus.
+// functions returns the names of the services that are functions: those with a profile, except Prometheus.
 func (s *stack) functions() []string {
 	var names []string
 	for name, service := range s.services {

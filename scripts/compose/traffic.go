@@ -36,8 +36,8 @@ type traffic struct {
 	*ledger
 }
 
-// called are the functions that the traffic calls.
-var called = []string{"submit", "claim", "report", "subscribe", "messages", "stream", "webhooks", "admin"}
+// calledFunctions are the functions that the traffic calls.
+var calledFunctions = []string{"submit", "claim", "report", "subscribe", "messages", "stream", "webhooks", "admin"}
 
 func newTraffic(client *api.Client, number int) *traffic {
 	t := &traffic{number: number, tallies: map[string]*tally{}, ledger: newLedger()}
@@ -46,7 +46,7 @@ func newTraffic(client *api.Client, number int) *traffic {
 	httpClient.Transport = countingTransport{httpClient.Transport}
 	counted.HTTP, counted.Tries = &httpClient, maxTries
 	t.client = &counted
-	for _, name := range called {
+	for _, name := range calledFunctions {
 		t.tallies[name] = &tally{}
 	}
 	return t
@@ -78,7 +78,7 @@ func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// call makes one call of a function and counts it.
+// call makes one call of a function with do, counts it, and records an error of do as a failure.
 func (t *traffic) call(ctx context.Context, function string, do func(context.Context) error) {
 	a := &attempts{tally: t.tallies[function]}
 	err := do(context.WithValue(ctx, attemptsKey{}, a))
@@ -122,9 +122,9 @@ func (t *traffic) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// around makes calls while do runs. Then it stops submitting, and waits until done returns no error:
-// everything that was submitted is done.
-func (t *traffic) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
+// callDuring makes calls while do runs. Then it stops submitting, and waits until done returns no error, which means
+// that everything that was submitted is done.
+func (t *traffic) callDuring(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	submitting, working := load.New(ctx), load.New(ctx)
 	var receiving sync.WaitGroup
@@ -177,7 +177,7 @@ func (t *traffic) submit(g *load.Generator, who int) {
 			soon := time.Now().Add(time.Second).Truncate(time.Second)
 			r.SendAt = &soon
 		}
-		for range 1 + n%10/9 {
+		for range 1 + n%10/9 { // twice if n%10 is 9
 			t.call(ctx, "submit", func(ctx context.Context) error {
 				sent, err := t.client.Send(ctx, r)
 				if err != nil {
@@ -189,8 +189,8 @@ func (t *traffic) submit(g *load.Generator, who int) {
 	})
 }
 
-// leaseSeconds is longer than the restart of a killed service, and short enough to wait until the
-// tasks of a lost claim can be claimed again.
+// leaseSeconds is longer than the restart of a killed service. It is less than waitTimeout, so that the tasks of a lost
+// claim can be claimed again in time.
 const leaseSeconds = 20
 
 // claim claims tasks and reports them, one at a time or all at once.
@@ -199,7 +199,7 @@ func (t *traffic) claim(g *load.Generator, who int) {
 	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
 		var tasks []api.ClaimedTask
 		t.call(ctx, "claim", func(ctx context.Context) (err error) {
-			// The client does not repeat a claim without a response, but a sender may.
+			// api.Client does not repeat a claim that got no response. A sender may repeat it.
 			for range maxTries {
 				tasks, err = t.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
 				if !repeatable(err) || ctx.Err() != nil {
@@ -212,7 +212,7 @@ func (t *traffic) claim(g *load.Generator, who int) {
 		var reports []api.ReportRequest
 		for _, task := range tasks {
 			t.Claimed(task.TaskID, task.ClaimID.String())
-			reports = append(reports, api.ReportRequest{TaskID: task.TaskID, AppID: app, ClaimID: task.ClaimID, Status: new(2)})
+			reports = append(reports, api.ReportRequest{TaskID: task.TaskID, AppID: app, ClaimID: task.ClaimID, Status: new(2)}) // 2 = sent
 		}
 		if n%2 == 0 {
 			t.reportTogether(ctx, app, reports)

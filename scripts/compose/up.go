@@ -17,13 +17,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// choose writes .env for profiles, separated by commas, and reads their services.
-func (s *stack) choose(ctx context.Context, profiles string) error {
+// useProfiles writes .env for profiles, separated by commas, and reads their services.
+func (s *stack) useProfiles(ctx context.Context, profiles string) error {
 	example, err := os.ReadFile(filepath.Join(s.composeDir(), ".env.example"))
 	if err != nil {
 		return err
 	}
-	// An operator sets these too. WeChat is a fake.
+	// An operator sets the same variables. WeChat is a fake.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
 		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
@@ -48,7 +48,7 @@ func (s *stack) writeSettings(ctx context.Context) error {
 		return err
 	}
 	s.port = strconv.Itoa(port)
-	return errors.Join(s.writeComposeCommand(ctx), s.choose(ctx, "split"))
+	return errors.Join(s.writeComposeCommand(ctx), s.useProfiles(ctx, "split"))
 }
 
 // up starts everything with `deploy/compose/up`.
@@ -64,7 +64,7 @@ func (s *stack) up(ctx context.Context) error {
 	if s.receivers, err = startReceivers(ctx); err != nil {
 		return err
 	}
-	return errors.Join(s.inspectImage(ctx), s.receivers.subscribe(ctx, s.client))
+	return errors.Join(s.checkImage(ctx), s.receivers.subscribe(ctx, s.client))
 }
 
 // ourImage is podman's name of the image that compose.yaml calls sendonce:local.
@@ -91,10 +91,11 @@ exec %[5]s "$@"
 	return os.WriteFile(s.path("compose"), []byte(script), 0o755)
 }
 
-// imageLimit is enough for a static binary with certificates and time zones.
+// imageLimit (bytes) is enough for a static binary with certificates and time zones.
 const imageLimit = 28_000_000
 
-func (s *stack) inspectImage(ctx context.Context) error {
+// checkImage returns an error if the image is too large or runs as root.
+func (s *stack) checkImage(ctx context.Context) error {
 	out, err := s.output(ctx, "podman", "image", "inspect", "-f", "{{.Size}} {{.User}}", ourImage)
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func (s *stack) compact(ctx context.Context) error {
 	if _, err := s.compose(ctx, "down"); err != nil {
 		return err
 	}
-	if err := s.choose(ctx, "compact"); err != nil {
+	if err := s.useProfiles(ctx, "compact"); err != nil {
 		return err
 	}
 	_, err := s.compose(ctx, "up", "-d", "--no-build", "--wait")

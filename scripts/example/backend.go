@@ -20,7 +20,7 @@ const (
 // backend has the connections and settings of a service.
 type backend struct {
 	sendonceURL, user, password string
-	natsURL, natsDomain         string        // with a domain, an operator must create the consumer
+	natsURL, natsDomain         string        // if natsDomain is set, an operator must create the consumer
 	db                          *pgxpool.Pool // used by this service only
 	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger

@@ -18,9 +18,8 @@ const (
 	bookingUser     = "oABC123"
 )
 
-// booking submits the confirmation of one booking three times, as a business that repeats
-// calls does, to the `make run` with this home. It prints how often the message was sent
-// according to the ledger of the fake WeChat.
+// booking submits the confirmation of one booking three times to the `make run` with this home. It prints how often the
+// fake WeChat was called for the message, and how often the fake WeChat delivered the message.
 func booking(ctx context.Context, home string, out io.Writer) error {
 	run, err := readRun(ctx, home)
 	if err != nil {

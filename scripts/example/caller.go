@@ -13,9 +13,9 @@ import (
 // callerAdmin manages the callers of Sendonce as its admin.
 type callerAdmin struct{ url, user, password string }
 
-// receiver creates a caller that may only confirm messages to one subject, and returns its
-// token. A caller of an earlier demo gets a new token.
-func (a callerAdmin) receiver(ctx context.Context, name, subject string) (string, error) {
+// createReceiver creates a caller that may only confirm messages to one subject, and returns its token. If an earlier
+// demo created the caller, createReceiver replaces the token.
+func (a callerAdmin) createReceiver(ctx context.Context, name, subject string) (string, error) {
 	var caller api.CallerResponse
 	status, err := a.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)
 	if status == http.StatusConflict {

@@ -52,7 +52,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		}
 	}
 	admin := callerAdmin{run["SENDONCE_URL"], run["SENDONCE_USER"], run["SENDONCE_PASSWORD"]}
-	token, err := admin.receiver(ctx, consumerName, paidSubject)
+	token, err := admin.createReceiver(ctx, consumerName, paidSubject)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	return running.Wait()
 }
 
-// createPointsConsumer creates the consumer as the operator: the receiver may not.
+// createPointsConsumer creates the consumer as the operator, because the receiver has no permission for that.
 func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	nc, err := nats.Connect(operatorURL)
 	if err != nil {
@@ -202,10 +202,10 @@ type walkthrough struct {
 }
 
 func (t walkthrough) run(ctx context.Context) error {
-	paidAt := time.Now().Unix() // in the ids, which differ from those of earlier runs
+	paidAt := time.Now().Unix() // makes the ids differ from those of earlier runs
 	for n := range demoOrders {
 		o := order{ID: fmt.Sprintf("demo-%d-%d", paidAt, n+1), User: demoUser, Amount: int64(10 * (n + 1))}
-		if err := t.follow(ctx, o); err != nil {
+		if err := t.payAndFollow(ctx, o); err != nil {
 			return fmt.Errorf("order %s: %w", o.ID, err)
 		}
 	}
@@ -224,8 +224,8 @@ ready; Ctrl-C ends it
 	return nil
 }
 
-// follow pays an order and waits for each step until it is received.
-func (t walkthrough) follow(ctx context.Context, o order) error {
+// payAndFollow pays an order, and waits for each step until its message is received.
+func (t walkthrough) payAndFollow(ctx context.Context, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
 	defer cancel()
 	body, err := json.Marshal(o)
@@ -236,7 +236,7 @@ func (t walkthrough) follow(ctx context.Context, o order) error {
 	if err != nil {
 		return err
 	}
-	key := response[strings.LastIndex(response, " ")+1:]
+	key := response[strings.LastIndex(response, " ")+1:] // of the message
 	fmt.Fprintf(t.out, "order paid            %s: %d by %s, stored with its message in one transaction\n", o.ID, o.Amount, o.User)
 
 	var m api.MessageResponse
@@ -272,7 +272,7 @@ func (t walkthrough) follow(ctx context.Context, o order) error {
 	return nil
 }
 
-// waitFor waits until done returns true, which means that the message or order is in this state.
+// waitFor waits until done returns true: the message or order is then in the state.
 func waitFor(ctx context.Context, state string, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); err != nil {

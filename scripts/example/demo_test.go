@@ -77,7 +77,7 @@ func TestDemo(t *testing.T) {
 	defer cancel()
 	// The trigger creates the streams before it is ready.
 	require.NoError(t, trigger.WaitReady(ready, "http://"+addressOf(t, trigger)+"/readyz"), trigger.Output())
-	home := runHome(t, sendonce.front.URL, sendonce.database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
+	home := runHome(t, sendonce.proxy.URL, sendonce.database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
 
 	for runs := 1; runs <= 2; runs++ {
 		p := startDemo(t, home)

@@ -29,7 +29,7 @@ const module = "github.com/sendonce/sendonce/"
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// restartableProcess is a process behind a proxy, so that its address stays the same after a restart.
+// restartableProcess is a process behind a proxy, whose URL stays the same when the process is restarted.
 type restartableProcess struct {
 	t         *testing.T
 	bin       string
@@ -39,24 +39,24 @@ type restartableProcess struct {
 	db        *pgxpool.Pool
 	process   *sandbox.Process
 	address   atomic.Pointer[url.URL]
-	front     *httptest.Server
+	proxy     *httptest.Server
 	killPoint atomic.Pointer[killPoint]
 }
 
 // killPoint is a call during which a process is killed. The caller of the call gets no response.
 type killPoint struct {
-	path    string // the end of the path of the call
-	served  bool   // the process serves the call before the kill; false = the call does not reach it
+	path    string // the call's path ends with it
+	served  bool   // true = the called process serves the call before the kill; false = the call does not reach it
 	reached chan struct{}
 	resumed chan struct{}
 }
 
-// startBehindProxy starts the process and its proxy.
+// startBehindProxy starts the process and its proxy until the end of the test.
 func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) *restartableProcess {
 	t.Helper()
 	v.t = t
-	v.front = httptest.NewServer(v)
-	t.Cleanup(v.front.Close)
+	v.proxy = httptest.NewServer(v)
+	t.Cleanup(v.proxy.Close)
 	db, err := pgxpool.New(t.Context(), databaseURL)
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
@@ -118,7 +118,7 @@ func startSendonce(t *testing.T, natsURL, triggerNATS string, more ...string) (s
 	env := slices.Concat(sandbox.RolesEnv(), []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
 		"APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + natsURL}, more)
 	sendonce = (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, sandbox.NewDatabase(t))
-	trigger = sandbox.StartProcess(t, functions, append(slices.Clone(env), "NATS_URL="+triggerNATS, "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL,
+	trigger = sandbox.StartProcess(t, functions, append(slices.Clone(env), "NATS_URL="+triggerNATS, "SENDONCE_FUNCTIONS_URL="+sendonce.proxy.URL,
 		"SENDONCE_SAFETY_TICK=1s"), "trigger")
 	return sendonce, trigger
 }
@@ -129,7 +129,7 @@ func (v *restartableProcess) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// killDuring runs act, kills v during a call of this path to called, and starts v again.
+// killDuring runs act, kills v during a call to the process called whose path ends with path, and starts v again.
 func (v *restartableProcess) killDuring(ctx context.Context, called *restartableProcess, path string, served bool, act func()) {
 	v.t.Helper()
 	point := &killPoint{path: path, served: served, reached: make(chan struct{}), resumed: make(chan struct{})}
@@ -187,7 +187,7 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 
 	sendonce, _ := startSendonce(t, nats.URL(), nats.URL())
 	service := func(name string) *restartableProcess {
-		env := []string{"SENDONCE_URL=" + sendonce.front.URL, "SENDONCE_USER=admin", "SENDONCE_PASSWORD=secret", "NATS_URL=" + nats.URL()}
+		env := []string{"SENDONCE_URL=" + sendonce.proxy.URL, "SENDONCE_USER=admin", "SENDONCE_PASSWORD=secret", "NATS_URL=" + nats.URL()}
 		return (&restartableProcess{bin: example, env: env, args: []string{name}}).startBehindProxy(t, sandbox.NewEmptyDatabase(t))
 	}
 	shop, points := service("order"), service("points")
@@ -200,7 +200,7 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	var posts sync.WaitGroup
 	postOrders := func(from, to int) {
 		for i := from; i < to; i++ {
-			posts.Go(func() { failures[i] = postUntilStored(ctx, shop.front.URL, orders[i]) })
+			posts.Go(func() { failures[i] = postUntilStored(ctx, shop.proxy.URL, orders[i]) })
 		}
 	}
 	kills := []struct {
@@ -227,14 +227,14 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 
 	until, _ := ctx.Deadline()
 	require.Eventually(t, func() bool {
-		return sendonce.count("SELECT count(*) FROM reliable_messages WHERE status = 2") == len(orders) &&
+		return sendonce.count("SELECT count(*) FROM reliable_messages WHERE status = 2 /* received */") == len(orders) &&
 			shop.count("SELECT count(*) FROM message_outbox") == 0
 	}, time.Until(until), 20*time.Millisecond, "all messages must be received")
 	require.Equal(t, len(orders), shop.count("SELECT count(*) FROM orders"))
 	require.Equal(t, len(orders), sendonce.count("SELECT count(*) FROM reliable_messages"))
 	for user, sum := range want {
-		require.Equal(t, fmt.Sprint(sum), pointsOf(t, points.front.URL, user), user)
+		require.Equal(t, fmt.Sprint(sum), pointsOf(t, points.proxy.URL, user), user)
 	}
 	require.Equal(t, len(orders), points.count("SELECT count(*) FROM message_inbox"))
-	require.Equal(t, "0", pointsOf(t, points.front.URL, "unknown"))
+	require.Equal(t, "0", pointsOf(t, points.proxy.URL, "unknown"))
 }

@@ -1,6 +1,6 @@
-// Command example has two services that share only Sendonce. The order service sends a message
-// for each paid order; the points service gives points for each order once. Both services and
-// Sendonce may be killed at any time.
+// Command example has two services that are connected only by Sendonce. The order service sends a
+// message for each paid order; the points service gives points for each order once, even if a
+// service or Sendonce is killed at any time.
 //
 //	go run ./scripts/example order
 //	go run ./scripts/example points

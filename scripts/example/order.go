@@ -61,31 +61,31 @@ func runOrder(ctx context.Context, b backend) error {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		message, err := b.storeOrder(r.Context(), o)
+		messageID, err := b.storeOrder(r.Context(), o)
 		if err != nil {
 			b.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
 			http.Error(w, "it is unknown whether the order was stored; repeat the call", http.StatusInternalServerError)
 			return
 		}
 		forwarder.Wake()
-		fmt.Fprintln(w, strings.TrimSpace("stored "+o.ID+" "+message))
+		fmt.Fprintln(w, strings.TrimSpace("stored "+o.ID+" "+messageID))
 	})
 	return b.serve(ctx, mux, forwarder.Run)
 }
 
-// storeOrder stores the order and its message in one transaction, and returns the id of the
-// message. If the order exists already, storeOrder changes nothing and returns "".
-func (b backend) storeOrder(ctx context.Context, o order) (message string, err error) {
+// storeOrder stores the order and its message in one transaction, and returns the client_msg_id of the message. If the
+// order exists already, storeOrder changes nothing and returns "".
+func (b backend) storeOrder(ctx context.Context, o order) (messageID string, err error) {
 	err = pgx.BeginFunc(ctx, b.db, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", o.ID, o.User, o.Amount)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		message, err = outbox.Put(ctx, tx, outbox.Message{
+		messageID, err = outbox.Put(ctx, tx, outbox.Message{
 			ExchangeName: "orders", RoutingKey: "paid", Type: "order.paid.v1",
 			Data: paid{Order: o.ID, User: o.User, Points: o.Amount},
 		})
 		return err
 	})
-	return message, err
+	return messageID, err
 }

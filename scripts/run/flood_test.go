@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// flood makes n concurrent calls and sends all but the last byte of their body of 1 MiB. The calls stay
-// open until end is called.
+// flood starts n concurrent calls with a body of 1 MiB, and sends all bytes but the last. The calls stay open until end
+// is called.
 func flood(ctx context.Context, t *testing.T, address string, n int) (end func()) {
 	t.Helper()
 	target, err := url.Parse(address)
@@ -52,7 +52,7 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)
-	h.ready(t, p)
+	h.waitReady(t, p)
 	sink, wechat := printedOnce(t, p, `sink +(http\S+) .*`), printedOnce(t, p, `wechat +curl .* (\S+)/ledger`)
 	before := residentMB(t, p.Pid())
 
@@ -82,8 +82,8 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	refused := make(chan struct{})
-	refuse := sync.OnceFunc(func() { close(refused) })
+	rejected := make(chan struct{})
+	closeRejected := sync.OnceFunc(func() { close(rejected) })
 	var all sync.WaitGroup
 	for range 1200 {
 		all.Go(func() {
@@ -95,7 +95,7 @@ func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 				closing := context.AfterFunc(ctx, func() { conn.Close() })
 				text, _ := io.ReadAll(conn) // ends when the server closes the connection
 				if strings.Contains(string(text), "maximum connections exceeded") {
-					refuse()
+					closeRejected()
 				}
 				closing()
 				conn.Close()
@@ -103,7 +103,7 @@ func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 			}
 		})
 	}
-	return refused, func() { stop(); all.Wait() }
+	return rejected, func() { stop(); all.Wait() }
 }
 
 func TestClientsConnectDuringNATSFlood(t *testing.T) {
@@ -111,7 +111,7 @@ func TestClientsConnectDuringNATSFlood(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)
-	h.ready(t, p)
+	h.waitReady(t, p)
 	host := printedOnce(t, p, `nats +nats://(\S+), users .*`)
 	trigger := printedOnce(t, p, `trigger +(http\S+)/metrics`)
 	before := residentMB(t, p.Pid())
@@ -121,7 +121,7 @@ func TestClientsConnectDuringNATSFlood(t *testing.T) {
 	select {
 	case <-full:
 	case <-time.After(30 * time.Second):
-		t.Fatal("no connection was refused")
+		t.Fatal("no connection was rejected")
 	}
 	require.Less(t, residentMB(t, p.Pid())-before, 120)
 	require.Eventually(t, func() bool {

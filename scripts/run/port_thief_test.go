@@ -27,7 +27,7 @@ type portThief struct {
 	done    chan struct{}
 }
 
-// watchPort starts a thief once a run has opened the port of the API.
+// watchPort waits until the run p has opened the port of the API, and starts a thief on this port.
 func (h testRun) watchPort(t *testing.T, p *sandbox.Process) *portThief {
 	t.Helper()
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "build "))
@@ -95,7 +95,7 @@ func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	h := newTestRun(t)
 	p := h.start(t)
 	thief := h.watchPort(t, p)
-	h.ready(t, p)
+	h.waitReady(t, p)
 	require.False(t, thief.listens.Load(), "the port was free during the start of the run")
 	h.submit(t, "first", "hello")
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: hello\n"))
@@ -104,5 +104,5 @@ func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run: the server ended unexpectedly with -1")
 	require.Eventually(t, thief.listens.Load, 10*time.Second, 10*time.Millisecond)
-	require.Nil(t, thief.stolen.Load(), "no process of a run makes calls after the end of the run")
+	require.Nil(t, thief.stolen.Load(), "no process may make calls after the end of the run")
 }

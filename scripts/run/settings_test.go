@@ -102,13 +102,13 @@ func TestLoginsHideOwnerPassword(t *testing.T) {
 			maps.Copy(set, c.set)
 			s, err := parseSettings(set)
 			require.NoError(t, err)
-			env, owner, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
+			env, ownerEnv, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
 			all := strings.Join(env, "\n")
 			require.Contains(t, all, c.want)
 			require.NotContains(t, all, c.forbidden)
-			require.Equal(t, name == "one user for all", owner == nil)
-			require.Equal(t, owner == nil, strings.Contains(all, "s3cr3t"))
+			require.Equal(t, name == "one user for all", ownerEnv == nil)
+			require.Equal(t, ownerEnv == nil, strings.Contains(all, "s3cr3t"), "only migrate may have the password of the owner")
 			again, _, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
 			require.Equal(t, env, again, "a later run must use the same passwords")
@@ -118,15 +118,15 @@ func TestLoginsHideOwnerPassword(t *testing.T) {
 
 func TestCallsSink(t *testing.T) {
 	t.Parallel()
-	for set, calls := range map[string]bool{
+	for networks, calls := range map[string]bool{
 		"": true, "127.0.0.1": true, "10.0.0.0/8, 127.0.0.0/8": true, "0.0.0.0/0": true,
 		"10.0.0.0/8": false, "127.0.0.2": false, "::1": false, "nothing": false,
 	} {
-		s, err := parseSettings(map[string]string{"SENDONCE_OUTGOING_NETWORKS": set})
+		s, err := parseSettings(map[string]string{"SENDONCE_OUTGOING_NETWORKS": networks})
 		require.NoError(t, err)
-		require.Equal(t, calls, s.callsSink(), set)
-		if set != "" {
-			require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "SENDONCE_OUTGOING_NETWORKS="+set)
+		require.Equal(t, calls, s.callsSink(), networks)
+		if networks != "" {
+			require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "SENDONCE_OUTGOING_NETWORKS="+networks)
 		}
 	}
 }

@@ -254,11 +254,11 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t)
-	h.ready(t, p)
+	h.waitReady(t, p)
 	sinkURL := printedOnce(t, p, `sink +(http\S+) .*`)
 	received := func(p *sandbox.Process, key, more, by string) {
 		t.Helper()
-		id := strings.Trim(idOf(t, h.submit(t, key, "hello", more)), `"`)
+		id := idOf(t, h.submit(t, key, "hello", more))
 		require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "+id+" ("+by+" verified)\n"))
 	}
 	received(p, "first", "", "webhook")
@@ -267,7 +267,7 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	require.NoError(t, p.Kill())
 
 	p = h.start(t, "PROCS=1")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	received(p, "third", "", "webhook")
 	require.Equal(t, []string{sinkURL}, h.endpoints(t), "the endpoint of the killed run must be deleted")
 
@@ -276,14 +276,14 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	require.Zero(t, code, p.Output())
 
 	p = h.start(t, "SINK=false")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	require.NotContains(t, p.Output(), "  sink ")
 	require.Empty(t, h.endpoints(t))
 	_, err = p.Terminate(time.Minute)
 	require.NoError(t, err)
 
 	p = h.start(t, "SENDONCE_OUTGOING_NETWORKS=10.0.0.0/8")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	require.Contains(t, p.Output(), "sink      none: the server would not call it: SENDONCE_OUTGOING_NETWORKS does not have 127.0.0.1\n")
 }
 

@@ -19,7 +19,7 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	t.Parallel()
 	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=1s", "DEMO_SENDER=false", "SINK=false")
-	h.ready(t, p)
+	h.waitReady(t, p)
 	client := api.NewClient(h.url(), "admin", h.password(t))
 	open := func(after *int64) *api.Socket {
 		t.Helper()
@@ -41,7 +41,7 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	}
 	first := open(nil)
 	exchange(first, "c-1")
-	pid := started(t, p, "stream", 1)
+	pid := waitForPid(t, p, "stream", 1)
 	require.Never(t, func() bool { return hasExited(pid) }, 2*time.Second, 50*time.Millisecond, "a process must not end while a socket is open")
 
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
@@ -53,8 +53,8 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, time.Minute), fmt.Sprintf("ended     stream (pid %d) unexpectedly", pid)))
 	second := open(first.After())
 	exchange(second, "c-2")
-	started(t, p, "stream", 2)
-	require.NoError(t, p.Signal(15))
+	waitForPid(t, p, "stream", 2)
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	_, err = second.Next(within(t, time.Minute))
 	require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
 }

@@ -68,19 +68,18 @@ func TestKilledTriggerIsRestarted(t *testing.T) {
 	metrics, err := sandbox.FreePort()
 	require.NoError(t, err)
 	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // the metrics port of the server, not of the trigger
-	h.ready(t, p)
-	address, pid := printedOnce(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
+	h.waitReady(t, p)
+	address, pid := printedOnce(t, p, `trigger +(http\S+)`), waitForPid(t, p, "trigger", 1)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	require.NoError(t, p.WaitFor(within(t, time.Minute), fmt.Sprintf("ended     trigger (pid %d) unexpectedly: signal: killed; restarting in 200ms\n", pid)))
-	started(t, p, "trigger", 2)
+	waitForPid(t, p, "trigger", 2)
 
-	response := h.submit(t, "after", "hello")
-	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(response)[1]
+	id := idOf(t, h.submit(t, "after", "hello"))
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: hello\n"))
 	require.Eventually(t, func() bool {
 		return regexp.MustCompile(`received succeeded.*` + id).MatchString(p.Output())
-	}, time.Minute, 10*time.Millisecond, "the sink receives the webhook of the task")
-	require.NoError(t, p.WaitReady(within(t, time.Minute), address), "on the same port")
+	}, time.Minute, 10*time.Millisecond, "the sink must receive the webhook of the task")
+	require.NoError(t, p.WaitReady(within(t, time.Minute), address), "the new process must have the same port")
 	require.NoError(t, p.WaitReady(within(t, time.Minute), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
 	status, _ := h.call(t, http.MethodGet, "/metrics", "")
 	require.Equal(t, http.StatusNotFound, status)

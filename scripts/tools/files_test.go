@@ -19,14 +19,14 @@ import (
 	"testing"
 )
 
-// goPackage is what `go list` says of a package.
+// goPackage has fields of the output of `go list` for a package.
 type goPackage struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
 	DepOnly                 bool
 }
 
-// listPackages returns the packages of Sendonce and all that they import.
+// listPackages returns the packages of Sendonce and all packages that they import (DepOnly).
 func listPackages(t *testing.T) (packages []goPackage) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", "./...")
 	cmd.Dir, cmd.Env, cmd.Stderr = "../..", append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
@@ -100,7 +100,7 @@ func (u uses) cycle() (shortest []string) {
 	return shortest
 }
 
-// The files of a package are in layers: a reader who follows a name goes down, and never comes back to the file he came from.
+// The files of a package are in layers: a reader who follows names from file to file never comes back to an earlier file.
 func TestFilesOfAPackageUseEachOtherOneWay(t *testing.T) {
 	packages := listPackages(t)
 	export := map[string]string{}
@@ -127,7 +127,7 @@ func TestFilesOfAPackageUseEachOtherOneWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cycle := found.cycle(); cycle != nil {
-			t.Errorf("%s: files use each other in a cycle; move a declaration to a file below:\n\t%s", p.ImportPath, strings.Join(cycle, "\n\t"))
+			t.Errorf("%s: files use each other in a cycle; move a declaration to a lower file:\n\t%s", p.ImportPath, strings.Join(cycle, "\n\t"))
 		}
 		checked++
 	}

@@ -29,11 +29,11 @@ func TestContractIsValidOpenAPI(t *testing.T) {
 	}
 
 	// In a flow mapping, YAML ends an unquoted text at a comma and parses the rest as a key.
-	const quoted, cut = `'Who confirmed, in time order.'`, `Who confirmed, in time order.`
+	const quoted, unquoted = `'Who confirmed, in time order.'`, `Who confirmed, in time order.`
 	if !bytes.Contains(text, []byte(quoted)) {
 		t.Fatal("the contract has no " + quoted)
 	}
-	if err := validate(t.Context(), bytes.ReplaceAll(text, []byte(quoted), []byte(cut))); err == nil {
+	if err := validate(t.Context(), bytes.ReplaceAll(text, []byte(quoted), []byte(unquoted))); err == nil {
 		t.Error("a description that is cut off at a comma is accepted")
 	}
 }
