@@ -20,7 +20,7 @@ values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint),
     0, 'default', 5, 3, 0, (13000000000 + random() * 999999999)::bigint, 'Your verification code is 285713');
 `
 
-// Baseline is a rate with which a phase is compared.
+// Baseline measures a rate with which the rate of a phase is compared.
 type Baseline struct {
 	Name string
 	Rate func(context.Context) (float64, error) // rows per second; 0 = it could not be measured here
@@ -39,7 +39,7 @@ func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Durat
 	if m.pgbench == "" {
 		return 0, nil
 	}
-	clients := min(connections, m.maxConnections-10) // 10 are for superusers, autovacuum and the server under test
+	clients := min(connections, m.maxConnections-10) // 10 are left for superusers and the server under test
 	limit := []string{"-T", strconv.Itoa(int(math.Ceil(d.Seconds())))}
 	if d < time.Second/2 {
 		limit = []string{"-t", "10"} // transactions per client; -T accepts only whole seconds

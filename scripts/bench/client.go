@@ -20,9 +20,8 @@ const (
 // CallTimeout limits each call and each dial.
 const CallTimeout = 30 * time.Second
 
-// Client is one keep-alive connection, for one goroutine. It shares the cores with the server and
-// Postgres, so it must be cheap: a call costs 18 µs of CPU in the client, where net/http needs
-// 36 µs, and about 100 µs in the server.
+// Client is one keep-alive connection, for one goroutine. It shares the cores with the server and Postgres, so it must be
+// cheap: a call costs 18 µs of CPU in the client (36 µs with net/http), and about 100 µs in the server.
 type Client struct {
 	base     string
 	host     fasthttp.HostClient
@@ -76,8 +75,8 @@ func withoutAddresses(err error) error {
 	return err
 }
 
-// Text returns the value of the first string member with this name in JSON. A JSON decoder would
-// cost more than the call.
+// Text returns the value of the first string member with this name in JSON; "" = there is none. A JSON decoder would cost
+// more than the call.
 func Text(body []byte, name string) string {
 	_, rest, found := bytes.Cut(body, []byte(`"`+name+`":"`))
 	if !found {

@@ -1,7 +1,6 @@
-// Package bench is what the benchmarks in its folders share: a private durable Postgres,
-// processes of the real binary, calls over the loopback, baselines, and the table of
-// results. The speed of a machine changes from minute to minute. So each measurement
-// follows that of its baseline, and the ratio of the two changes less.
+// Package bench is shared by the benchmarks in its subfolders. It has a private durable Postgres, processes of the real
+// binary, calls over the loopback, baselines, and the table of results. The speed of a machine changes from minute to
+// minute. So each measurement follows that of its baseline: the ratio of the two changes less.
 package bench
 
 import (
@@ -25,8 +24,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Main runs a benchmark and prints its report. The process exits with code 1 if the
-// benchmark failed, or if something was lost or done twice.
+// Main runs a benchmark and prints its report. If run returns an error, the process exits with code 1.
 func Main(name string, run func(ctx context.Context, progress io.Writer) (report string, err error)) {
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
@@ -38,7 +36,7 @@ func Main(name string, run func(ctx context.Context, progress io.Writer) (report
 	}
 }
 
-// ConnectionsFlag defines the flag -connections, a list such as 1,16,64.
+// ConnectionsFlag defines the flag -connections, a list such as 1,16,64, which is then sorted. connections has the default.
 func ConnectionsFlag(connections *[]int) {
 	usage := "numbers of connections (default " + strings.Trim(strings.ReplaceAll(fmt.Sprint(*connections), " ", ","), "[]") + ")"
 	flag.Func("connections", usage, func(list string) error {
@@ -68,7 +66,7 @@ type Machine struct {
 
 	dir                                string // removed at the end
 	pgbench                            string // path; "" = not installed
-	postgres, fsync, synchronousCommit string
+	postgres, fsync, synchronousCommit string // the version of Postgres, and two of its settings
 	maxConnections                     int
 	inMemory                           bool // the data is on a tmpfs, where fsync costs nothing
 }
@@ -172,7 +170,7 @@ func (m *Machine) readSettings(ctx context.Context) error {
 func (m *Machine) String() string {
 	disk, missing := "", ""
 	if m.inMemory {
-		disk = " (the data is in memory, where that costs nothing)"
+		disk = " (the data is in memory, where fsync costs nothing)"
 	}
 	if m.pgbench == "" {
 		missing = " pgbench was not found: its ratios are missing."

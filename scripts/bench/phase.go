@@ -11,22 +11,21 @@ import (
 	"time"
 )
 
-const maxFailures = 10 // consecutive ones, after which a connection makes no more calls
+const maxFailures = 10 // after so many consecutive failures a connection makes no more calls
 
-// NoLimit is the value of MaxRows for a phase that ends only after its duration.
+// NoLimit is for Phase.MaxRows: the phase ends only after its duration.
 const NoLimit = math.MaxInt64
 
-// Phase is one kind of call, made over a number of connections at once until the
-// duration is over or no rows are left.
+// Phase is one kind of call, made over a number of connections at once, until Duration is over or MaxRows rows are done.
 type Phase struct {
 	Name           string
 	Connections    int
 	Warmup         time.Duration // calls that end in this time are not counted
 	Duration       time.Duration // after the warm-up
 	MaxRows        int           // of all calls together, warm-up included
-	Batch          int           // rows of a call; 0 = 1
-	CallsPerSecond float64       // at times fixed in advance; 0 = each call begins when the previous one has ended
-	Baselines      []Baseline    // for Measure
+	Batch          int           // most rows of one call; 0 = 1
+	CallsPerSecond float64       // calls begin at times that are fixed in advance; 0 = each begins when the previous one has ended
+	Baselines      []Baseline    // used by Measure only
 
 	// Wait is called before each call, outside of the measured time. If it returns false, the connection
 	// makes no more calls. nil = no wait.
@@ -65,9 +64,9 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	}
 	arrivals := p.arrivals()
 	cpuBefore, startedAt := cpuTime(), time.Now()
-	run := phaseRun{Phase: p, startedAt: startedAt, measured: startedAt.Add(p.Warmup), arrivals: arrivals}
+	run := phaseRun{Phase: p, startedAt: startedAt, measureAt: startedAt.Add(p.Warmup), arrivals: arrivals}
 	run.left.Store(int64(p.MaxRows))
-	until, cancel := context.WithDeadline(ctx, run.measured.Add(p.Duration))
+	until, cancel := context.WithDeadline(ctx, run.measureAt.Add(p.Duration))
 	defer cancel()
 	calls := make([][]call, len(clients))
 	var connections sync.WaitGroup
@@ -75,13 +74,13 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 		connections.Go(func() { calls[i] = run.connection(ctx, until, c) })
 	}
 	connections.Wait()
-	r := newResult(calls, time.Since(run.measured))
+	r := newResult(calls, time.Since(run.measureAt))
 	r.Name, r.Connections, r.Cores = p.Name, p.Connections, (cpuTime()-cpuBefore).Seconds()/time.Since(startedAt).Seconds()
 	return r, ctx.Err()
 }
 
-// arrivals returns the times at which calls begin, counted from the first. They are a Poisson process, as
-// of independent callers, and the same in each run. Without CallsPerSecond arrivals returns nil.
+// arrivals returns the times at which calls begin, counted from the first. They are a Poisson process, as of independent
+// callers, and the same in each run. If CallsPerSecond is 0, arrivals returns nil.
 func (p Phase) arrivals() (times []time.Duration) {
 	if p.CallsPerSecond == 0 {
 		return nil
@@ -97,10 +96,10 @@ func (p Phase) arrivals() (times []time.Duration) {
 type phaseRun struct {
 	Phase
 	startedAt time.Time
-	measured  time.Time // when the warm-up is over
+	measureAt time.Time // the end of the warm-up
 	arrivals  []time.Duration
-	arrived   atomic.Int64
-	left      atomic.Int64
+	arrived   atomic.Int64 // number of arrivals that have begun
+	left      atomic.Int64 // rows
 }
 
 // next waits until the next call must begin and returns that time, or false after the last call.
@@ -134,7 +133,7 @@ func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []ca
 		if failures++; err == nil {
 			failures = 0
 		}
-		if ended := time.Since(r.measured); err != nil || ended >= 0 {
+		if ended := time.Since(r.measureAt); err != nil || ended >= 0 {
 			calls = append(calls, call{ended: max(ended, 0), took: time.Since(startedAt), rows: rows, err: err})
 		}
 	}

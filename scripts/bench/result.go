@@ -11,12 +11,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// Result is one measurement of one round.
+// Result is one measurement in one round.
 type Result struct {
 	Name        string          `json:"name"`
 	Connections int             `json:"connections"`
 	Rate        float64         `json:"rows_per_second,omitempty"` // 0 = not measured
-	Took        []time.Duration `json:"-"`                         // durations of the calls that succeeded, ascending; may be empty
+	Took        []time.Duration `json:"-"`                         // durations of the successful calls, ascending; may be empty
 	Series      []int           `json:"rows_per_100ms,omitempty"`
 	Cores       float64         `json:"generator_cores,omitempty"` // used by this program; 0 = not known
 	Failures    map[string]int  `json:"failures,omitempty"`
@@ -39,7 +39,8 @@ type call struct {
 	err         error
 }
 
-// newResult combines the calls of all connections. lasted is negative if every connection has failed in the warm-up.
+// newResult combines the calls of all connections. lasted is the time since the warm-up, negative if every connection has
+// failed before.
 func newResult(connections [][]call, lasted time.Duration) Result {
 	lasted = max(lasted, 0)
 	r := Result{Series: make([]int, lasted/seriesStep), Failures: map[string]int{}}
@@ -83,9 +84,8 @@ func (r Result) Err() error {
 	return errors.Join(errs...)
 }
 
-// Sample calls measure for d, at most every 30 ms, because wake-ups within 20 ms are sent as one.
-// measure returns the duration of a measurement and of its baseline. The ratio is that of the
-// medians.
+// Sample calls measure for d, at most every 30 ms, because a process sends wake-ups of one function within 20 ms as one.
+// measure returns the durations of a measurement and of its baseline. The ratio is that of the medians.
 func Sample(ctx context.Context, d time.Duration, baseline string, measure func() (took, baseline time.Duration, err error)) (r Result, err error) {
 	pace := time.NewTicker(30 * time.Millisecond)
 	defer pace.Stop()

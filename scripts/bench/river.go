@@ -25,7 +25,7 @@ type River struct {
 	process *sandbox.Process
 	address string
 	conn    *pgx.Conn
-	jobs    int // number of inserted jobs
+	jobs    int // number of jobs that were inserted
 }
 
 // StartRiver builds River and starts it with its own database. It returns nil if the modules of River
@@ -141,7 +141,7 @@ func (r *River) measure(ctx context.Context, path string, d time.Duration) (rows
 	return reply.Rows, reply.Seconds, err
 }
 
-// Check compares the inserted and worked jobs with the database, and returns a line for the report.
+// Check checks that the database has each inserted job, worked once, and no other job. It returns a line for the report.
 func (r *River) Check(ctx context.Context) (string, error) {
 	const sql = `select count(*), count(*) filter (where state = 'completed' and attempt = 1) from river_job`
 	var jobs, worked int

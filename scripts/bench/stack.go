@@ -19,7 +19,7 @@ import (
 
 const backlogTimeout = 5 * time.Minute
 
-// BaselineSubject is the subject of a stream for publications that are compared with Sendonce.
+// BaselineSubject is a subject with a stream of its own. Publications to it are the baseline of messages.
 const BaselineSubject = "baseline"
 
 // Stack has processes of Sendonce with one database and one NATS server, which runs in this process.
@@ -96,7 +96,7 @@ func (s *Stack) Connect(ctx context.Context, function string) (*Client, error) {
 	return Dial(address)
 }
 
-// StartTrigger starts a trigger that sends events to the functions at an address. stop ends it.
+// StartTrigger starts a trigger that sends events to the functions at an address. stop ends the trigger.
 func (s *Stack) StartTrigger(address string, more ...string) (stop func() error, err error) {
 	p, err := s.run(slices.Concat(s.Env, more, []string{"SENDONCE_FUNCTIONS_URL=http://" + address}), "trigger")
 	if err != nil {
@@ -108,8 +108,7 @@ func (s *Stack) StartTrigger(address string, more ...string) (stop func() error,
 	}, nil
 }
 
-// run starts a process that writes its log to a file: to copy the log in this process would use CPU time during
-// the measurement.
+// run starts a process that writes its log to a file. A pipe would cost CPU time of this process during the measurement.
 func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	log, err := os.CreateTemp(s.Machine.dir, "*.log")
 	if err != nil {
@@ -123,7 +122,7 @@ func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	return p, err
 }
 
-// Drain ends all processes. It is an error if one has to be killed.
+// Drain ends all processes. It returns an error if one had to be killed or ended with an error.
 func (s *Stack) Drain() error {
 	var errs []error
 	for _, p := range slices.Backward(s.processes) {

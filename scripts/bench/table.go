@@ -15,7 +15,7 @@ import (
 // Table collects the results of all rounds.
 type Table struct {
 	Progress io.Writer
-	rows     [][]Result // each has the rounds of one name and number of connections
+	rows     [][]Result // each row has the results of all rounds for one name and number of connections
 }
 
 // Add adds a result and prints it.
@@ -38,7 +38,7 @@ func (t *Table) Add(r Result) {
 	}
 }
 
-// Rounds calls round once with a table that is discarded, then n times with t.
+// Rounds calls round once to warm up, with a table that is discarded, and then n times with t.
 func (t *Table) Rounds(n int, round func(*Table) error) error {
 	if err := round(&Table{Progress: io.Discard}); err != nil {
 		return err
@@ -69,8 +69,8 @@ const tableHead = `| call | connections | rows/s | p50 ms | p95 ms | p99 ms | p9
 |---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|
 `
 
-// String returns the table in Markdown, with the medians of the rounds and the range of the ratios.
-// Each further baseline of a measurement has its own line.
+// String returns the table in Markdown, with the medians of the rounds and the range of the ratios. The second and later
+// baselines of a measurement have lines of their own.
 func (t *Table) String() string {
 	var b strings.Builder
 	b.WriteString(tableHead)
@@ -126,7 +126,7 @@ func median(row []Result, value func(Result) float64) float64 {
 	return load.Quantile(Sorted(row, value), 0.50)
 }
 
-// medianLatency returns milliseconds.
+// medianLatency returns the median of the latencies at the quantile q, in ms.
 func medianLatency(row []Result, q float64) float64 {
 	return median(row, func(r Result) float64 { return ms(r.Latency(q)) })
 }

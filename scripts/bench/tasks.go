@@ -32,6 +32,12 @@ func NewTasks(first int64) *Tasks {
 // Claimed is a task as a claim returned it.
 type Claimed struct{ ID, ClaimID string }
 
+// WithKey and WithoutKey say whether a submission has an idempotency key.
+const (
+	WithKey    = true
+	WithoutKey = false
+)
+
 // Waiting returns how many tasks were submitted and not claimed.
 func (t *Tasks) Waiting() int {
 	submitted, claimed, _ := t.Ledger.Tasks()
@@ -45,10 +51,10 @@ func (t *Tasks) Unreported() int {
 	return len(t.claimed)
 }
 
-// Submit returns a call that submits one message, with an idempotency key if keyed.
-func (t *Tasks) Submit(keyed bool) func(*Client, int) (int, error) {
+// Submit returns a call that submits one message, WithKey or WithoutKey.
+func (t *Tasks) Submit(withKey bool) func(*Client, int) (int, error) {
 	return func(c *Client, _ int) (int, error) {
-		if _, err := t.SubmitOne(c, keyed); err != nil {
+		if _, err := t.SubmitOne(c, withKey); err != nil {
 			return 0, err
 		}
 		return 1, nil
@@ -56,10 +62,10 @@ func (t *Tasks) Submit(keyed bool) func(*Client, int) (int, error) {
 }
 
 // SubmitOne submits one message and returns the id of its task.
-func (t *Tasks) SubmitOne(c *Client, keyed bool) (id string, err error) {
+func (t *Tasks) SubmitOne(c *Client, withKey bool) (id string, err error) {
 	number := t.number.Add(1)
 	var header []byte
-	if keyed {
+	if withKey {
 		header = appendKey(nil, number)
 	}
 	response, err := c.Post("/api/v1/sms/send", header, append(appendMessage(make([]byte, 0, 96), number), '}'))
@@ -109,8 +115,7 @@ func appendMessage(body []byte, number int64) []byte {
 	return append(body, `","content":"Your verification code is 285713"`...)
 }
 
-// Claim claims up to n tasks. An empty response is no error: concurrent claims may have locked
-// all waiting tasks.
+// Claim claims up to n tasks. It is no error if there are none: concurrent claims may have locked all waiting tasks.
 func (t *Tasks) Claim(c *Client, n int) (int, error) {
 	response, err := c.Post("/api/v1/sms/tasks/pending?app_id=bench&limit="+strconv.Itoa(n), nil, nil)
 	if err != nil {
@@ -130,7 +135,7 @@ func (t *Tasks) Claim(c *Client, n int) (int, error) {
 func ParseClaimed(response []byte) (claimed []Claimed) {
 	for part := range bytes.SplitSeq(response, []byte(`{"task_id"`)) {
 		if _, _, found := bytes.Cut(part, []byte(`"claim_id":`)); found {
-			claimed = append(claimed, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")})
+			claimed = append(claimed, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")}) // part begins with :" and a UUID of 36 bytes
 		}
 	}
 	return claimed
@@ -177,7 +182,7 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 	return n, nil
 }
 
-// ClaimAndReport claims up to n tasks, and reports the success of as many tasks as it claimed.
+// ClaimAndReport claims up to n tasks, and then reports the success of as many claimed tasks in one call.
 func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
 	claimed, err := t.Claim(c, n)
 	if err != nil || claimed == 0 {
@@ -189,7 +194,7 @@ func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
 func appendReport(body []byte, task Claimed) []byte {
 	body = append(append(body, `"task_id":"`...), task.ID...)
 	body = append(append(body, `","claim_id":"`...), task.ClaimID...)
-	return append(body, `","status":2}`...)
+	return append(body, `","status":2}`...) // 2 = sent
 }
 
 // take removes up to n tasks from the claimed ones and returns them.

@@ -34,17 +34,17 @@ const (
 // coldStarts measures the starts of functions, each in its own process.
 type coldStarts struct {
 	binary   string
-	baseline string // the binary of ./baseline
-	env      []string
+	baseline string   // the binary of ./baseline
+	env      []string // of the functions
 	pooled   []string // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
 	admin    string   // Authorization header of a caller that may call everything but event functions
 	events   string   // Authorization header of a caller that may call event functions
-	session  string   // Cookie header of the caller of admin, who is logged in to the console
+	session  string   // Cookie header of the same caller as admin, logged in to the console
 	tasks    []api.ClaimedTask
 }
 
-// unpacked copies a binary in large writes, as container engines do when they unpack an image. The kernel
-// caches a file that a linker has written in single pages, and a process starts more slowly from such a file.
+// unpacked copies a binary in large writes, as container engines do when they unpack an image, and returns the path of the
+// copy. The kernel caches the output of a linker in single pages, from which a process starts more slowly.
 func unpacked(binary string) (_ string, err error) {
 	from, err := os.Open(binary)
 	if err != nil {
@@ -82,7 +82,7 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 		defer func() { err = errors.Join(err, bouncer.Stop()) }()
 		c.pooled = append(slices.Clone(c.env), "DATABASE_URL="+bouncer.URL(bench.Database), "SENDONCE_DATABASE_POOLER=true")
 	}
-	if err := c.prepare(ctx, stack, 2*runs); err != nil { // directly and through PgBouncer
+	if err := c.prepare(ctx, stack, 2*runs); err != nil { // half of them for starts through PgBouncer
 		return nil, fmt.Errorf("prepare the starts: %w", err)
 	}
 	for _, f := range functions.Catalogue() {
@@ -169,7 +169,7 @@ func logIn(ctx context.Context, address, name, password string) (string, error) 
 	return resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value, nil
 }
 
-// firstCall returns a call of the function whose 2xx needs at least one query.
+// firstCall returns a call of the function that needs at least one query to return 2xx.
 func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) {
 	method, path, body := "POST", "", ""
 	switch function {

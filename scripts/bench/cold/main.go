@@ -1,6 +1,6 @@
-// Command cold is `make bench-cold`. It measures the time from the start of each function
-// to its first response, which needs a login to Postgres and a query, and its memory. After
-// each start it starts the baseline: net/http and pgx alone.
+// Command cold is `make bench-cold`. It measures the memory of each function, and the time from its start to
+// its first response, which needs a login to Postgres and a query. After each start it starts the baseline: a
+// program with net/http and pgx only.
 package main
 
 import (

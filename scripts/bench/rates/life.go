@@ -8,16 +8,17 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// inFlight is the maximum number of tasks that are submitted and not reported. With fewer, claims often
-// return less than a batch; with more, a task only waits longer.
+// inFlight is the maximum number of tasks that are submitted and not reported. With a lower limit, claims often return
+// less than a batch; with a higher one, tasks only wait longer.
 const inFlight = 2000
 
-// life submits tasks one by one and, at the same time, claims and reports them in batches.
+// life measures the whole life of tasks: it submits them one by one and, at the same time, claims and reports them in
+// batches.
 type life struct {
 	tasks
 	slots   chan struct{} // a submission takes one, a report frees it
 	batches chan struct{} // one for each batchRows tasks that can be claimed
-	added   atomic.Int64  // total number of tasks that addClaimable has added
+	added   atomic.Int64  // number of tasks added by addClaimable, in total
 }
 
 // measureLife measures a steady state with at most inFlight tasks. The rate is that of reported tasks; the
@@ -63,8 +64,7 @@ func (l *life) takeSlot(ctx context.Context) bool {
 }
 
 func (l *life) submit(c *bench.Client, _ int) (int, error) {
-	const keyed = true
-	if _, err := l.SubmitOne(c, keyed); err != nil {
+	if _, err := l.SubmitOne(c, bench.WithKey); err != nil {
 		<-l.slots
 		return 0, err
 	}
@@ -72,7 +72,7 @@ func (l *life) submit(c *bench.Client, _ int) (int, error) {
 	return 1, nil
 }
 
-// addClaimable adds n tasks that can be claimed, and a batch for each multiple of batchRows in the total.
+// addClaimable adds n tasks that can be claimed. Each time the total passes a multiple of batchRows, it adds a batch.
 func (l *life) addClaimable(n int) {
 	after := int(l.added.Add(int64(n)))
 	before := after - n

@@ -1,8 +1,8 @@
 // Command rates is `make bench`. It measures the rates and latencies of submissions, claims and
 // reports of one server over HTTP, and how long a wake-up through NATS takes from one process to
-// another. The baselines are pgbench and another job queue. Each measurement
-// follows that of its baseline, in rounds; a first round is not counted. At the end the database
-// must match the responses: each task once.
+// another. The baselines are pgbench, the job queue River, and publications to NATS. Each measurement
+// follows that of its baseline, in rounds; a first round is not counted. At the end the database must
+// match the responses: each task and each message once.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	flag.DurationVar(&o.duration, "duration", time.Second, "how long one measurement lasts")
 	flag.DurationVar(&o.life, "life", 0, "how long tasks are submitted, claimed and reported at the same time in each round (default -duration)")
 	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
-	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
+	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which are two batches")
 	flag.StringVar(&o.json, "json", "", "file for every measurement of every round, with its rate over time")
 	flag.StringVar(&o.svg, "svg", "", "file for a plot of the rates over time and of the latencies")
 	bench.ConnectionsFlag(&o.connections)
@@ -141,7 +141,7 @@ func (t tasks) round(ctx context.Context, o options, compared peers, address str
 	}
 	fixed := bench.Phase{
 		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
-		MaxRows: bench.NoLimit, CallsPerSecond: cmp.Or(o.rate, submitted/2), Call: t.Submit(true),
+		MaxRows: bench.NoLimit, CallsPerSecond: cmp.Or(o.rate, submitted/2), Call: t.Submit(bench.WithKey),
 	}
 	r, err := fixed.Run(ctx, address)
 	if err != nil {

@@ -49,7 +49,7 @@ from done, ends group by newest, oldest`
 // measureMessages measures how fast messages are saved, how fast the relay publishes a
 // backlog, and how long a single message takes.
 func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
-	withoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay
+	withoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay, so messages wait
 	if err != nil {
 		return "", err
 	}
@@ -144,7 +144,7 @@ func (m *messages) check(ctx context.Context, s *bench.Stack) (string, error) {
 		return "", err
 	}
 	var sent, repeated int
-	const sql = `select count(*), count(*) filter (where send_no <> 1) from message_done where status = 1`
+	const sql = `select count(*), count(*) filter (where send_no <> 1) from message_done where status = 1 /* sent */`
 	if err := s.Conn.QueryRow(ctx, sql).Scan(&sent, &repeated); err != nil {
 		return "", fmt.Errorf("count messages: %w", err)
 	}

@@ -6,8 +6,8 @@ type options struct {
 	rounds      int
 	duration    time.Duration // of each phase, at most
 	connections []int         // of the submit phases
-	life        time.Duration // of the phase of whole lives
+	life        time.Duration // of the phase "whole life"
 	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
-	messages    int           // number that waits for the relay in each round
+	messages    int           // number of messages that wait for the relay in each round
 	json, svg   string        // files; "" = none
 }

@@ -15,8 +15,8 @@ const (
 	submitRows = 500
 )
 
-// maxPgbenchConnections is the fastest for pgbench: on two cores it inserted 10,210 rows/s with 64
-// connections and 4,660 with 256.
+// maxPgbenchConnections is the number of connections with which pgbench is fastest: on two cores it inserted 10,210 rows/s
+// with 64 connections and 4,660 with 256.
 const maxPgbenchConnections = 64
 
 // The measurements that are plotted.
@@ -34,8 +34,8 @@ type peers struct {
 	river   *bench.River
 }
 
-// phases returns functions that create the phases which submit, claim and report tasks. The rows of a
-// phase depend on the previous phases.
+// phases returns functions that create the phases which submit, claim and report tasks. Call each function after the
+// previous phase has run: MaxRows depends on the tasks that are left.
 func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	pgbench := func(connections int) []bench.Baseline {
 		return []bench.Baseline{compared.machine.Pgbench(min(connections, maxPgbenchConnections), o.duration/2)}
@@ -43,7 +43,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
-			p := bench.Phase{Name: submitKeyed, Connections: n, MaxRows: bench.NoLimit, Call: t.Submit(true), Baselines: pgbench(n)}
+			p := bench.Phase{Name: submitKeyed, Connections: n, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithKey), Baselines: pgbench(n)}
 			if n == most {
 				p.Baselines = append(p.Baselines, compared.river.Insert(o.duration/2)...)
 			}
@@ -52,7 +52,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 	}
 	return append(list,
 		func() bench.Phase {
-			return bench.Phase{Name: "submit without a key", Connections: most, MaxRows: bench.NoLimit, Call: t.Submit(false), Baselines: pgbench(most)}
+			return bench.Phase{Name: "submit without a key", Connections: most, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithoutKey), Baselines: pgbench(most)}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: submitBatch, Connections: senders, MaxRows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,

@@ -14,15 +14,14 @@ const (
 	pollWait = 25 // seconds; less than bench.CallTimeout
 )
 
-// idleSQL returns whether the functions have sent queries to this database, but none within
-// the last 300 ms.
+// idleSQL reports whether the functions are connected to this database and have sent no query within the last 300 ms.
 const idleSQL = `
 select coalesce(bool_and(state = 'idle') and max(state_change) < clock_timestamp() - interval '300 ms', false)
 from pg_stat_activity where datname = current_database() and usename = 'sendonce_hot'`
 
 // measureWake measures the time from a submission to the response of one of many waiting claims.
 func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
-	claims, err := poll(ctx, s)
+	claims, err := startPolls(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -38,7 +37,7 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
 		r, err := bench.Sample(ctx, o.duration, "submit", func() (took, baseline time.Duration, err error) {
 			startedAt := time.Now()
-			id, err := t.SubmitOne(submit, true)
+			id, err := t.SubmitOne(submit, bench.WithKey)
 			baseline = time.Since(startedAt)
 			if err != nil {
 				return 0, 0, err
@@ -67,14 +66,14 @@ type pollResult struct {
 	err error
 }
 
-// poll starts a process of the function claim, and keeps claims waiting there until it ends.
-func poll(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
+// startPolls starts a process of the function claim, and keeps 1000 claims waiting there until the process ends.
+func startPolls(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
 	address, err := s.Start(ctx, "claim")
 	if err != nil {
 		return nil, err
 	}
 	path := fmt.Sprintf("/api/v1/sms/tasks/pending?app_id=bench&wait=%d", pollWait)
-	claims := make(chan pollResult, 2*pollers) // the last response of each poll has no reader
+	claims := make(chan pollResult, 2*pollers) // has room for the errors of all polls at the end, which nobody reads
 	for range pollers {
 		c, err := bench.Dial(address)
 		if err != nil {

@@ -45,7 +45,7 @@ type worker struct{ river.WorkerDefaults[sms] }
 
 func (*worker) Work(context.Context, *river.Job[sms]) error { return nil }
 
-// peer makes one measurement at a time.
+// peer measures River. It makes one measurement at a time.
 type peer struct {
 	driver  *riverpgxv5.Driver
 	client  *river.Client[pgx.Tx] // inserts only; work creates its own
@@ -170,7 +170,7 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 	return rows.Load(), took, nil
 }
 
-// work works all waiting jobs. It counts a job when its completion is in the database. The settings are
+// work works all waiting jobs. It counts a job after its completion has been committed. The settings are
 // those of River's own benchmark, which are faster than the defaults.
 func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time.Duration, err error) {
 	workers := river.NewWorkers()

@@ -20,7 +20,7 @@ const (
 	batchRows   = 20 // of a claim, on average
 	maxRows     = 100
 	warmupPart  = 5                      // the warm-up is 1/warmupPart of the duration
-	changeEvery = 200 * time.Millisecond // changePartitions
+	changeEvery = 200 * time.Millisecond // between calls of changePartitions
 )
 
 // claims measures the latency of claims while tasks are submitted, claimed and reported at a fixed rate.
@@ -70,7 +70,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	return c.table.String(), fmt.Sprintf("Checked: %d tasks accepted, claimed once, and reported.", reported), nil
 }
 
-// checkTasks compares the responses with the tables, except the tasks that load.FillTasks inserted.
+// checkTasks compares the responses with the tables, without the tasks that load.FillTasks inserted: views hide these.
 func (c *claims) checkTasks(ctx context.Context) error {
 	for _, sql := range []string{
 		"create schema measured",
@@ -102,7 +102,7 @@ func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
 	return err
 }
 
-// measureWhile measures while it calls work again and again, with n = 0, 1, 2, …
+// measureWhile measures while it calls work every changeEvery, with n = 0, 1, 2, …
 func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, before bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error)
@@ -127,7 +127,8 @@ func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration,
 	return r, errors.Join(err, <-ended)
 }
 
-// changePartitions creates a partition of each log for month n, and drops an old one, as sweep does.
+// changePartitions creates and drops partitions as sweep does. It creates those of month n+4 from now, for n below 20. And
+// for each log it creates a partition of month n of the year 2001, and drops it.
 func (c *claims) changePartitions(ctx context.Context, n int) error {
 	if n < 20 {
 		if _, err := c.stack.Conn.Exec(ctx, "select make_log_partitions($1)", n+4); err != nil {
@@ -159,7 +160,7 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, befo
 		}
 	}
 	phases := []bench.Phase{
-		phase("submit", submitters, 1, c.Submit(true)),
+		phase("submit", submitters, 1, c.Submit(bench.WithKey)),
 		phase("claim", senders, batchRows, c.Claim),
 		phase("report", senders, batchRows, c.ReportBatch),
 	}

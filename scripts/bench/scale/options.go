@@ -7,6 +7,6 @@ type options struct {
 	rounds      int
 	duration    time.Duration // of each measurement
 	rate        float64       // of tasks per second while claims are measured
-	rows        int           // finished tasks
+	rows        int           // number of finished tasks
 	pin         time.Duration // how long the old transaction stays open
 }

@@ -26,7 +26,7 @@ func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress i
 	err := table.Rounds(o.rounds, func(table *bench.Table) error {
 		oneProcess := 0.0 // rate
 		for _, n := range processCounts {
-			p := bench.Phase{Name: fmt.Sprintf("submit, processes: %d", n), Connections: o.connections, Duration: o.duration / 10, MaxRows: bench.NoLimit, Call: t.Submit(true)}
+			p := bench.Phase{Name: fmt.Sprintf("submit, processes: %d", n), Connections: o.connections, Duration: o.duration / 10, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithKey)}
 			r, err := p.Run(ctx, addresses[:n]...)
 			if err != nil {
 				return err

@@ -1,6 +1,6 @@
-// Command twophase is `make bench-two-phase`. It measures the latency until a message is accepted
-// by a stream, and until it is saved, also while the database stalls, and how fast accepted
-// messages are saved. Each measurement follows that of its baseline, in rounds; the first round is
+// Command twophase is `make bench-two-phase`. It measures the latency until a message is accepted by
+// a stream, also while the database stalls, the latency until a message is saved, and how fast
+// accepted messages are saved. Each measurement follows that of its baseline, in rounds; the first round is
 // not counted. At the end every acknowledged message must be in the database once, and must have
 // reached its receiver.
 package main

@@ -20,8 +20,8 @@ const (
 	saved    = "saved"
 )
 
-// phase returns a phase in which n senders submit messages with the acknowledgement ack. A sender makes
-// one call at a time, so the order of its messages is known.
+// phase returns a phase in which n senders submit messages and request the acknowledgement ack. A sender makes one call at
+// a time, so the order of its messages is known.
 func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	type sender struct {
 		name string
@@ -51,8 +51,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, MaxRows: bench.NoLimit, Call: call}
 }
 
-// publish returns how many publications per second are acknowledged to n goroutines. Each makes one
-// publication at a time.
+// publish measures how many publications per second are acknowledged if n goroutines make one publication at a time each.
 func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	g := load.New(ctx)
 	for range n {
@@ -99,7 +98,7 @@ func (t *twoPhase) settle(ctx context.Context) error {
 	return t.Wait(ctx, `select not exists (select from message_live) and not exists (select from event_outbox)`)
 }
 
-// Types of the events that users receive.
+// Types of the events in the inboxes of users.
 const (
 	messageType = "sendonce.message.v1"
 	savedType   = "sendonce.ack.saved.v1"
