@@ -16,7 +16,7 @@ const monitoring = "monitoring/"
 
 func TestAlertRules(t *testing.T) {
 	t.Parallel()
-	promtool := sandbox.Tool(t, "promtool")
+	promtool := sandbox.PrometheusProgram(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", monitoring + "alerts.yaml"}, {"test", "rules", monitoring + "alerts_test.yaml"}} {
 		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
 		require.NoError(t, err, "%s", out)

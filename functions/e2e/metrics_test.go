@@ -13,7 +13,7 @@ import (
 func TestPromtoolAcceptsMetricsOfAllFunctions(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
-	sandbox.Tool(t, "promtool")
+	sandbox.PrometheusProgram(t, "promtool")
 	c := cluster.OpenTwoPhase(t, "SENDONCE_METRICS=open")
 	c.Save("user:ann")
 	c.Admin.Tick("relay")

@@ -230,7 +230,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 
 func TestPromtoolAcceptsMetricsOfTrigger(t *testing.T) {
 	t.Parallel()
-	sandbox.Tool(t, "promtool")
+	sandbox.PrometheusProgram(t, "promtool")
 	p := startProbed(t)
 	p.waitReadiness(200)
 	p.waitMetric("trigger_delivered_total"+labels("sweep"), 1)

@@ -62,7 +62,7 @@ func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
-	prometheus := sandbox.Tool(t, "prometheus")
+	prometheus := sandbox.PrometheusProgram(t, "prometheus")
 	c := openWithSampleData(t)
 	dir := t.TempDir()
 	write := func(name, text string) {

@@ -21,7 +21,7 @@ const (
 	installAdvice = "install it (Debian: apt-get install postgresql; macOS: brew install postgresql@17) or set DATABASE_URL"
 )
 
-// packageDirs are where packages put servers that are not on the PATH.
+// packageDirs are the directories in which packages install servers outside of the PATH.
 var packageDirs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -36,7 +36,7 @@ type binaries struct {
 	major int
 }
 
-// binVariable is an environment variable. If it is set, only the directory that it names is used.
+// binVariable is an environment variable. If it is set, only the binaries in this directory are used.
 const binVariable = "POSTGRES_BIN"
 
 // findBinaries returns the binaries of POSTGRES_BIN, else installed binaries, else downloaded binaries.
@@ -142,9 +142,9 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "sendonce"), nil
 }
 
-// fetch downloads binaries into cache, once. The library unpacks the binaries only when it starts a server, and as root
-// no server starts. So fetch always starts a server on a data directory that no server accepts. The start fails, and the
-// unpacked binaries remain.
+// fetch downloads binaries into cache, unless cache has them. The library unpacks the binaries only when it starts a
+// server, and as root no server starts. So fetch always starts a server on a data directory that no server accepts. The
+// start fails, and the unpacked binaries remain.
 func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
 	final := filepath.Join(cache, "postgres-"+string(fetchVersion))
 	if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Dump writes a backup of a database with pg_dump. restore makes a new database of it with pg_restore, and returns its URL.
-// Dump skips the test if these programs are not installed.
+// Dump writes a backup of a database with pg_dump. restore creates a new database from the backup with pg_restore, and
+// returns the URL of the new database. The test is skipped if these programs are not installed.
 func Dump(t testing.TB, url string) (restore func() string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "backup")
@@ -21,7 +21,8 @@ func Dump(t testing.TB, url string) (restore func() string) {
 	}
 }
 
-// runServerProgram runs a program that comes with the server of the tests. It skips the test if the program is not installed.
+// runServerProgram runs a program that comes with the Postgres server of the tests. It skips the test if the program is
+// not installed, and fails the test if the program fails.
 func runServerProgram(t testing.TB, name string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)

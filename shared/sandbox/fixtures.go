@@ -19,11 +19,11 @@ import (
 	"github.com/sendonce/sendonce/migrations"
 )
 
-// fixtures has the server and the binaries that the tests of one package share. Main removes them.
+// fixtures has the Postgres and the binaries that the tests of one package share. Main removes them.
 type fixtures struct {
 	mu       sync.Mutex
 	postgres *Postgres
-	admin    *pgxpool.Pool     // of postgres, as the superuser; nil before the first database
+	admin    *pgxpool.Pool     // connections as the superuser; nil before the first database
 	template string            // name of the migrated template database; "" = not made yet
 	bin      string            // directory of the binaries; "" = none yet
 	built    map[string]string // the binary by import path
@@ -31,7 +31,7 @@ type fixtures struct {
 
 var shared fixtures
 
-// Main runs the tests of a package, calls the cleanups, and removes the shared server and binaries:
+// Main runs the tests of a package, calls the cleanups, removes the shared server and binaries, and exits:
 //
 //	func TestMain(m *testing.M) { sandbox.Main(m) }
 func Main(m *testing.M, cleanups ...func()) {
@@ -62,8 +62,8 @@ func (f *fixtures) close() error {
 	return errors.Join(errs...)
 }
 
-// SharedPostgres returns the server that all tests of the package share. A test that
-// stops or breaks its server must start its own.
+// SharedPostgres returns the server that all tests of the package share. A test that stops or breaks its server must start
+// one with StartPostgres.
 func SharedPostgres(t testing.TB) *Postgres {
 	t.Helper()
 	shared.mu.Lock()
@@ -122,8 +122,7 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	return p.URL(name)
 }
 
-// sharedServer returns the server of RunShared or, without one, starts a server once. The caller
-// holds f.mu.
+// sharedServer returns the server of RunShared. Without RunShared, the first call starts a server. The caller holds f.mu.
 func (f *fixtures) sharedServer() (p *Postgres, err error) {
 	if f.postgres != nil {
 		return f.postgres, nil
@@ -200,8 +199,8 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	return name, err
 }
 
-// useCheapPasswordHashes gives the roles SCRAM secrets with one iteration. With the default of 4096
-// each login takes 20 ms under the race detector, and tests log in thousands of times.
+// useCheapPasswordHashes gives the roles SCRAM secrets with one iteration. With the default of 4096 iterations each login
+// takes 20 ms under the race detector, and tests log in thousands of times.
 func useCheapPasswordHashes(ctx context.Context, conn *pgx.Conn) error {
 	for _, role := range roleNames {
 		secret, err := migrations.ScramSecret(Password(role), 1)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// RequireGolden fails the test if content, which was read from file, differs from generated. It prints
-// the lines that differ, and the command that rewrites the file.
+// RequireGolden fails the test if content, which was read from file, differs from generated. It prints the lines that
+// differ, and command, which rewrites the file.
 func RequireGolden(t testing.TB, file, content, generated, command string) {
 	t.Helper()
 	if content != generated {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// leak is a pattern of text that no log line and no error may contain.
+// leak is a pattern of text that no log line, process output or error response may contain.
 type leak struct {
 	pattern *regexp.Regexp
 	// Cheap checks: only a line that passes all three is compared with pattern. A pattern that
@@ -20,7 +20,7 @@ type leak struct {
 	anyOf  []string // and one of these, ignoring case; nil = no check
 }
 
-// leaks has the leaks by name. Tests use phone numbers of mainland China and secrets of these forms.
+// leaks has the leaks by name. All phone numbers and secrets in tests match these patterns.
 var leaks = map[string]leak{
 	"a full phone number": {digits: 11, pattern: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
 	"a signing secret":    {pattern: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},
@@ -55,11 +55,11 @@ func runs(line string) (digits, word int) {
 	return digits, word
 }
 
-// examples removes parts of instructions for operators that look like secrets.
+// examples removes the parts of printed instructions that only look like secrets.
 var examples = strings.NewReplacer("//user:password@", "//", `{"phone_number":"13800138000","content":"hello"}`, "{}")
 
 // CheckLeaks fails the test for each line of text that shows a secret or a full phone number.
-// origin is the subject of the failure, such as "the log".
+// origin names the text in the failure, such as "the log".
 func CheckLeaks(t testing.TB, origin, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// limitConnections returns l with at most n open connections. A further connection closes the oldest connection, so that
-// idle connections cannot use up the limit.
+// limitConnections returns l with at most n open connections. If there are more, it closes the oldest one, so that idle
+// connections cannot use up the limit.
 func limitConnections(l net.Listener, n int) net.Listener {
 	return &limitedListener{Listener: l, max: n}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSurplusConnectionClosesTheOldest(t *testing.T) {
+func TestConnectionAboveLimitClosesTheOldest(t *testing.T) {
 	t.Parallel()
 	plain, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

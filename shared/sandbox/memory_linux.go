@@ -7,7 +7,7 @@ const (
 	memoryRoom = 4 << 30    // bytes that must be free; tests need a tenth
 )
 
-// memoryDir returns a directory in memory, or "" if there is too little space: in a container /dev/shm often has 64 MB.
+// memoryDir returns a directory in memory, or "" if it has too little space: in a container /dev/shm often has 64 MB.
 func memoryDir() string {
 	const dir = "/dev/shm"
 	var fs syscall.Statfs_t

@@ -64,7 +64,7 @@ func NewNATSCluster(t testing.TB, n int) NATSCluster {
 // URL is the URL for clients.
 func (s *NATSServer) URL() string { return "nats://" + s.address }
 
-// URL has the URLs of all servers.
+// URL returns the URLs of all servers, separated by commas.
 func (c NATSCluster) URL() string {
 	urls := make([]string, len(c))
 	for i, s := range c {

@@ -35,8 +35,8 @@ server_connect_timeout = 3
 server_login_retry = 1
 `
 
-// NewPgBouncer starts a pooler until the end of the test in front of the shared server,
-// with fewer connections than sessions. It skips the test if there is no pgbouncer or
+// NewPgBouncer starts a pooler in front of the shared server until the end of the test. It has at most four connections to
+// the server for each role and database, so sessions share them. The test is skipped if pgbouncer is not installed or
 // DATABASE_URL is set.
 func NewPgBouncer(t testing.TB) *PgBouncer {
 	t.Helper()
@@ -116,7 +116,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	return b.process.retry(ctx, func() error {
 		err := connect(ctx, b.URL("postgres"))
 		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
-			return nil // the pooler runs: it has refused a login without a password
+			return nil // the pooler accepts connections: it has refused a login without a password
 		}
 		return err
 	})

@@ -23,15 +23,15 @@ const Owner = "postgres"
 
 const (
 	startTimeout    = 2 * time.Minute  // crash recovery of a large database takes long
-	lingerTimeout   = 15 * time.Second // for the processes of a killed server to end
+	lingerTimeout   = 15 * time.Second // how long the processes of a killed server may take to end
 	shutdownTimeout = 20 * time.Second
-	adminTimeout    = time.Minute // for creating, dropping and promoting; many packages may be tested at once
+	adminTimeout    = time.Minute // to create or drop a database, or to promote a standby; long, because many packages may be tested at once
 )
 
 // Options configures a private server.
 type Options struct {
 	Dir             string    // "" = temporary, removed by Stop, in memory unless Durable
-	Durable         bool      // commits survive a crash of the machine; false (for tests) = they survive only a kill -9 of Postgres
+	Durable         bool      // commits survive a crash of the machine; false (for tests) = only a kill -9 of Postgres
 	ManyConnections bool      // 1000 connections instead of 300: for several test packages at once
 	Log             io.Writer // for the server's log; nil = none
 }
@@ -55,7 +55,8 @@ func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	return startPrivate(ctx, o, func(ctx context.Context, p *Postgres) error { return p.start(ctx, o) })
 }
 
-// startPrivate makes the directory of a server and calls start.
+// startPrivate makes the directory of a private server, and calls start, which starts the server or only fills the
+// directory.
 func startPrivate(ctx context.Context, o Options, start func(context.Context, *Postgres) error) (*Postgres, error) {
 	runAs, err := unprivileged()
 	if err != nil {
@@ -133,9 +134,9 @@ func (p *Postgres) initialise(ctx context.Context, bin binaries, durable bool) e
 		return err
 	}
 	unfinished := p.dir.data() + ".new"
-	if model := modelFor(bin); model != "" {
-		if out, err := exec.CommandContext(ctx, "cp", "-Rp", model, unfinished).CombinedOutput(); err != nil {
-			return fmt.Errorf("copy %s: %w: %s", model, err, out)
+	if data := sharedDataDir(bin); data != "" {
+		if out, err := exec.CommandContext(ctx, "cp", "-Rp", data, unfinished).CombinedOutput(); err != nil {
+			return fmt.Errorf("copy %s: %w: %s", data, err, out)
 		}
 		return os.Rename(unfinished, p.dir.data())
 	}
@@ -173,7 +174,7 @@ func serverEnv() []string {
 }
 
 // removeStale ends an orphan and removes its files. This process has locked the directory, so a postmaster that runs in
-// the directory is an orphan. The pid in the orphan's file may belong to another program by now.
+// the directory is an orphan. If there is none, the pid in the file may belong to another program by now.
 func (p *Postgres) removeStale(ctx context.Context) error {
 	pidFile := filepath.Join(p.dir.data(), "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
@@ -233,8 +234,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// run starts the server and waits until it accepts connections. It repeats the start
-// while the backends of a killed postmaster still use its shared memory.
+// run starts the server and waits until it accepts connections. While the backends of a killed postmaster still use its
+// shared memory, run repeats the start.
 func (p *Postgres) run(ctx context.Context, bin binaries, o Options) error {
 	for deadline := time.Now().Add(lingerTimeout); ; {
 		process, err := Start(p.command(bin, o))

@@ -39,7 +39,7 @@ func start(t *testing.T, o Options) *Postgres {
 	return p
 }
 
-// createMarker creates the table that requireMarker reads.
+// createMarker commits a table; requireMarker requires that the table still exists.
 func createMarker(t *testing.T, p *Postgres) {
 	t.Helper()
 	require.NoError(t, p.exec(t.Context(), "CREATE TABLE marker ()"))
@@ -65,7 +65,7 @@ func TestTemporaryServerIsRemoved(t *testing.T) {
 	t.Parallel()
 	p := start(t, Options{})
 	pid := postmasterPid(t, p)
-	require.Equal(t, p.Process().Pid(), pid, "the process is the postmaster itself")
+	require.Equal(t, p.Process().Pid(), pid, "the child must be the postmaster, not a shell")
 	require.NoError(t, p.Stop())
 	require.NoDirExists(t, p.dir.root)
 	require.NoDirExists(t, p.dir.socket)
@@ -121,13 +121,13 @@ func TestKilledServerIsRecovered(t *testing.T) {
 func TestServerEndsWithKilledParent(t *testing.T) {
 	t.Parallel()
 
-	t.Run("its server ends", func(t *testing.T) {
+	t.Run("the server ends", func(t *testing.T) {
 		t.Parallel()
 		p, postmaster := startParent(t, "postgres", newDir(t))
 		require.NoError(t, p.Kill())
 		require.Eventually(t, gone(postmaster), 20*time.Second, 20*time.Millisecond)
 	})
-	t.Run("the next start ends its server", func(t *testing.T) {
+	t.Run("the next start ends the server", func(t *testing.T) {
 		t.Parallel()
 		dir := newDir(t)
 		p, postmaster := startParent(t, "postgres", dir)

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// guard starts a watcher and then executes "$@". The watcher reads the pipe on fd 4: a
-// line means that the parent has waited for the process; the end of the pipe without a
-// line means that the parent is dead. The watcher starts before the exec, is not a child
-// of the process, and closes the listener that may be on fd 3.
+// guard is a shell script that starts a watcher and then executes "$@". The watcher reads the pipe on fd 4: a line means
+// that the process has ended, so the watcher exits; the end of the pipe without a line means that the parent is dead, so
+// the watcher ends the process. The watcher starts before the exec, is not a child of the process, and closes the listener
+// that may be on fd 3.
 const guard = `pid=$$ sig=$1 sweep=$2
 shift 2
 ( (
@@ -40,7 +40,7 @@ const maxOutput = 1 << 20 // bytes of a process's output that are kept
 type Command struct {
 	Path   string
 	Args   []string
-	Env    []string  // the whole environment; nil = that of this process
+	Env    []string  // the complete environment; nil = that of this process
 	Dir    string    // working directory; "" = that of this process
 	Output io.Writer // for stdout and stderr, in addition to Process.Output; nil = none
 
@@ -48,11 +48,11 @@ type Command struct {
 	// file, Process.Output has their lines, too. nil = none.
 	Log *os.File
 
-	// Listener becomes the child's descriptor 3, for socket activation. It stays open in this process. nil = none.
+	// Listener becomes file descriptor 3 of the child, for socket activation. It stays open in this process. nil = none.
 	Listener *os.File
 
-	// If this process dies before the child, the child gets OrphanSignal (0 = SIGTERM)
-	// and SIGKILL five seconds later. Then the directory OrphanSweep is removed.
+	// If this process dies before the child, the child gets OrphanSignal (0 = SIGTERM), and SIGKILL if it still runs five
+	// seconds later. Then the directory OrphanSweep is removed; "" = none.
 	OrphanSignal syscall.Signal
 	OrphanSweep  string
 
@@ -70,7 +70,7 @@ type Process struct {
 	done     chan struct{}
 }
 
-// Start starts a child, which ends at most five seconds after this process.
+// Start starts a child. If this process dies, the child is ended within about five seconds.
 func Start(c Command) (*Process, error) {
 	sig := c.OrphanSignal
 	if sig == 0 {
@@ -106,7 +106,7 @@ func Start(c Command) (*Process, error) {
 }
 
 func (p *Process) wait() {
-	_ = p.cmd.Wait() // see ProcessState
+	_ = p.cmd.Wait() // the result is in ProcessState
 	_, _ = p.watcher.WriteString("\n")
 	p.watcher.Close()
 	close(p.done)
@@ -239,7 +239,7 @@ func (p *Process) WaitReady(ctx context.Context, url string) error {
 // retry calls try until it returns no error. It fails if ctx ends or the child exits first.
 func (p *Process) retry(ctx context.Context, try func() error) error {
 	for {
-		exited := p.hasExited() // before the last try, which reads all output
+		exited := p.hasExited() // checked before try, so that the last try reads all output
 		err := try()
 		switch {
 		case err == nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parentVariable makes this test binary a parent process, which tests kill.
+// parentVariable makes this test binary a parent process of the named kind, which tests kill. See TestMain.
 const parentVariable = "SANDBOX_TEST_PARENT"
 
 func TestMain(m *testing.M) {

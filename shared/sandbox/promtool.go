@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// Tool returns the path of a program of Prometheus, promtool or prometheus. If the program is not installed, Tool skips
-// the test.
-func Tool(t testing.TB, name string) string {
+// PrometheusProgram returns the path of promtool or prometheus. If the program is not installed, the test is skipped.
+func PrometheusProgram(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -17,11 +16,11 @@ func Tool(t testing.TB, name string) string {
 	return path
 }
 
-// RequirePromtoolAccepts checks the names, types and form of metrics. If promtool is not installed, it skips the rest of
-// the test.
+// RequirePromtoolAccepts fails the test if promtool finds a mistake in the names, types or form of metrics. If promtool is
+// not installed, the rest of the test is skipped.
 func RequirePromtoolAccepts(t testing.TB, metrics string) {
 	t.Helper()
-	check := exec.CommandContext(t.Context(), Tool(t, "promtool"), "check", "metrics")
+	check := exec.CommandContext(t.Context(), PrometheusProgram(t, "promtool"), "check", "metrics")
 	check.Stdin = strings.NewReader(metrics)
 	out, err := check.CombinedOutput()
 	if err != nil || len(out) > 0 {

@@ -31,7 +31,7 @@ type Proxy struct {
 	conns       map[*proxyConn]struct{}
 	cut         bool
 	stalled     bool
-	losses      []loss
+	losses      []loss // responses to lose
 	loseCancels bool
 	running     sync.WaitGroup
 }
@@ -248,9 +248,9 @@ type proxyConn struct {
 	statements, portals map[string]string
 
 	mu      sync.Mutex
-	open    int   // exchanges that were sent and are not yet ended by ReadyForQuery
+	open    int   // query cycles whose last message was sent, and whose ReadyForQuery has not arrived
 	loss    *loss // a response that is being lost; nothing is sent to the client from now on
-	lossEnd int   // the number of ReadyForQuery until the loss is complete; 0 = the end of its exchange is not sent yet
+	lossEnd int   // how many ReadyForQuery are left until the loss is complete; 0 = the end of its query cycle is not sent yet
 }
 
 func (c *proxyConn) close() {
@@ -291,7 +291,7 @@ func (c *proxyConn) fromClient() {
 			return
 		}
 	}
-	c.exchangeSent()
+	c.cycleSent()
 	if err := c.forward(in, out, 0, nil); err != nil {
 		return
 	}
@@ -361,8 +361,8 @@ func (c *proxyConn) forward(in *bufio.Reader, out *bufio.Writer, kind byte, insp
 	return out.Flush()
 }
 
-// inspect records the names of statements and portals, which statement is executed,
-// and where an exchange ends.
+// inspect records the names of statements and portals, which statement is executed, and the end of a query cycle: the
+// messages of the client up to a Query, Sync or FunctionCall, to which the server returns one ReadyForQuery.
 func (c *proxyConn) inspect(kind byte, body []byte) {
 	switch kind {
 	case 'P': // Parse: name, SQL
@@ -378,9 +378,9 @@ func (c *proxyConn) inspect(kind byte, body []byte) {
 	case 'Q': // Query
 		sql, _ := cString(body)
 		c.statementExecuted(sql)
-		c.exchangeSent()
+		c.cycleSent()
 	case 'S', 'F': // Sync, FunctionCall
-		c.exchangeSent()
+		c.cycleSent()
 	}
 }
 
@@ -397,8 +397,8 @@ func (c *proxyConn) statementExecuted(statement string) {
 	}
 }
 
-// exchangeSent counts an exchange whose last message is being forwarded.
-func (c *proxyConn) exchangeSent() {
+// cycleSent counts a query cycle whose last message is being forwarded. The startup is one, too.
+func (c *proxyConn) cycleSent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open++
@@ -407,8 +407,8 @@ func (c *proxyConn) exchangeSent() {
 	}
 }
 
-// observeResponse is called for each message of the server. lost means that the client must
-// not receive the message; complete is the loss that the message ends, or nil.
+// observeResponse is called for each message of the server. lost means that the client must not receive the message.
+// complete is the loss that ends with the message, or nil.
 func (c *proxyConn) observeResponse(kind byte) (lost bool, complete *loss) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

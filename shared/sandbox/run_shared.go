@@ -13,7 +13,7 @@ import (
 
 // RunShared runs a command such as go test, and returns the exit code of the command. It builds the packages with the
 // import paths pkgs into the directory bin. The test packages that the command runs share these binaries, one Postgres,
-// and a data directory, which each private Postgres copies.
+// and a data directory made by initdb, which each further private Postgres copies.
 func RunShared(ctx context.Context, bin string, pkgs []string, command ...string) (code int, err error) {
 	if err := Compile(ctx, bin+"/", pkgs...); err != nil {
 		return 1, err
@@ -33,12 +33,12 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
 	run.Env = append(os.Environ(), binariesVariable+"="+bin)
 	if server.private { // if DATABASE_URL is set, the tests read it themselves
-		model, modelErr := makeModel(ctx)
-		if modelErr != nil {
-			return 1, modelErr
+		dir, dirErr := makeDataDir(ctx)
+		if dirErr != nil {
+			return 1, dirErr
 		}
-		defer func() { err = errors.Join(err, model.close()) }()
-		run.Env = append(run.Env, postgresVariable+"="+server.base, modelVariable+"="+model.data())
+		defer func() { err = errors.Join(err, dir.close()) }()
+		run.Env = append(run.Env, postgresVariable+"="+server.base, dataVariable+"="+dir.data())
 	}
 	var exit *exec.ExitError
 	if err := run.Run(); errors.As(err, &exit) {
@@ -49,9 +49,8 @@ func RunShared(ctx context.Context, bin string, pkgs []string, command ...string
 	return 0, nil
 }
 
-// setTimeByContent sets the modification time of a file to a time that depends only on the content.
-// go build sets a new time even if the binary is unchanged, and go test treats a file with
-// another time as changed.
+// setTimeByContent sets the modification time of a file to a time that depends only on the content. go build sets a new
+// time even if the binary is unchanged, and go test does not use a cached result if the time of a file has changed.
 func setTimeByContent(file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -62,9 +61,9 @@ func setTimeByContent(file string) error {
 	return os.Chtimes(file, at, at)
 }
 
-// makeModel makes the data directory of a server that is not started. A copy takes 20 ms; initdb takes
-// a second of CPU time.
-func makeModel(ctx context.Context) (*serverDir, error) {
+// makeDataDir makes a data directory without starting a server. To copy it takes 20 ms, while initdb takes a second of CPU
+// time.
+func makeDataDir(ctx context.Context) (*serverDir, error) {
 	p, err := startPrivate(ctx, Options{}, func(ctx context.Context, p *Postgres) error {
 		bin, err := findBinaries(ctx, 0) // of any version
 		if err != nil {

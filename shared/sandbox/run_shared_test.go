@@ -12,7 +12,7 @@ import (
 
 const hello = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
 
-func TestRunSharedSharesServerBinariesAndModel(t *testing.T) {
+func TestRunSharedSharesServerBinariesAndData(t *testing.T) {
 	t.Setenv(parentVariable, "shared")
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -21,7 +21,7 @@ func TestRunSharedSharesServerBinariesAndModel(t *testing.T) {
 	require.Equal(t, 7, code)
 }
 
-// useShared is the command of the test. It returns 7 if the server, the binary and the model can be used.
+// useShared is the command of the test. It returns 7 if the server, the binary and the data directory can be used.
 func useShared() int {
 	server, err := shared.sharedServer()
 	if err != nil {
@@ -42,7 +42,7 @@ func useShared() int {
 		return 1
 	}
 	defer private.Stop()
-	if _, err := os.Stat(filepath.Join(sharedSetting(modelVariable), "PG_VERSION")); err != nil {
+	if _, err := os.Stat(filepath.Join(sharedSetting(dataVariable), "PG_VERSION")); err != nil {
 		fmt.Println(err)
 		return 1
 	}
@@ -51,7 +51,7 @@ func useShared() int {
 
 func TestRunSharedReturnsErrorsOfItsCleanup(t *testing.T) {
 	t.Parallel()
-	fileInPlaceOfDirectory := `dir=$(dirname "$SANDBOX_MODEL") && rm -r "$dir" && touch "$dir"`
+	fileInPlaceOfDirectory := `dir=$(dirname "$SANDBOX_DATA") && rm -r "$dir" && touch "$dir"`
 	code, err := RunShared(t.Context(), t.TempDir(), []string{hello}, "sh", "-c", fileInPlaceOfDirectory)
 	require.ErrorContains(t, err, "not a directory")
 	require.Zero(t, code)

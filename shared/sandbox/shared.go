@@ -16,11 +16,11 @@ import (
 const (
 	postgresVariable = "SANDBOX_POSTGRES" // the connection string of the shared server
 	binariesVariable = "SANDBOX_BINARIES" // the directory of the shared binaries
-	modelVariable    = "SANDBOX_MODEL"    // a data directory made by initdb, which private servers copy
+	dataVariable     = "SANDBOX_DATA"     // a data directory made by initdb, which private servers copy
 )
 
-// sharedSetting reads an environment variable of RunShared. With os.Getenv the value, which
-// differs in each run, would be an input of the test, and go test could not use cached results.
+// sharedSetting reads an environment variable of RunShared. It does not use os.Getenv: go test would then compare the
+// value, which differs in each run, and would not use cached results.
 func sharedSetting(name string) string {
 	for _, pair := range os.Environ() {
 		if value, found := strings.CutPrefix(pair, name+"="); found {
@@ -33,7 +33,7 @@ func sharedSetting(name string) string {
 // SharedEnv returns the environment variables with which a process uses the binaries and the data
 // directory of RunShared. It returns none in a package that is tested alone.
 func SharedEnv() (env []string) {
-	for _, name := range []string{binariesVariable, modelVariable} {
+	for _, name := range []string{binariesVariable, dataVariable} {
 		if value := sharedSetting(name); value != "" {
 			env = append(env, name+"="+value)
 		}
@@ -41,9 +41,10 @@ func SharedEnv() (env []string) {
 	return env
 }
 
-// modelFor returns the data directory that RunShared made, or "" if there is none of the version of bin.
-func modelFor(bin binaries) string {
-	dir := sharedSetting(modelVariable)
+// sharedDataDir returns the data directory that RunShared made, or "" if there is none or it has another major version
+// than bin.
+func sharedDataDir(bin binaries) string {
+	dir := sharedSetting(dataVariable)
 	if major, err := os.ReadFile(filepath.Join(dir, "PG_VERSION")); err != nil || strings.TrimSpace(string(major)) != strconv.Itoa(bin.major) {
 		return ""
 	}
@@ -80,8 +81,8 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(described))
 }
 
-// sharedBinary returns the binary of a package that RunShared has built, or "". os.Stat makes the binary an input of the
-// test: go test runs the test again if the binary has changed.
+// sharedBinary returns the binary of a package that RunShared has built, or "". Because of os.Stat, go test runs the test
+// again if the binary has changed.
 func sharedBinary(pkg string) string {
 	dir := sharedSetting(binariesVariable)
 	if dir == "" {

@@ -33,8 +33,8 @@ func NewPair(t testing.TB) *Pair {
 	}
 	pair := &Pair{t: t}
 	pair.primary = pair.start(ctx, func(ctx context.Context, p *Postgres) error { return p.start(ctx, Options{}) })
-	pair.standby = pair.start(ctx, func(ctx context.Context, p *Postgres) error { return p.follow(ctx, bin, pair.primary) })
-	must(t, pair.primary.waitForStandby(ctx))
+	pair.standby = pair.start(ctx, func(ctx context.Context, p *Postgres) error { return p.startStandby(ctx, bin, pair.primary) })
+	must(t, pair.primary.makeSynchronous(ctx))
 	return pair
 }
 
@@ -46,8 +46,8 @@ func (p *Pair) start(ctx context.Context, start func(context.Context, *Postgres)
 	return server
 }
 
-// follow makes the server a standby of the primary and starts it.
-func (p *Postgres) follow(ctx context.Context, bin binaries, primary *Postgres) error {
+// startStandby copies the data of the primary to p, and starts p as a standby.
+func (p *Postgres) startStandby(ctx context.Context, bin binaries, primary *Postgres) error {
 	backup, err := runToEnd(ctx, Command{
 		Path: filepath.Join(bin.dir, "pg_basebackup"), Env: serverEnv(), Dir: p.dir.root, user: p.dir.runAs,
 		Args: []string{"-D", p.dir.data(), "-d", primary.URL("postgres"), "--write-recovery-conf", "--checkpoint=fast", "--no-sync"},
@@ -61,8 +61,8 @@ func (p *Postgres) follow(ctx context.Context, bin binaries, primary *Postgres) 
 	return p.run(ctx, bin, Options{})
 }
 
-// waitForStandby makes commits synchronous and waits until a standby is connected.
-func (p *Postgres) waitForStandby(ctx context.Context) error {
+// makeSynchronous makes commits wait for the standby, and waits until the standby is connected.
+func (p *Postgres) makeSynchronous(ctx context.Context) error {
 	if err := p.exec(ctx, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func (p *Pair) URL(database string) string {
 		url.QueryEscape(p.primary.dir.socket+","+p.standby.dir.socket)
 }
 
-// Service returns an address of the primary, like the read-write service of a Postgres operator: Promote closes the
-// connections of the service, and redirects the service to the new primary.
+// Service starts a proxy to the primary, like the read-write Service of a Postgres operator. Promote closes the connections
+// of the proxy, and redirects it to the new primary.
 func (p *Pair) Service(t testing.TB) *Proxy {
 	t.Helper()
 	service := NewProxy(t, p.primary.URL("postgres"))

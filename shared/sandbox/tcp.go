@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// ServeTCP starts a server that calls serve for each connection, numbered from 1, and returns its address.
+// ServeTCP starts a server until the end of the test, and returns its address. The server calls serve for each connection;
+// n counts the connections from 1.
 func ServeTCP(t testing.TB, serve func(n int, conn net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

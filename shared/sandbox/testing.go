@@ -35,8 +35,8 @@ func StartProcess(t testing.TB, bin string, env []string, args ...string) *Proce
 	return p
 }
 
-// Slow skips a test that takes seconds of processor time, except in make test TAGS=slow. Another, faster test
-// guards the same, or the test belongs to no guarantee.
+// Slow skips a test that takes seconds of processor time, except in make test TAGS=slow. Use it only if a faster test
+// checks the same, or if the test checks nothing that Sendonce guarantees.
 func Slow(t testing.TB) {
 	t.Helper()
 	if !slowTests {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// These limits keep the memory of a flood of calls below about 15 MB. If a call to send a message has no issued access
-// token, the server does not read its body and does not record the call.
+// With these limits, a flood of calls uses less than about 15 MB of memory. The server does not read the body of a call to
+// send a message, and does not record the call, unless its access token was issued.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
@@ -34,7 +34,7 @@ type WeChatOptions struct {
 	Pages     []string      // existing ones, without a query; none = all exist
 	OneTime   bool          // each message needs a Grant of its own
 	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
-	Keep      int           // newest calls in the ledger; 0 = all
+	Keep      int           // how many calls the ledger keeps, the newest; 0 = all
 
 	Log func(format string, args ...any) // called for each call, from any goroutine; nil = none
 }

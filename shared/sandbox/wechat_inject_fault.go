@@ -47,8 +47,8 @@ func (f wechatFault) matchesSend(s *WeChatSend) bool {
 	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID)
 }
 
-// serveWithFault calls process once, and writes the response of process or that of f. process records the
-// call. If execute is true, process also does what WeChat would do, and returns WeChat's response.
+// serveWithFault calls process once, and writes the response of process or that of f. process records the call. If execute
+// is true, process also does what WeChat does, and returns WeChat's response.
 func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process func(execute bool) (response any)) {
 	if !f.DeliverFirst {
 		w.wait(f)
@@ -70,6 +70,7 @@ func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process f
 	}
 }
 
+// wait waits for the delay of f, which ClearFaults and Stop end early.
 func (w *WeChat) wait(f wechatFault) {
 	if f.Delay == 0 {
 		return

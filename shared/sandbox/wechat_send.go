@@ -49,7 +49,8 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// process returns WeChat's response to a call, and uses up one consent. The caller holds w.mu.
+// process does what WeChat does with a call, and returns WeChat's response: it counts the call, and uses up one consent if
+// the message is delivered. The caller holds w.mu.
 func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatResult {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, problem := badKeyword(s.Data)

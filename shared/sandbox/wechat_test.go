@@ -44,10 +44,10 @@ func callWeChat(ctx context.Context, t *testing.T, url, body string) (a wechatRe
 	return a
 }
 
-func (w *WeChat) tokenFor(t *testing.T, force bool) wechatResponse {
+func (w *WeChat) tokenFor(t *testing.T) wechatResponse {
 	t.Helper()
 	return callWeChat(t.Context(), t, w.URL()+"/cgi-bin/stable_token", fmt.Sprintf(
-		`{"grant_type":"client_credential","appid":%q,"secret":%q,"force_refresh":%t}`, WeChatAppID, WeChatSecret, force))
+		`{"grant_type":"client_credential","appid":%q,"secret":%q}`, WeChatAppID, WeChatSecret))
 }
 
 const tea = `{"touser":"ann","template_id":"T1","page":"pages/a?b=c","data":{"thing1":{"value":"Tea <b>"}},"miniprogram_state":"trial","lang":"en_US"}`
@@ -62,7 +62,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	var log bytes.Buffer
 	w := NewWeChat(t, WeChatOptions{Log: func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) }})
 	before := time.Now()
-	response := w.sendWith(t, w.tokenFor(t, false).Token, tea)
+	response := w.sendWith(t, w.tokenFor(t).Token, tea)
 	require.Zero(t, response.Errcode)
 	require.Regexp(t, "^ok rid: [a-z0-9]{16}$", response.Errmsg)
 
@@ -102,7 +102,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 func TestWeChatLedgerKeepsNewestCalls(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{Keep: 2})
-	token := w.tokenFor(t, false).Token
+	token := w.tokenFor(t).Token
 	for _, openID := range []string{"ann", "bob", "cat"} {
 		require.Zero(t, w.sendWith(t, token, strings.ReplaceAll(tea, "ann", openID)).Errcode)
 	}
@@ -114,7 +114,7 @@ func TestWeChatLedgerKeepsNewestCalls(t *testing.T) {
 func TestFaultSelectsCalls(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{})
-	token := w.tokenFor(t, false).Token
+	token := w.tokenFor(t).Token
 	w.InjectFault(WeChatFault{OpenID: "ann", Errcode: 1})
 	w.InjectFault(WeChatFault{Errcode: 2, Times: 2})
 	w.InjectFault(WeChatFault{TokenCalls: true, Errcode: 3})
@@ -122,17 +122,17 @@ func TestFaultSelectsCalls(t *testing.T) {
 		return w.sendWith(t, token, strings.ReplaceAll(tea, "ann", openID)).Errcode
 	}
 	require.Equal(t, []int{1, 1, 2, 2, 0}, []int{errcode("ann"), errcode("ann"), errcode("bob"), errcode("bob"), errcode("bob")})
-	require.Equal(t, 3, w.tokenFor(t, false).Errcode)
+	require.Equal(t, 3, w.tokenFor(t).Errcode)
 	w.ClearFaults()
 	require.Zero(t, errcode("ann"))
-	require.Equal(t, token, w.tokenFor(t, false).Token)
+	require.Equal(t, token, w.tokenFor(t).Token)
 }
 
 func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		after bool
-		end   func(*WeChat) error
+		deliverFirst bool
+		end          func(*WeChat) error
 	}{
 		"cleared before delivery": {false, func(w *WeChat) error { w.ClearFaults(); return nil }},
 		"cleared after delivery":  {true, func(w *WeChat) error { w.ClearFaults(); return nil }},
@@ -141,15 +141,15 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := NewWeChat(t, WeChatOptions{})
-			token := w.tokenFor(t, false).Token
-			w.InjectFault(WeChatFault{Delay: time.Hour, DeliverFirst: c.after})
+			token := w.tokenFor(t).Token
+			w.InjectFault(WeChatFault{Delay: time.Hour, DeliverFirst: c.deliverFirst})
 			ctx, hangUp := context.WithCancel(t.Context())
 			var call sync.WaitGroup
 			call.Go(func() {
 				callWeChat(ctx, t, w.URL()+"/cgi-bin/message/subscribe/send?access_token="+token, tea)
 			})
 			require.Eventually(t, func() bool { return len(w.Sends()) == 1 }, time.Minute, 10*time.Millisecond)
-			if c.after {
+			if c.deliverFirst {
 				require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, time.Minute, 10*time.Millisecond)
 			} else {
 				require.Empty(t, w.Delivered())

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// From renewBefore the end of a token on, a new token is issued. Until that end both tokens are valid.
+// If the newest token expires within renewBefore, the next call gets a new token. The old token stays valid until it expires.
 const renewBefore = 5 * time.Minute
 
 // ExpireTokens expires all issued access tokens: they are refused with errcode 42001.

@@ -11,8 +11,8 @@ import (
 // AfterFilled is greater than the ids of FillTasks, and less than those of submitted tasks, which begin with the time.
 const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
-// fillSQL makes the finished tasks number $1 to $2, with keys. Their log rows are missing, as after the partition of
-// their month was dropped.
+// fillSQL makes the finished tasks number $1 to $2, with keys. They have no log rows, as if the partitions of their month
+// were dropped.
 const fillSQL = `
 with n as (
     select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid as id, n from generate_series($1::bigint, $2::bigint) n
@@ -21,7 +21,7 @@ with n as (
     select id, 0, 'default', 5, 3, 0, (13000000000 + n)::text, 'Your verification code is 285713', now() - interval '1 day' from n
 ), d as (
     insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at, sent_at)
-    select id, 2, 0, 0, 5, n, 'bench', now() - interval '1 day', now() - interval '1 day' from n
+    select id, 2 /* succeeded */, 0, 0, 5 /* by a report of success */, n, 'bench', now() - interval '1 day', now() - interval '1 day' from n
 )
 insert into submission_keys (key, fingerprint, id)
 select gen_random_uuid(), gen_random_uuid(), id from n`

@@ -30,7 +30,7 @@ type Generator struct {
 type Outcomes struct {
 	Succeeded int
 	Failures  []error         // in time order
-	Took      []time.Duration // by each call that succeeded, in time order
+	Took      []time.Duration // duration of each call that succeeded, in time order
 }
 
 // Slowest is the longest of Took.
@@ -41,9 +41,8 @@ func New(ctx context.Context) *Generator {
 	return &Generator{ctx: ctx, stop: make(chan struct{}), kinds: map[string]*Outcomes{}}
 }
 
-// Start makes a call every interval from a goroutine of its own until Stop. If interval is 0, it makes calls without a
-// pause. If the last try of a call has failed, the call is repeated after Stop, too, until it succeeds or the context
-// ends.
+// Start makes a call every interval from a goroutine of its own until Stop; interval 0 = without a pause. If the last call
+// before Stop fails, it is repeated until it succeeds or the context ends.
 func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 	g.mu.Lock()
 	if g.kinds[kind] == nil {
@@ -99,7 +98,7 @@ func (g *Generator) record(kind string, took time.Duration, err error) {
 	o.Took = append(o.Took, took)
 }
 
-// Stop waits until every goroutine has finished its call. It may be called more than once.
+// Stop lets each goroutine finish its call, with repeats, and waits until all have ended. It may be called more than once.
 func (g *Generator) Stop() {
 	g.stopped.Do(func() { close(g.stop) })
 	g.workers.Wait()

@@ -79,7 +79,7 @@ func (l *Ledger) Sent(m Message, s Sent) {
 	l.sent[m] = s
 }
 
-// Received records that a receiver got a message. Call Received in the order in which the receiver got the messages.
+// Received records that a receiver got a message. Call it in the order in which the receiver got the messages.
 func (l *Ledger) Received(m Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,8 @@ func (l *Ledger) Overtaken() map[string]int {
 	return maps.Clone(l.overtaken)
 }
 
-// tasksSQL returns the tasks whose row differs from the ledger, and those that are not in the ledger.
+// tasksSQL returns the tasks whose row differs from the ledger, and those that are not in the ledger. In the rows,
+// task_done.status 2 is succeeded, and task_live.state 2 is processing.
 const tasksSQL = `
 with ledger as (select id::uuid, claim::bigint, reported from unnest($1::text[], $2::text[], $3::bool[]) e (id, claim, reported)),
 compared as (

@@ -27,7 +27,7 @@ import (
 const (
 	startTimeout  = 30 * time.Second // reading a large store takes long
 	host          = "127.0.0.1"
-	maxViolations = 1000 // log lines; clients without a password can cause more
+	maxViolations = 1000 // log lines that are kept; clients without a password can cause any number
 )
 
 // Options configures a server.
@@ -36,7 +36,7 @@ type Options struct {
 	Port     int    // on 127.0.0.1; 0 = a free one
 	MaxStore int64  // bytes that all streams may reserve; 0 = 1 TiB
 	Config   string // further configuration, such as accounts; "" = no permissions are checked
-	User     string // for URL; "" = URL has no credentials
+	User     string // of the URL that URL returns; "" = the URL has no credentials
 	Password string
 	Log      io.Writer // for the server's log; nil = none
 }
@@ -136,7 +136,7 @@ func (n *Server) URL() string {
 	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(host, strconv.Itoa(n.port))}).String()
 }
 
-// Port is for Options.Port of another server at the same URL.
+// Port returns the port. With it as Options.Port, a later server has the same URL.
 func (n *Server) Port() int { return n.port }
 
 // Stop ends the server and removes a temporary directory.
