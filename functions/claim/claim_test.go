@@ -71,7 +71,7 @@ func TestCallerRevokedDuringItsClaimGetsNoTask(t *testing.T) {
 	s := cluster.Serve(t)
 	id := s.SubmitTo(task.DefaultQueue)
 	phone := s.NewCaller("phone", "sender")
-	release := storetest.HoldLock(t, storetest.Owner(t, s.Owner.Config().ConnString()), `lock table send_logs in exclusive mode`) // the claim has to wait
+	release := storetest.HoldLock(t, storetest.ConnectAsOwner(t, s.Owner.Config().ConnString()), `lock table send_logs in exclusive mode`) // the claim has to wait
 	claimed := make(chan cluster.Reply, 1)
 	go func() { claimed <- phone.Get(cluster.SMSPath + "tasks/pending?app_id=app") }()
 	cluster.Eventually(t, func() bool { return storetest.IsWaiting(t, s.Owner) })

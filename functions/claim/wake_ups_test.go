@@ -137,7 +137,7 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	s := cluster.ServeHandler(t, h).Connect(url)
 	wakeUps := subscribeTo(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "this process is subscribed to wake-ups from now on")
-	release := storetest.HoldLock(t, storetest.Owner(t, url), `lock table task_live`)
+	release := storetest.HoldLock(t, storetest.ConnectAsOwner(t, url), `lock table task_live`)
 	response := make(chan cluster.Reply, 1)
 	go func() { response <- s.Get("/api/v1/sms/tasks/pending?app_id=a") }()
 	cluster.Eventually(t, func() bool { return storetest.IsWaiting(t, s.Owner) })

@@ -268,7 +268,7 @@ func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "x", To: "user:bob", Data: api.JSON(`"A"`)})
 	require.NoError(t, err)
 	require.Equal(t, "saved", saved.Ack)
-	release := storetest.HoldLock(t, storetest.Owner(t, w.DatabaseURL), `select from message_live for update`) // now no relay sends the saved message
+	release := storetest.HoldLock(t, storetest.ConnectAsOwner(t, w.DatabaseURL), `select from message_live for update`) // now no relay sends the saved message
 	require.Equal(t, saved.ServerMsgID, w.Accept("x", `"B"`).ServerMsgID)
 	w.StartTrigger(w.Client.BaseURL)
 	bodies := func() (all []string) {

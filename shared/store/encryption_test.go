@@ -124,8 +124,8 @@ func TestPlainSecretsAreRefused(t *testing.T) {
 func TestSecretIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	db.MustHaveCaller(t, 7)
-	db.MustHaveCaller(t, 8)
+	db.EnsureCaller(t, 7)
+	db.EnsureCaller(t, 8)
 	secretOf := func(caller int64) (string, error) {
 		s, err := db.Webhooks.SigningSecret(t.Context(), caller, storetest.FirstSecret())
 		return s.Secret, err

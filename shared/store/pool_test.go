@@ -22,7 +22,7 @@ import (
 func TestTextResultsIgnoreDatabaseSettings(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), `
+	_, err := storetest.ConnectAsOwner(t, url).Exec(t.Context(), `
 do $$ begin
 	execute format('alter database %I set bytea_output = escape', current_database());
 	execute format('alter database %I set datestyle = German', current_database());

@@ -29,7 +29,7 @@ func TestRestoredDatabaseRepeatsNoClaimID(t *testing.T) {
 	lost := db.MustClaim(t, "phone", 1)[0]
 
 	url = restore()
-	owner := storetest.Owner(t, url)
+	owner := storetest.ConnectAsOwner(t, url)
 	_, err = migrations.Up(t.Context(), owner, sandbox.Roles)
 	require.NoError(t, err)
 	_, err = owner.Exec(t.Context(), string(statement[1]))

@@ -28,7 +28,7 @@ func TestRowByNameNeedsAColumnForEachField(t *testing.T) {
 		ClaimID   int64
 		CallerID  *int64
 	}
-	conn := storetest.Owner(t, sandbox.NewDatabase(t))
+	conn := storetest.ConnectAsOwner(t, sandbox.NewDatabase(t))
 	read := func(sql string) ([]row, error) {
 		rows, err := conn.Query(t.Context(), sql)
 		require.NoError(t, err)

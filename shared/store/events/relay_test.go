@@ -42,7 +42,7 @@ func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 	silent := db.MustAddEndpoint(t, 8, "https://eight.example")
 	_, err := db.Webhooks.DisableEndpoint(t.Context(), silent.ID, nil, store.Operator{Name: "ops"})
 	require.NoError(t, err)
-	db.MustHaveCaller(t, 9)
+	db.EnsureCaller(t, 9)
 	_, err = db.Webhooks.SigningSecret(t.Context(), 9, "whsec_x")
 	require.NoError(t, err)
 	a, b := storetest.Submission(storetest.WithCallback), storetest.Submission(storetest.FromCaller(7))
@@ -289,7 +289,7 @@ func TestEndpointAddedDuringSubmissionGetsTheEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
-	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
+	require.Equal(t, task.Pending, db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
 	err := whileWaiting(t, db, `select from subscribe_message_logs where id = $1 for update`, first.ID,
 		func() error {
 			_, err := db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Coffee"}}`))

@@ -22,7 +22,7 @@ import (
 func fullFor(stream string) *storetest.Broker {
 	return &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if d.To().Stream() == stream {
-			return storetest.Full
+			return storetest.StreamFull
 		}
 		return storetest.Accepted
 	}}
@@ -54,7 +54,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 			for i := range 120 { // more than a batch
 				waiting = append(waiting, storetest.Message(fmt.Sprint(i), address[full]))
 				db.MustSave(t, waiting[i])
-				sends = append(sends, storetest.Send(waiting[i], "1.1"))
+				sends = append(sends, storetest.MsgID(waiting[i], "1.1"))
 			}
 			b := fullFor(full)
 			for failures := 1; failures <= 7; failures++ {
@@ -62,7 +62,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				relayed := db.RelayDue(t, b)
 				require.False(t, relayed.More, "the relay does not try again at once")
 				if failures == 1 {
-					require.Equal(t, []store.StreamChange{{Stream: full, Reason: storetest.Full.Reason}}, relayed.Streams)
+					require.Equal(t, []store.StreamChange{{Stream: full, Reason: storetest.StreamFull.Reason}}, relayed.Streams)
 					paused, err := db.Events.PausedStreams(t.Context())
 					require.NoError(t, err)
 					require.Equal(t, []string{full}, paused)
@@ -83,7 +83,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				endPauses(t, db)
 			}
 			require.Zero(t, updated(t, db), "no waiting message was updated")
-			require.Equal(t, storetest.Full.Reason, db.MustMessage(t, waiting[119].ID).LastError, "each waiting message shows the reason")
+			require.Equal(t, storetest.StreamFull.Reason, db.MustMessage(t, waiting[119].ID).LastError, "each waiting message shows the reason")
 
 			accepts := storetest.Always(storetest.Accepted)
 			relayed := db.RelayDue(t, accepts)
@@ -104,7 +104,7 @@ func TestStreamThatAcceptedSomeIsPausedBriefly(t *testing.T) {
 		db.MustSave(t, storetest.Message(fmt.Sprint(i), storetest.SendTo(msg.User, "bob")))
 	}
 	for range 5 {
-		db.RelayDue(t, storetest.Always(storetest.Full))
+		db.RelayDue(t, storetest.Always(storetest.StreamFull))
 		endPauses(t, db)
 	}
 	room := 1
@@ -112,7 +112,7 @@ func TestStreamThatAcceptedSomeIsPausedBriefly(t *testing.T) {
 		if room--; room >= 0 {
 			return storetest.Accepted
 		}
-		return storetest.Full
+		return storetest.StreamFull
 	}})
 	require.Equal(t, 1, db.Count(t, `select failures from stream_pauses`))
 }
@@ -125,7 +125,7 @@ func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	db.MustSave(t, good)
 	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if d.ID == bad.ID {
-			return storetest.Unavailable
+			return storetest.SubjectFull
 		}
 		return storetest.Accepted
 	}}
@@ -186,7 +186,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 				relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 					return store.Column(due, func(e events.Due) msg.Result {
 						if e.Stream() == fullStream {
-							return storetest.Full
+							return storetest.StreamFull
 						}
 						published = append(published, e)
 						return storetest.Accepted
@@ -238,7 +238,7 @@ func TestEventsRefusedAloneAreOvertaken(t *testing.T) {
 			return store.Column(due, func(e events.Due) msg.Result {
 				published = append(published, e.Subject)
 				if slices.Contains(unavailable, e.Subject) {
-					return storetest.Unavailable
+					return storetest.SubjectFull
 				}
 				return storetest.Accepted
 			}), nil
@@ -271,7 +271,7 @@ func TestNoRowIsUpdatedWhileTheBrokerIsUnavailable(t *testing.T) {
 	before := versions(t, db, "USERS") + versions(t, db, "EVENTS")
 	for range 3 {
 		relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
-			return slices.Repeat([]msg.Result{storetest.NoStream}, len(due)), nil
+			return slices.Repeat([]msg.Result{storetest.NoBroker}, len(due)), nil
 		})
 		require.NoError(t, err)
 		require.True(t, relayed.BrokerUnavailable)
@@ -292,7 +292,7 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	}
 	countBlocks := func() (blocks int) {
 		for _, call := range []string{"anyMessageDueSQL", "lockDueMessagesSQL(500, 16)", "nextRelaySQL"} {
-			blocks += storetest.Blocks(t, conn, "execute "+call)
+			blocks += storetest.CountBlocks(t, conn, "execute "+call)
 		}
 		return blocks
 	}
@@ -300,7 +300,7 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	countBlocks() // reads the catalogue
 	idle := countBlocks()
 	const n = 10_000
-	db.SaveMany(t, n)
+	db.InsertMessages(t, n)
 	b := fullFor(msg.StreamUsers)
 	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
 	for i := range 5 {

@@ -31,7 +31,7 @@ func moveEndsBack(t *testing.T, db *storetest.DB, days int) {
 }
 
 // mustArchive archives and returns how many tasks it moved and which partitions it dropped.
-func mustArchive(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (total int, partitions []string) {
+func mustArchiveTasks(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (total int, partitions []string) {
 	t.Helper()
 	for step, err := range db.Maintenance.Archive(t.Context(), run) {
 		require.NoError(t, err)
@@ -56,7 +56,7 @@ func taskCounts(t *testing.T, db *storetest.DB) string {
 
 func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	s := storetest.Submission(storetest.Keyed("k", "body"), createdDaysAgo(91), func(s *tasks.Submission) {
 		s.Source, s.CallbackURL, s.Metadata, s.Queue = "shop", "https://a.example/cb", []byte(`{"a": 1}`), "q"
 		s.ExpiresAt = time.Now().Add(time.Hour)
@@ -66,9 +66,9 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	report := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed, Message: "no such number", ErrorCode: "E7"}
 	require.Equal(t, task.Applied, db.MustReport(t, report).Verdict)
 	moveEndsBack(t, db, 91)
-	before, statistics := db.MustTask(t, s.ID), db.MustCount(t)
+	before, statistics := db.MustTask(t, s.ID), db.MustStatistics(t)
 
-	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
 	require.Equal(t, "0 0 0 1", taskCounts(t, db))
 	require.Zero(t, db.Count(t, `select count(*) from sms_tasks`), "the view shows the main tables only")
@@ -79,7 +79,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	byKey, err := db.Tasks.ByKey(t.Context(), *s.Key)
 	require.NoError(t, err)
 	require.True(t, byKey.Archived)
-	require.Equal(t, statistics, db.MustCount(t))
+	require.Equal(t, statistics, db.MustStatistics(t))
 
 	again := storetest.Submission(storetest.Keyed("k", "body"))
 	out := db.MustSubmit(t, again)[0]
@@ -96,13 +96,13 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 
 func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	s := storetest.Submission(storetest.Keyed("k", "body"), createdDaysAgo(91))
 	db.MustSubmit(t, s)
 	db.Claim(t)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	moveEndsBack(t, db, 91)
-	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
 	db.Exec(t, `delete from archived_tasks`) // as an operator may, after an export
 
@@ -115,7 +115,7 @@ func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
 
 func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	plain, withKey := storetest.Submission(createdDaysAgo(100)), storetest.Submission(storetest.Keyed("k", "hello"), createdDaysAgo(100))
 	for _, s := range []*tasks.Submission{plain, withKey} {
 		db.MustSubmit(t, s)
@@ -123,7 +123,7 @@ func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	}
 	moveEndsBack(t, db, 99)
-	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 2, moved)
 	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the response to their COMMIT had been lost
 		require.Equal(t, task.Succeeded, out.State)
@@ -135,7 +135,7 @@ func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 
 func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	pending, processing, held := storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200), func(s *tasks.Submission) { s.OnUnknown = task.Hold })
 	scheduled := storetest.Submission(createdDaysAgo(200), func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
 	old, recent, young := storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(200)), storetest.Submission(createdDaysAgo(80))
@@ -153,28 +153,28 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	db.MustSubmit(t, pending, scheduled)
 	db.Exec(t, `update task_live set updated_at = now() - interval '200 days'`)
 
-	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
 	for name, s := range map[string]*tasks.Submission{"pending": pending, "processing": processing, "held": held, "scheduled": scheduled, "finished lately": recent, "created lately": young} {
 		require.False(t, db.MustTask(t, s.ID).Archived, name)
 	}
 	require.True(t, db.MustTask(t, old.ID).Archived)
-	moved, _ = mustArchive(t, db, maintenance.ArchiveRun{})
+	moved, _ = mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Zero(t, moved, "a second run has nothing to do")
 
-	forever := storetest.Open(t, storetest.Keeping(0, 0))
+	forever := storetest.Open(t, storetest.RetentionDays(0, 0))
 	forever.MustSubmit(t, storetest.Submission(createdDaysAgo(400)))
 	forever.Claim(t)
 	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
 	moveEndsBack(t, forever, 399)
-	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{})
+	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{})
 	require.Zero(t, moved, "0 days: nothing is archived")
-	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)})
+	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)})
 	require.Zero(t, moved)
-	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})
+	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})
 	require.Equal(t, 1, moved)
 	require.Equal(t, "1 0 1 0", taskCounts(t, forever), "a dry run changes nothing")
-	moved, _ = mustArchive(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})
+	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})
 	require.Equal(t, 1, moved, "Before overrides the setting")
 }
 
@@ -202,11 +202,11 @@ select id, case when seq %% 4 = 0 then 3 else 2 end, case when seq %% 4 = 0 then
 
 func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	t.Parallel()
-	db, other := storetest.OpenTwo(t, storetest.Keeping(90, 0))
+	db, other := storetest.OpenTwo(t, storetest.RetentionDays(90, 0))
 	instances := []*storetest.DB{db, other}
 	const total = 2000
 	fillOld(t, db, total, 100)
-	before := db.MustCount(t)
+	before := db.MustStatistics(t)
 	failed, err := store.QueryRows(t.Context(), db.Owner, pgx.RowTo[task.ID],
 		`select id from task_done where status = 3 order by md5(id::text)`)
 	require.NoError(t, err)
@@ -247,7 +247,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	}
 	close(start)
 	all.Wait()
-	mustArchive(t, db, maintenance.ArchiveRun{}) // the rows that a report had locked
+	mustArchiveTasks(t, db, maintenance.ArchiveRun{}) // the rows that a report had locked
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
@@ -267,14 +267,14 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	t.Logf("verdicts: %v", count)
 	require.Equal(t, len(failed), db.Count(t, `select count(*) from report_logs`), "every report is kept")
 	require.Equal(t, fmt.Sprint(count[task.Applied], 0, count[task.Applied], total-count[task.Applied]), taskCounts(t, db))
-	after := db.MustCount(t)
+	after := db.MustStatistics(t)
 	require.Equal(t, before.Succeeded+int64(count[task.Applied]), after.Succeeded)
 	require.Equal(t, before.Failed-int64(count[task.Applied]), after.Failed)
 }
 
 func TestNothingChangesAnArchivedTask(t *testing.T) {
 	t.Parallel()
-	db, by := storetest.Open(t, storetest.Keeping(90, 0)), storetest.Tester
+	db, by := storetest.Open(t, storetest.RetentionDays(90, 0)), storetest.Tester
 	fillOld(t, db, 4, 100)
 	cancelled := storetest.Submission(createdDaysAgo(100))
 	db.MustSubmit(t, cancelled)
@@ -283,7 +283,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	sent := storetest.Value[task.ID](t, db, `select id from task_done where status = 2 limit 1`)
 	failed := storetest.Value[task.ID](t, db, `select id from task_done where reason = 3`)
 	moveEndsBack(t, db, 99)
-	moved, _ := mustArchive(t, db, maintenance.ArchiveRun{})
+	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 5, moved)
 
 	ok := task.Report{TaskID: sent, AppID: "app", ClaimID: 7, Outcome: task.SentOK}
@@ -319,10 +319,10 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 
 func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	const total = 3*maintenance.ArchiveRows + 7
 	fillOld(t, db, total, 100)
-	before := db.MustCount(t)
+	before := db.MustStatistics(t)
 	steps := 0
 	for _, err := range db.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {
 		require.NoError(t, err)
@@ -331,14 +331,14 @@ func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 		}
 	}
 	require.Equal(t, 2*maintenance.ArchiveRows, db.Count(t, `select count(*) from archived_tasks`))
-	require.Equal(t, before, db.MustCount(t))
+	require.Equal(t, before, db.MustStatistics(t))
 	for more := true; more; {
 		var err error
 		_, more, err = db.Maintenance.Run(t.Context())
 		require.NoError(t, err)
 	}
 	require.Equal(t, total, db.Count(t, `select count(*) from archived_tasks`))
-	require.Equal(t, before, db.MustCount(t))
+	require.Equal(t, before, db.MustStatistics(t))
 	_, more, err := db.Maintenance.Run(t.Context())
 	require.NoError(t, err)
 	require.False(t, more)
@@ -348,7 +348,7 @@ func TestArchivePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	page, old := `'epoch', `+storetest.AnID+`, now() - interval '90 days', 500`, `array[`+storetest.AnID+`], now() - interval '90 days'`
 	storetest.Plans{
-		Burst: `
+		Fill: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000);
 insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
@@ -356,7 +356,7 @@ insert into submission_keys select id, id, id from tasks;
 insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)
 	select id, seq, 0, 'default', 5, 3, 0, '13800138000', 'x', now(), 2, 0, 0, 5, now() from tasks`,
 		Tables: []string{"tasks", "task_done", "submission_keys", "archived_tasks"},
-		Cases:  map[string]string{"pageTasksSQL": page, "archiveTasksSQL": old, "archivedSQL": storetest.SomeIDs, "archivedCallsSQL": storetest.SomeIDs + ", " + storetest.SomeIDs, "knownTasksSQL": storetest.SomeIDs},
+		Args:   map[string]string{"pageTasksSQL": page, "archiveTasksSQL": old, "archivedSQL": storetest.SomeIDs, "archivedCallsSQL": storetest.SomeIDs + ", " + storetest.SomeIDs, "knownTasksSQL": storetest.SomeIDs},
 		Index: map[string]string{
 			"pageTasksSQL": "task_done_pkey", "archiveTasksSQL": "task_done_pkey", "archivedSQL": "archived_tasks_pkey", "archivedCallsSQL": "archived_tasks_pkey", "knownTasksSQL": "archived_tasks_pkey",
 		},

@@ -35,7 +35,7 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	finishOn(t, db, old, 3, 1)
 	finishOn(t, db, today.AddDate(0, 0, -2), 2, 1)
 	db.Exec(t, storetest.InsertClosedDaySQL, today.AddDate(0, 0, -4), 100, 10)
-	before := db.MustCount(t)
+	before := db.MustStatistics(t)
 	require.Equal(t, []int64{104, 11}, []int64{before.Succeeded, before.Failed})
 
 	done := make(chan error)
@@ -47,11 +47,11 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 1`, old))
 	require.GreaterOrEqual(t, db.Count(t, `select count(*) from task_totals`), 3, "days without a result are closed too")
 	require.Zero(t, db.Count(t, `select count(*) from task_totals where day >= $1`, today), "today is open")
-	require.Equal(t, before, db.MustCount(t), "closing days changes no figure")
+	require.Equal(t, before, db.MustStatistics(t), "closing days changes no figure")
 
 	late := storetest.Value[task.ID](t, db, `select id from task_done where status = 3`)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: late, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
-	after := db.MustCount(t)
+	after := db.MustStatistics(t)
 	require.Equal(t, []int64{105, 10}, []int64{after.Succeeded, after.Failed})
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 0`, old))
 }
@@ -72,7 +72,7 @@ insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id,
 select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * interval '4 seconds' from b`, day)
 	db.Exec(t, storetest.InsertClosedDaySQL, day.AddDate(0, 0, -1), 100, 10)
 	db.Maintenance.SetCountTime(time.Millisecond)
-	before := db.MustCount(t)
+	before := db.MustStatistics(t)
 	require.Equal(t, []int64{10100, 10010}, []int64{before.Succeeded, before.Failed})
 
 	const partial = `select count(*) from task_totals where counted_to is not null`
@@ -82,7 +82,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 		more, err = db.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
 		require.NoError(t, err)
 	}
-	require.Equal(t, before, db.MustCount(t), "a day that is counted in part is counted once")
+	require.Equal(t, before, db.MustStatistics(t), "a day that is counted in part is counted once")
 	counted := storetest.Value[time.Time](t, db, `select counted_to from task_totals where day = $1`, day)
 	require.True(t, counted.After(day) && counted.Before(day.AddDate(0, 0, 1)), "%v", counted)
 
@@ -99,7 +99,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
 	require.Zero(t, db.Count(t, partial))
-	after := db.MustCount(t)
+	after := db.MustStatistics(t)
 	require.Equal(t, []int64{10102, 10008}, []int64{after.Succeeded, after.Failed}, "no part was counted twice")
 }
 
@@ -110,7 +110,7 @@ func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, $2)`, task.IDFloor(made), made)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	require.Equal(t, 1, db.Count(t, `select sum(succeeded)::int from task_totals`))
-	require.Equal(t, int64(1), db.MustCount(t).Succeeded)
+	require.Equal(t, int64(1), db.MustStatistics(t).Succeeded)
 }
 
 // A compromised function can write such a row.

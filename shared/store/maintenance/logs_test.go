@@ -34,7 +34,7 @@ func oldLogs(t *testing.T, db *storetest.DB, months int) {
 
 func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(0, 30))
+	db := storetest.Open(t, storetest.RetentionDays(0, 30))
 	oldLogs(t, db, 4)
 	use := func() {
 		s := storetest.Submission()
@@ -57,26 +57,26 @@ func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, want)
-	_, dry := mustArchive(t, db, maintenance.ArchiveRun{DryRun: true})
+	_, dry := mustArchiveTasks(t, db, maintenance.ArchiveRun{DryRun: true})
 	require.Equal(t, want, dry)
 	require.Equal(t, 4, db.Count(t, `select count(*) from receive_logs where caller_id = 0 and task_id is null`))
-	_, dropped := mustArchive(t, db, maintenance.ArchiveRun{})
+	_, dropped := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, want, dropped)
 	require.Zero(t, db.Count(t, `select count(*) from pg_class where relname = any($1)`, want))
 	require.Equal(t, 4-len(want)/3, db.Count(t, `select count(*) from receive_logs where task_id is null`))
 	use()
 
-	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{Before: monthAgo(0)})
+	_, dropped = mustArchiveTasks(t, db, maintenance.ArchiveRun{Before: monthAgo(0)})
 	require.Len(t, dropped, 12-len(want), "a row one second older than Before is dropped")
 	require.Zero(t, db.Count(t, `select count(*) from receive_logs where task_id is null`))
-	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{Before: time.Now().AddDate(9, 0, 0)})
+	_, dropped = mustArchiveTasks(t, db, maintenance.ArchiveRun{Before: time.Now().AddDate(9, 0, 0)})
 	require.Empty(t, dropped, "this month stays")
 	use()
 }
 
 func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(0, 30))
+	db := storetest.Open(t, storetest.RetentionDays(0, 30))
 	oldLogs(t, db, 3)
 	release := db.HoldLock(t, `select count(*) from receive_logs`)
 
@@ -112,7 +112,7 @@ func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	require.NotEmpty(t, inUse)
 	require.Len(t, dropped, 2*len(inUse), "the other logs are not in use")
 	release()
-	_, dropped = mustArchive(t, db, maintenance.ArchiveRun{})
+	_, dropped = mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, inUse, dropped)
 }
 

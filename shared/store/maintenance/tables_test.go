@@ -20,7 +20,7 @@ import (
 // in each that has not finished.
 func oldRows(t *testing.T, db *storetest.DB) {
 	t.Helper()
-	db.SettledBooking(t, 1, task.SentOK)
+	db.MustSettleOldBooking(t, 1, task.SentOK)
 	m := storetest.Message("k")
 	db.SaveReceived(t, m, storetest.Message("young"))
 	db.Exec(t, `update message_done set finished_at = now() - interval '100 days' where id = $1`, m.ID)
@@ -46,15 +46,15 @@ func oldRows(t *testing.T, db *storetest.DB) {
 
 func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 30))
+	db := storetest.Open(t, storetest.RetentionDays(90, 30))
 	oldRows(t, db)
 	want := map[string]int{
 		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1,
 	}
 	require.Len(t, maintenance.Pages(), len(want))
-	require.Equal(t, want, db.ArchivedRows(t, maintenance.ArchiveRun{DryRun: true}), "a dry run counts the rows that a run removes")
-	require.Equal(t, want, db.ArchivedRows(t, maintenance.ArchiveRun{}))
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, want, db.MustArchive(t, maintenance.ArchiveRun{DryRun: true}), "a dry run counts the rows that a run removes")
+	require.Equal(t, want, db.MustArchive(t, maintenance.ArchiveRun{}))
+	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}))
 	require.Equal(t, 2, db.Count(t, `select count(*) from archived_operator_actions
 		where (caller_name, reason, before, after) = ('ann', 'because', '{"a": 1}', '{"a": 2}')`))
 	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions`))
@@ -66,33 +66,33 @@ func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 
 func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	t.Parallel()
-	moves := storetest.Open(t, storetest.Keeping(90, 0))
+	moves := storetest.Open(t, storetest.RetentionDays(90, 0))
 	oldRows(t, moves)
-	require.Equal(t, map[string]int{"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2}, moves.ArchivedRows(t, maintenance.ArchiveRun{}))
-	deletes := storetest.Open(t, storetest.Keeping(0, 30))
+	require.Equal(t, map[string]int{"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2}, moves.MustArchive(t, maintenance.ArchiveRun{}))
+	deletes := storetest.Open(t, storetest.RetentionDays(0, 30))
 	oldRows(t, deletes)
-	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1}, deletes.ArchivedRows(t, maintenance.ArchiveRun{}))
-	require.Len(t, deletes.ArchivedRows(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
+	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1}, deletes.MustArchive(t, maintenance.ArchiveRun{}))
+	require.Len(t, deletes.MustArchive(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
 }
 
 func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 30))
+	db := storetest.Open(t, storetest.RetentionDays(90, 30))
 	oldRows(t, db)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at, next_at) values ('alert.cleared', array[gen_random_uuid()], now() - interval '101 days', '9999-01-01 00:00:00+00')`)
-	require.Equal(t, 3, db.ArchivedRows(t, maintenance.ArchiveRun{})["alerts"])
+	require.Equal(t, 3, db.MustArchive(t, maintenance.ArchiveRun{})["alerts"])
 }
 
 // All rows but alerts are archived while an event waits for months to be published. The event is
 // complete nevertheless. Once the event is published, the alert is deleted too, and the event still has its receivers.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 30))
+	db := storetest.Open(t, storetest.RetentionDays(90, 30))
 	oldRows(t, db)
 	db.Exec(t, `update tasks set source = 'shop'`)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at) select 'task.succeeded', array[id], now() - interval '101 days' from task_done`)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at) select 'alert.cleared', array[id], now() - interval '101 days' from alerts where queue = '1'`)
-	removed := db.ArchivedRows(t, maintenance.ArchiveRun{})
+	removed := db.MustArchive(t, maintenance.ArchiveRun{})
 	require.Zero(t, removed["alerts"], "the event is made from the alert")
 	delete(removed, "alerts")
 	require.Len(t, removed, len(maintenance.Pages())-1)
@@ -112,13 +112,13 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, [][]string{{"shop"}, {"1"}}, [][]string{sources, queues})
-	require.Equal(t, map[string]int{"alerts": 3}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"alerts": 3}, db.MustArchive(t, maintenance.ArchiveRun{}))
 	require.Equal(t, 1, db.MustRecordEvent(t, alert, 1, "alert.cleared"))
 }
 
 func TestBadRowDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	const total = maintenance.ArchiveRows + 20
 	fillOld(t, db, total, 100)
 	db.Exec(t, `
@@ -154,7 +154,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 
 func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 30))
+	db := storetest.Open(t, storetest.RetentionDays(90, 30))
 	oldRows(t, db)
 	db.Exec(t, `alter table archived_messages rename to away`)
 	rows := map[string]int{}
@@ -171,7 +171,7 @@ func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 // The next run begins where the last one ended, after rows that could not be moved.
 func TestArchiveContinuesAfterRowsItCannotMove(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	db.Exec(t, `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, created_at)
 select 0, 'ann', 'r', 'a', 's', now() - interval '100 days' from generate_series(1, 3 * $1)`, maintenance.ArchiveRows)
@@ -190,7 +190,7 @@ select 0, 'ann', 'r', 'a', 's', now() - interval '100 days' from generate_series
 	position = step(position.Reread())
 	require.Equal(t, 2*maintenance.ArchiveRows, db.Count(t, `select count(*) from archived_operator_actions`))
 	release()
-	require.Equal(t, map[string]int{"operator_actions": maintenance.ArchiveRows}, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the next run finds the rest")
+	require.Equal(t, map[string]int{"operator_actions": maintenance.ArchiveRows}, db.MustArchive(t, maintenance.ArchiveRun{}), "the next run finds the rest")
 	require.Equal(t, "operator_actions", position.Table)
 }
 
@@ -240,9 +240,9 @@ func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
 		name         = `'b', '7', 't', '9'`
 	)
 	storetest.Plans{
-		Burst:  manyOldRows,
+		Fill:   manyOldRows,
 		Tables: archivedTables,
-		Cases: map[string]string{
+		Args: map[string]string{
 			"pageMessagesSQL": pageOfIDs, "archiveMessagesSQL": ids, "pageSubscribeLogsSQL": pageOfRows, "archiveSubscribeLogsSQL": numbers,
 			"pageActionsSQL": pageOfRows, "archiveActionsSQL": numbers, "pageDeliveriesSQL": pageOfIDs, "deleteOldDeliveriesSQL": ids,
 			"pageEventsSQL": pageOfRows, "deleteOldEventsSQL": numbers,
@@ -256,7 +256,7 @@ func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
 			"pageDeliveriesSQL": "webhook_deliveries_finished", "pageEventsSQL": "webhook_events_recorded", "deleteOldEventsSQL": "webhook_events_pkey", "pageAlertsSQL": "alerts_cleared", "pagePanicsSQL": "dead_letters_survived",
 			"withdrawArchivedSQL": "archived_messages_pkey", "archivedLogOfSQL": "archived_business_template_receiver", "messageLogSQL": "archived_business_template_receiver",
 		},
-		Sorted: []string{"pageMessagesSQL", "pageSubscribeLogsSQL", "pageActionsSQL", "pageDeliveriesSQL", "pageEventsSQL", "pageAlertsSQL", "pagePanicsSQL"},
+		NoSort: []string{"pageMessagesSQL", "pageSubscribeLogsSQL", "pageActionsSQL", "pageDeliveriesSQL", "pageEventsSQL", "pageAlertsSQL", "pagePanicsSQL"},
 	}.Require(t)
 }
 
@@ -265,10 +265,10 @@ func TestArchiveWithNothingOldReadsFewBlocks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := storetest.ConnectAs(t, url, sandbox.Roles.Retention)
-	_, err := storetest.Owner(t, url).Exec(t.Context(), "set session_replication_role = replica;"+manyOldRows)
+	_, err := storetest.ConnectAsOwner(t, url).Exec(t.Context(), "set session_replication_role = replica;"+manyOldRows)
 	require.NoError(t, err)
 	for _, a := range maintenance.Pages() {
-		blocks := storetest.Blocks(t, conn, a.SQL, pgx.QueryExecModeExec, time.Time{}, a.First, time.Now().AddDate(-1, 0, 0), a.Rows)
+		blocks := storetest.CountBlocks(t, conn, a.SQL, pgx.QueryExecModeExec, time.Time{}, a.First, time.Now().AddDate(-1, 0, 0), a.Rows)
 		require.Less(t, blocks, 8, a.Table)
 	}
 }

@@ -230,7 +230,7 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 func TestRelayDividesABatchAmongCallers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	db.SaveMany(t, 5000)
+	db.InsertMessages(t, 5000)
 	db.Exec(t, `update messages set caller_id = 1`)
 	db.Exec(t, `update message_live set caller_id = 1`)
 	b := storetest.Always(storetest.Accepted)

@@ -23,12 +23,12 @@ const oldMessagesSQL = `update message_done set finished_at = finished_at - inte
 func archiveMessages(t *testing.T, db *storetest.DB) (moved int) {
 	t.Helper()
 	db.Exec(t, oldMessagesSQL)
-	return db.ArchivedRows(t, maintenance.ArchiveRun{})["messages"]
+	return db.MustArchive(t, maintenance.ArchiveRun{})["messages"]
 }
 
 func TestArchivedMessage(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	m := storetest.Message("k", func(m *messages.Submission) {
 		m.Exchange, m.RoutingKey, m.SentAt, m.ExpectedReceipts = "orders", "paid", time.Now().Truncate(time.Microsecond), 2
 	})
@@ -40,7 +40,7 @@ func TestArchivedMessage(t *testing.T) {
 	db.SaveReceived(t, young)
 	db.MustSave(t, sending)
 	db.Exec(t, `update message_live set updated_at = now() - interval '200 days'`)
-	require.Equal(t, map[string]int{"messages": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"messages": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 	require.Equal(t, []int{2, 1, 1, 1}, []int{
 		db.Count(t, `select count(*) from messages`), db.Count(t, `select count(*) from message_live`),
 		db.Count(t, `select count(*) from message_done`), db.Count(t, `select count(*) from message_receipts`),
@@ -101,10 +101,10 @@ func TestArchivedMessage(t *testing.T) {
 
 func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	m, unsent := storetest.Message("k"), storetest.Message("unsent")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Accepted))
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	db.MustSave(t, unsent)
 	for _, id := range []task.ID{m.ID, unsent.ID} {
 		_, err := db.Messages.Abandon(t.Context(), id, storetest.Tester)
@@ -121,7 +121,7 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	d := db.MustMessage(t, m.ID)
 	require.Equal(t, []any{"received", "points", true}, []any{d.State(), d.FinishedBy, d.Archived})
 
-	_, err = db.Messages.Confirm(t.Context(), unsent.ID, storetest.Addressee("points"))
+	_, err = db.Messages.Confirm(t.Context(), unsent.ID, storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "a message that was never sent cannot be received")
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
@@ -130,7 +130,7 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 // repeat must not insert the message again.
 func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	m := storetest.Message("k")
 	db.SaveReceived(t, m)
 	db.Exec(t, oldMessagesSQL)
@@ -154,9 +154,9 @@ func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 
 func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	finish := func() {
-		db.Relay(t, storetest.Always(storetest.Accepted))
+		db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 		require.Zero(t, db.Count(t, `select count(*) from message_live`))
 	}
 	first := db.Chat(t, "ann", "bob", "k0")

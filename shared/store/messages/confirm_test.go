@@ -16,7 +16,7 @@ import (
 // mustConfirm confirms a message for a consumer, as its receiver, and returns the state of the message.
 func mustConfirm(t *testing.T, db *storetest.DB, id task.ID, consumer string) string {
 	t.Helper()
-	after, err := db.Messages.Confirm(t.Context(), id, storetest.Addressee(consumer))
+	after, err := db.Messages.Confirm(t.Context(), id, storetest.ConfirmationBy(consumer))
 	require.NoError(t, err)
 	return after.State()
 }
@@ -24,7 +24,7 @@ func mustConfirm(t *testing.T, db *storetest.DB, id task.ID, consumer string) st
 func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, other := storetest.OpenAt(t, url, storetest.Keeping(90, 0)), storetest.OpenAt(t, url)
+	db, other := storetest.OpenAt(t, url, storetest.RetentionDays(90, 0)), storetest.OpenAt(t, url)
 	a, b := storetest.Message("a", toURL), storetest.Message("b", toURL)
 	db.MustSave(t, a, b)
 	r, found, err := db.Messages.Recipient(t.Context(), a.ID)
@@ -71,7 +71,7 @@ func TestConfirmationByOperatorIsAuditedOnce(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Accepted))
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	for range 2 {
 		_, err := db.Messages.Confirm(t.Context(), m.ID, byOperator)
 		require.NoError(t, err)

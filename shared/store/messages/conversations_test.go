@@ -38,7 +38,7 @@ func TestConversationIsPagedNewestFirst(t *testing.T) {
 	db.Chat(t, "ann", "cid", "other")
 	db.Chat(t, "ann", "ann", "self")
 	db.MustSave(t, storetest.Message("subject", func(m *messages.Submission) { m.From, m.To.Name = "ann", "bob" }))
-	db.Relay(t, storetest.Always(storetest.Accepted)) // the message to the subject waits for its confirmation, the others are final
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)) // the message to the subject waits for its confirmation, the others are final
 	db.Chat(t, "bob", "ann", "fresh")
 	want = append([]string{"fresh"}, want...)
 
@@ -211,7 +211,7 @@ set session_replication_role = default;
 analyze messages`)
 	require.NoError(t, err)
 	require.Equal(t, []string{"peer 1 100", "peer 2 100", "peer 0 100"}, allPeers(t, db, "ann", 50))
-	blocks := storetest.Blocks(t, conn, messages.PeersSQL, pgx.QueryExecModeExec, "ann", messages.MaxUnread, nil, nil, 51)
+	blocks := storetest.CountBlocks(t, conn, messages.PeersSQL, pgx.QueryExecModeExec, "ann", messages.MaxUnread, nil, nil, 51)
 	require.Less(t, blocks, 200, "3 peers, 100 unread messages of each")
 }
 
@@ -219,7 +219,7 @@ func TestConversationPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		// One pair has most of the messages, and one of the two wrote nearly all of them.
-		Burst: `
+		Fill: `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, case when g % 100 = 0 then 'bob' else 'ann' end, g::text, 2,
 		case when g % 100 = 0 then 'ann' when g % 10 = 0 then 'cid' else 'bob' end, 'b', '1', false, 5, 1
@@ -228,7 +228,7 @@ insert into message_live (id, kind, remaining_sends) select id, 2, 5 from messag
 insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 1, false, 4, 1, 1 from messages offset 10000;
 insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann', now(), gen_random_uuid() from generate_series(1, 50000) g`,
 		Tables: []string{"messages", "message_live", "message_done", "message_receipts", "message_cursors"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"conversationSQL": `'ann', 'bob', now(), ` + storetest.AnID + `, 51`,
 			"messageTimeSQL":  `'ann', 'bob', ` + storetest.AnID,
 			"readCursorSQL":   `'bob', 100, 'ann'`,
@@ -242,6 +242,6 @@ insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann'
 			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey", "sentToUserSQL": "messages_between",
 			"peersSQL": "Index Only Scan Backward using messages_between", "peerTimeSQL": "messages_pkey",
 		},
-		Sorted: []string{"readCursorSQL"},
+		NoSort: []string{"readCursorSQL"},
 	}.Require(t)
 }

@@ -47,7 +47,7 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	relayed := db.RelayDue(t, b)
 	require.Equal(t, 1, relayed.Rows)
 	require.WithinRange(t, relayed.Again[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
-	require.Equal(t, []string{storetest.Send(m, "1.1")}, b.MsgIDs())
+	require.Equal(t, []string{storetest.MsgID(m, "1.1")}, b.MsgIDs())
 	require.Equal(t, "order.paid.v1", b.Sends[0].Type)
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())
 	require.Zero(t, db.RelayDue(t, b).Rows, "the second send is not due yet")
@@ -64,9 +64,9 @@ func wholeMessageLife(t *testing.T, db *storetest.DB) {
 	require.Equal(t, "stock", d.FinishedBy)
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where status = 2 and remaining_sends = 1`))
-	require.Zero(t, db.Relay(t, b).Rows)
+	require.Zero(t, db.MakeDueAndRelay(t, b).Rows)
 
-	_, err := db.Messages.Confirm(t.Context(), task.NewID(), storetest.Addressee("points"))
+	_, err := db.Messages.Confirm(t.Context(), task.NewID(), storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Messages.ByID(t.Context(), task.NewID())
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
@@ -77,7 +77,7 @@ func TestRepeatIsSavedOnceAndConflictRefused(t *testing.T) {
 	db := storetest.Open(t)
 	db.MustSave(t, storetest.Message("k"))
 	require.Equal(t, []messages.Submitted{{State: "sending", Replayed: true}}, db.MustSave(t, storetest.Message("k")))
-	db.Relay(t, storetest.Always(storetest.Accepted))
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	require.Equal(t, []messages.Submitted{{State: "sent", Status: msg.Sent, Replayed: true}}, db.MustSave(t, storetest.Message("k")), "a replay has the present state")
 
 	other := db.MustSave(t, storetest.Message("k", data(`8`)))[0]
@@ -176,9 +176,9 @@ func TestConfirmationWithLostResponseCountsOnce(t *testing.T) {
 	db := storetest.OpenAt(t, proxy.URL())
 	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Accepted))
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	fired := proxy.LoseResponse(sandbox.Containing("commit"))
-	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
+	after, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
 	require.NoError(t, err)
 	<-fired
 	require.Equal(t, "sent", after.State())
@@ -197,7 +197,7 @@ func TestFinalStateDependsOnTheAddress(t *testing.T) {
 		storetest.Message("c", to(msg.User, false)):    "sent",
 	}
 	db.MustSave(t, slices.Collect(maps.Keys(want))...)
-	db.Relay(t, storetest.Always(storetest.Accepted))
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	settlePosts(t, db, storetest.Accepted, claimPosts(t, db)...)
 	for m, state := range want {
 		d := db.MustMessage(t, m.ID)

@@ -153,7 +153,7 @@ func TestOneHostDoesNotDelayAnother(t *testing.T) {
 
 func TestRedriveKeepsTheDestinationKey(t *testing.T) {
 	t.Parallel()
-	conn := storetest.Owner(t, sandbox.NewDatabase(t))
+	conn := storetest.ConnectAsOwner(t, sandbox.NewDatabase(t))
 	for _, url := range []string{
 		"https://a.example", "https://a.example/", "https://a.example:8443/b?c=d#e", "http://user@a.example/b", "https://[::1]:80/x", "https://a.example?u=http://b.example", "https://a.example#x",
 	} {

@@ -37,7 +37,7 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 		return storetest.Accepted
 	}}
 	for range 2 {
-		db.Relay(t, b)
+		db.MakeDueAndRelay(t, b)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
 	require.Empty(t, stuckKeys(t, db, msg.Sent, time.Hour))
 	require.Equal(t, refuses.Reason, db.MustMessage(t, idOf("r1")).LastError)
 	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the query for stuck messages")
-	require.Equal(t, 1, db.Relay(t, storetest.Always(storetest.Accepted)).Rows, "only the fresh message is sent")
+	require.Equal(t, 1, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows, "only the fresh message is sent")
 }
 
 func TestRedriveUsesNewMsgIDsAndIsAudited(t *testing.T) {
@@ -80,7 +80,7 @@ func TestRedriveUsesNewMsgIDsAndIsAudited(t *testing.T) {
 	require.Equal(t, "sent", d.State(), "the status does not go back")
 	b := storetest.Always(storetest.Accepted)
 	require.Equal(t, 1, db.RelayDue(t, b).Rows, "at once")
-	require.Equal(t, []string{storetest.Send(storetest.Message("s1"), "2.1")}, b.MsgIDs())
+	require.Equal(t, []string{storetest.MsgID(storetest.Message("s1"), "2.1")}, b.MsgIDs())
 
 	mustConfirm(t, db, idOf("s1"), "points")
 	_, err = db.Messages.Redrive(t.Context(), idOf("s1"), by)
@@ -109,7 +109,7 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())), "once")
 	require.Empty(t, stuckKeys(t, db, msg.Sent, 0))
 	require.Zero(t, db.Count(t, `select count(*) from reliable_messages where remaining_sends = 0`))
-	require.Zero(t, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
+	require.Zero(t, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows)
 
 	require.Equal(t, "received", mustConfirm(t, db, idOf("s1"), "points"))
 	d := db.MustMessage(t, idOf("s1"))
@@ -122,7 +122,7 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "sent", d.State())
 	require.Empty(t, d.FinishedBy)
-	require.Equal(t, 1, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
+	require.Equal(t, 1, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows)
 	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
 }
 
@@ -151,7 +151,7 @@ func TestStuckMessagesAreDecidedInBulk(t *testing.T) {
 	require.Equal(t, 3, n)
 	require.Zero(t, count(messages.StuckFilter{}))
 	require.Equal(t, 3, db.Count(t, `select count(*) from message_done where abandoned and finished_by = 'tester'`))
-	require.Equal(t, 3, db.Relay(t, storetest.Always(storetest.Accepted)).Rows, "two redriven messages and the fresh one")
+	require.Equal(t, 3, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows, "two redriven messages and the fresh one")
 	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())))
 	require.Equal(t, 2, db.Count(t, `select count(*) from operator_actions where action = 'message.redrive'`))
 	n, err = db.Messages.RedriveStuck(ctx, messages.StuckFilter{}, 2, storetest.Tester)

@@ -26,16 +26,16 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.Relay(t, storetest.Always(storetest.Unavailable)) // as if the response of the stream was lost
+	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // as if the response of the stream was lost
 	before := db.MustMessage(t, m.ID)
-	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
+	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the consumer must confirm again")
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
 	db.MakeDue(t)
-	db.Relay(t, storetest.Always(storetest.Accepted))
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	require.Equal(t, "received", mustConfirm(t, db, m.ID, "points"))
 	db.MakeDue(t)
-	require.Zero(t, db.Relay(t, storetest.Always(refuses)).Rows)
+	require.Zero(t, db.MakeDueAndRelay(t, storetest.Always(refuses)).Rows)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
@@ -47,7 +47,7 @@ func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 	confirmed := make(chan error, 1)
 	_, err := db.Messages.Relay(t.Context(), 10, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 		go func() {
-			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.Addressee("points"))
+			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.ConfirmationBy("points"))
 			confirmed <- err
 		}()
 		db.AwaitLockWait(t)
@@ -70,7 +70,7 @@ func TestRelayRemovesBodilessMessages(t *testing.T) {
 	b := storetest.Always(storetest.Accepted)
 	for db.RelayDue(t, b).More {
 	}
-	require.Equal(t, []string{storetest.Send(well, "1.1")}, b.MsgIDs())
+	require.Equal(t, []string{storetest.MsgID(well, "1.1")}, b.MsgIDs())
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
 
@@ -120,7 +120,7 @@ func TestMessageWithoutStateIsNotFound(t *testing.T) {
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	db.Exec(t, `delete from message_live`)
-	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.Addressee("points"))
+	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
@@ -129,15 +129,15 @@ func TestBrokerOutageUsesNoSends(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	b := storetest.Always(storetest.Unavailable)
+	b := storetest.Always(storetest.SubjectFull)
 	for range 10 {
-		relayed := db.Relay(t, b)
+		relayed := db.MakeDueAndRelay(t, b)
 		require.WithinRange(t, relayed.Again[0], time.Now(), time.Now().Add(4*time.Second))
 	}
-	require.Equal(t, slices.Repeat([]string{storetest.Send(m, "1.1")}, 10), b.MsgIDs())
+	require.Equal(t, slices.Repeat([]string{storetest.MsgID(m, "1.1")}, 10), b.MsgIDs())
 	d := db.MustMessage(t, m.ID)
 	require.EqualValues(t, 2, d.Remaining)
-	require.Equal(t, storetest.Unavailable.Reason, d.LastError)
+	require.Equal(t, storetest.SubjectFull.Reason, d.LastError)
 	require.Equal(t, "sending", d.State())
 }
 
@@ -148,14 +148,14 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 	var sends []string
 	for i := range 5 {
 		rows = append(rows, storetest.Message(fmt.Sprint(i)))
-		sends = append(sends, storetest.Send(rows[i], "1.1"))
+		sends = append(sends, storetest.MsgID(rows[i], "1.1"))
 	}
 	for _, m := range rows[:3] {
 		db.MustSave(t, m)
 	}
 	before := db.MustMessage(t, rows[0].ID)
 	for range 3 {
-		b := storetest.Always(storetest.NoStream)
+		b := storetest.Always(storetest.NoBroker)
 		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "no message gets another due time")
 		require.Equal(t, sends[:3], b.MsgIDs())
 	}
@@ -195,8 +195,8 @@ func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
 		return nil, nil
 	})
 	require.ErrorContains(t, err, "0 results for 1 messages")
-	require.Equal(t, 1, db.Relay(t, b).Rows)
-	require.Equal(t, slices.Repeat([]string{storetest.Send(m, "1.1")}, 4), b.MsgIDs())
+	require.Equal(t, 1, db.MakeDueAndRelay(t, b).Rows)
+	require.Equal(t, slices.Repeat([]string{storetest.MsgID(m, "1.1")}, 4), b.MsgIDs())
 	require.EqualValues(t, 1, db.MustMessage(t, m.ID).Remaining)
 }
 
@@ -225,7 +225,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	}
 	relays[0].MustSave(t, rows...)
 	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
-		return map[byte]msg.Result{0: storetest.Accepted, 1: refuses, 2: storetest.Unavailable}[d.ID[15]%3]
+		return map[byte]msg.Result{0: storetest.Accepted, 1: refuses, 2: storetest.SubjectFull}[d.ID[15]%3]
 	}}
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -248,7 +248,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 			state     string
 			remaining int16
 			err       string
-		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, storetest.Unavailable.Reason}}[m.ID[15]%3]
+		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, storetest.SubjectFull.Reason}}[m.ID[15]%3]
 		require.Equal(t, want.state, d.State())
 		require.Equal(t, want.remaining, d.Remaining)
 		require.Equal(t, want.err, d.LastError)

@@ -14,7 +14,7 @@ import (
 func TestReadPlansUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
-		Burst: `
+		Fill: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000);
 insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, claim_id, app_id)
@@ -25,7 +25,7 @@ insert into event_outbox (kind, ids) select 'task.succeeded', array[id] from tas
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url) select gen_random_uuid(), id, id, 1, 'x', id, 'u' from tasks;
 insert into webhook_endpoints (id, caller_id, url, secret) select id, 1, 'https://b.example', 'enc2.' from tasks limit 1000`,
 		Tables: []string{"task_live", "message_live", "event_outbox", "webhook_deliveries", "webhook_endpoints"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"countStateSQL":        `1::smallint, 100000, 1000, 1000, 1000000`,
 			"countLeasesSQL":       `100000, 1000`,
 			"overviewOtherSQL":     `100001`,

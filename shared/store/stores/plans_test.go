@@ -24,7 +24,7 @@ func TestMessagePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const one = `, array[1]::smallint[]`
 	storetest.Plans{
-		Burst: `
+		Fill: `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1 from (select gen_random_uuid() from generate_series(1, 50000)) r (g);
 insert into message_live (id, kind, destination_key, stream, status, remaining_sends, next_at)
@@ -34,7 +34,7 @@ insert into message_live (id, kind, status, remaining_sends, next_at) select id,
 insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 4, 1, 1 from messages offset 40000;
 insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 from message_done`,
 		Tables: []string{"messages", "message_live", "message_done", "message_receipts", "stream_pauses"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"messageSQL":             storetest.AnID,
 			"knownMessagesSQL":       storetest.SomeIDs,
 			"messagesExistSQL":       storetest.SomeIDs,
@@ -66,16 +66,16 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"lockDueMessagesSQL": "message_live_due", "anyMessageDueSQL": "message_live_due",
 			"claimPostsSQL": "message_live_posts", "nextPostSQL": "message_live_posts", "nextRelaySQL": "message_live_due", "lockStuckMessagesSQL": "message_live_stuck",
 		},
-		Sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextRelaySQL"},
+		NoSort: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextRelaySQL"},
 	}.Require(t)
 }
 
 func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
-		Burst:  `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
+		Fill:   `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
 		Tables: []string{"accepted_messages"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"missingSequencesSQL": "1, 10000",
 			"purgeCandidatesSQL":  "60, 500",
 			"markPurgedSQL":       storetest.SomeIDs + `, array[1]::bigint[]`,
@@ -91,7 +91,7 @@ func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 func TestWebhookPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
-		Burst: `
+		Fill: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, callback_url)
 	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x', 'https://a.example' from generate_series(1, 40000);
 insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
@@ -103,7 +103,7 @@ insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type
 insert into webhook_events (id, payload) select id, '{}' from tasks;
 insert into message_live (id, kind, destination_key, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
 		Tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "webhook_events", "message_live"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"lockEventsSQL":       "4",
 			"anyEventSQL":         "",
 			"keepEventsSQL":       "1, " + storetest.SomeIDs + ", 0, 1",

@@ -68,7 +68,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		a, b := storetest.Message(name+" forged", toOrders), storetest.Message(name+" intact", toOrders)
 		db.MustSave(t, a, b)
 		run(name, forge, a.ID, func(t *testing.T) {
-			require.Equal(t, 2, db.Relay(t, storetest.Always(storetest.Accepted)).Rows)
+			require.Equal(t, 2, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows)
 			require.Equal(t, "sent", db.MustMessage(t, b.ID).State())
 		})
 		db.Exec(t, `delete from message_live; delete from stream_usage`)

@@ -33,8 +33,8 @@ func ActionNames(actions []admin.Action) (names []string) {
 	return names
 }
 
-// MustHaveCaller registers a caller with this id, unless it is 0, the built-in admin.
-func (db *DB) MustHaveCaller(t *testing.T, id int64) {
+// EnsureCaller inserts a caller with this id, unless it exists or is 0, the built-in admin.
+func (db *DB) EnsureCaller(t *testing.T, id int64) {
 	t.Helper()
 	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues) overriding system value
 		select $1::bigint, 'caller ' || $1::bigint, sha256(''), '{submitter}', '{}' where $1::bigint <> 0 on conflict do nothing`, id)

@@ -32,7 +32,7 @@ func FromCaller(id int64) func(*tasks.Submission) {
 
 func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/events" }
 
-// RelayEvents publishes all events with the given outcomes, and returns them.
+// RelayEvents lets the relay publish a batch of events. It returns these events; outcome(i) is the outcome of the event i.
 func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (published []events.Due) {
 	t.Helper()
 	_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 )
 
-// Maintain runs maintenance now, whenever it ran before.
+// Maintain runs maintenance to its end, even if it ran a moment ago.
 func (db *DB) Maintain(t *testing.T) {
 	t.Helper()
 	db.Exec(t, `update upkeep set begun_at = '-infinity' where what = 'maintenance'`)
@@ -20,13 +20,13 @@ func (db *DB) Maintain(t *testing.T) {
 	}
 }
 
-// Keeping sets for how many days tasks and logs are kept.
-func Keeping(tasks, logs int) func(*stores.Config) {
+// RetentionDays sets for how many days tasks and logs are kept; 0 = permanently.
+func RetentionDays(tasks, logs int) func(*stores.Config) {
 	return func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} }
 }
 
-// ArchivedRows runs an archive and returns how many rows it removed from each table; a table without removed rows is left out.
-func (db *DB) ArchivedRows(t *testing.T, run maintenance.ArchiveRun) map[string]int {
+// MustArchive runs the archive and returns how many rows it removed from each table; a table without removed rows is left out.
+func (db *DB) MustArchive(t *testing.T, run maintenance.ArchiveRun) map[string]int {
 	t.Helper()
 	rows := map[string]int{}
 	for step, err := range db.Maintenance.Archive(t.Context(), run) {

@@ -15,12 +15,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The results of a send.
+// Results of a send that brokers of tests return.
 var (
 	Accepted    = msg.Result{Outcome: msg.Accepted}
-	Unavailable = msg.Result{Outcome: msg.Unavailable, Reason: "no more of this subject"}
-	Full        = msg.Result{Outcome: msg.Unavailable, Reason: "the stream is full", Scope: msg.OneStream}
-	NoStream    = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
+	SubjectFull = msg.Result{Outcome: msg.Unavailable, Reason: "no more of this subject", Scope: msg.OneMessage}
+	StreamFull  = msg.Result{Outcome: msg.Unavailable, Reason: "the stream is full", Scope: msg.OneStream}
+	NoBroker    = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
 )
 
 // Chat saves a message from one user to another.
@@ -59,6 +59,7 @@ func (b *Broker) Sent() int {
 	return len(b.Sends)
 }
 
+// Always returns a broker that responds to each message with r.
 func Always(r msg.Result) *Broker {
 	return &Broker{Respond: func(messages.Due) msg.Result { return r }}
 }
@@ -105,34 +106,35 @@ func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Su
 	return outs
 }
 
-// Send returns the MsgID of a send; name is <epoch>.<number>.
-func Send(m *messages.Submission, name string) string {
-	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
+// MsgID returns the MsgID of a send of a message; send is <epoch>.<number>, such as 1.1.
+func MsgID(m *messages.Submission, send string) string {
+	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], send)
 }
 
-// SaveReceived saves messages, sends them and confirms each.
+// SaveReceived saves messages, sends them and confirms each as the consumer "points".
 func (db *DB) SaveReceived(t *testing.T, rows ...*messages.Submission) {
 	t.Helper()
 	db.MustSave(t, rows...)
-	db.Relay(t, Always(Accepted))
+	db.MakeDueAndRelay(t, Always(Accepted))
 	for _, m := range rows {
-		_, err := db.Messages.Confirm(t.Context(), m.ID, Addressee("points"))
+		_, err := db.Messages.Confirm(t.Context(), m.ID, ConfirmationBy("points"))
 		require.NoError(t, err)
 	}
 }
 
-// Relay makes all messages due and relays one batch.
-func (db *DB) Relay(t *testing.T, b *Broker) store.Relayed {
+// MakeDueAndRelay makes all messages due that have sends left, and relays one batch.
+func (db *DB) MakeDueAndRelay(t *testing.T, b *Broker) store.Relayed {
 	t.Helper()
 	db.MakeDue(t)
 	return db.RelayDue(t, b)
 }
 
-// Addressee is the confirmation of a consumer that the message is addressed to.
-func Addressee(consumer string) messages.Confirmation {
+// ConfirmationBy returns the confirmation of a consumer that the message is addressed to.
+func ConfirmationBy(consumer string) messages.Confirmation {
 	return messages.Confirmation{Consumer: consumer, Permission: msg.IsRecipient}
 }
 
+// MakeDue makes all messages due that have sends left.
 func (db *DB) MakeDue(t *testing.T) {
 	t.Helper()
 	db.Exec(t, `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
@@ -146,8 +148,8 @@ func (db *DB) RelayDue(t *testing.T, b *Broker) store.Relayed {
 	return relayed
 }
 
-// SaveMany inserts n messages to a user directly, as if they had been submitted.
-func (db *DB) SaveMany(t *testing.T, n int) {
+// InsertMessages inserts n messages to the user bob with one statement, as if they had been submitted.
+func (db *DB) InsertMessages(t *testing.T, n int) {
 	t.Helper()
 	db.Exec(t, fmt.Sprintf(`
 set local session_replication_role = replica;

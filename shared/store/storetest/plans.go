@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Statements returns every constant of the store and its packages whose name ends with SQL. The names of
-// all constants that they consist of must be unique, since packages are ignored.
+// Statements returns every constant of the store and its packages whose name ends with SQL. It finds the constants that these
+// consist of by their names alone, so each name must be unique in all packages.
 func Statements(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := os.Getwd() // of the test: shared/store, or a package in it
@@ -79,14 +79,14 @@ func Statements(t *testing.T) map[string]string {
 
 // Plans checks the plans of a set of statements.
 type Plans struct {
-	Burst  string            // SQL that fills the tables before any ANALYZE
-	Cases  map[string]string // by statement: the arguments of EXECUTE
-	Tables []string          // that no plan may read as a whole
+	Fill   string            // SQL that fills the tables
+	Args   map[string]string // the statements to check, with their arguments for EXECUTE
+	Texts  map[string]string // the texts of statements that are not constants
+	Tables []string          // tables for which no plan may have a sequential scan
 	Index  map[string]string // by statement: an index that its plan must use
-	Sorted []string          // statements that must not sort
-	Bulks  map[string]string // the texts of statements that are not constants
 
-	Kept      []string // statements with a generic plan (store.PlanOnceSQL)
+	Generic   []string // statements with a generic plan (store.PlanOnceSQL)
+	NoSort    []string // statements that must not sort
 	Presorted []string // statements that may sort only rows that are equal in an index (Incremental Sort)
 }
 
@@ -95,25 +95,25 @@ type Plans struct {
 func (p Plans) Require(t *testing.T) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	conn, all := PlanAs(t, url, sandbox.Roles.Hot), Statements(t)
-	maps.Copy(all, p.Bulks)
+	conn, all := ConnectWithSettingsOf(t, url, sandbox.Roles.Hot), Statements(t)
+	maps.Copy(all, p.Texts)
 	execute := func(name string) string {
-		if args := p.Cases[name]; args != "" {
+		if args := p.Args[name]; args != "" {
 			return "execute " + name + "(" + args + ")"
 		}
 		return "execute " + name
 	}
-	_, err := Owner(t, url).Exec(t.Context(), `vacuum analyze`)
+	_, err := ConnectAsOwner(t, url).Exec(t.Context(), `vacuum analyze`)
 	require.NoError(t, err)
 	setPlanMode := func(name string) {
 		mode := "force_custom_plan"
-		if slices.Contains(p.Kept, name) {
+		if slices.Contains(p.Generic, name) {
 			mode = "force_generic_plan"
 		}
 		_, err := conn.Exec(t.Context(), `set plan_cache_mode = `+mode)
 		require.NoError(t, err)
 	}
-	for name := range p.Cases {
+	for name := range p.Args {
 		setPlanMode(name)
 		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+all[name])
 		require.NoError(t, err, name)
@@ -126,9 +126,9 @@ func (p Plans) Require(t *testing.T) {
 	for _, table := range p.Tables {
 		noAnalyze += "alter table " + table + " set (autovacuum_enabled = off);"
 	}
-	_, err = Owner(t, url).Exec(t.Context(), noAnalyze+p.Burst)
+	_, err = ConnectAsOwner(t, url).Exec(t.Context(), noAnalyze+p.Fill)
 	require.NoError(t, err)
-	for name := range p.Cases {
+	for name := range p.Args {
 		setPlanMode(name)
 		lines, err := store.QueryRows(t.Context(), conn, pgx.RowTo[string], `explain `+execute(name))
 		require.NoError(t, err, name)
@@ -138,7 +138,7 @@ func (p Plans) Require(t *testing.T) {
 		}
 		require.NotContains(t, plan, "Bitmap Heap Scan", "%s\n%s", name, plan)
 		require.Contains(t, plan, p.Index[name], "%s\n%s", name, plan)
-		if slices.Contains(p.Sorted, name) {
+		if slices.Contains(p.NoSort, name) {
 			require.NotContains(t, plan, "Sort", "%s\n%s", name, plan)
 		}
 		if slices.Contains(p.Presorted, name) {
@@ -147,7 +147,7 @@ func (p Plans) Require(t *testing.T) {
 	}
 }
 
-// AnID and SomeIDs are SQL parameters that no row has.
+// AnID is the id of no row, and SomeIDs an array of such ids, as SQL.
 const (
 	AnID    = "'018f0000-0000-7000-8000-000000000000'"
 	SomeIDs = "array[" + AnID + "::uuid]"

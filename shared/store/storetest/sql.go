@@ -26,11 +26,11 @@ func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
 	return conn
 }
 
-// PlanAs opens a connection of the owner with the settings of a role. It plans statements as the role
-// does, also statements that the role may not run.
-func PlanAs(t *testing.T, url, role string) *pgx.Conn {
+// ConnectWithSettingsOf opens a connection of the owner with the settings of a role. Its plans are those of the role, also for
+// statements that the role may not run.
+func ConnectWithSettingsOf(t *testing.T, url, role string) *pgx.Conn {
 	t.Helper()
-	conn := Owner(t, url)
+	conn := ConnectAsOwner(t, url)
 	_, err := conn.Exec(t.Context(), `select set_config(split_part(s, '=', 1), split_part(s, '=', 2), false)
 		from pg_roles, unnest(rolconfig) s where rolname = $1`, role)
 	require.NoError(t, err)
@@ -42,8 +42,8 @@ type rowQuerier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Blocks runs a statement and returns how many blocks it reads or finds in the buffer cache.
-func Blocks(t *testing.T, conn rowQuerier, sql string, args ...any) int {
+// CountBlocks runs a statement and returns how many blocks it reads or finds in the buffer cache.
+func CountBlocks(t *testing.T, conn rowQuerier, sql string, args ...any) int {
 	t.Helper()
 	var plan []struct {
 		Plan struct {
@@ -55,8 +55,8 @@ func Blocks(t *testing.T, conn rowQuerier, sql string, args ...any) int {
 	return plan[0].Plan.Hit + plan[0].Plan.Read
 }
 
-// Owner opens a connection as the owner of the database, who may do anything.
-func Owner(t *testing.T, url string) *pgx.Conn {
+// ConnectAsOwner opens a connection as the owner of the database, who may do anything.
+func ConnectAsOwner(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
@@ -77,7 +77,8 @@ func (db *DB) Count(t *testing.T, sql string, args ...any) int {
 	return Value[int](t, db, sql, args...)
 }
 
-// HoldLock runs a statement as the owner, in a transaction that stays open until release, which commits it, or the end of the test.
+// HoldLock runs a statement as the owner in a transaction. release commits the transaction; without release, the end of the test
+// rolls it back.
 func (db *DB) HoldLock(t *testing.T, sql string, args ...any) (release func()) {
 	t.Helper()
 	return HoldLock(t, db.Owner, sql, args...)
@@ -103,14 +104,13 @@ func IsWaiting(t *testing.T, conn rowQuerier) bool {
 	return err == nil && yes
 }
 
-// AwaitLockWait returns when a session of the database waits for a lock.
+// AwaitLockWait waits until a session of the database waits for a lock.
 func (db *DB) AwaitLockWait(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return IsWaiting(t, db.Owner) }, time.Minute, time.Millisecond)
 }
 
-// Explain returns the plan of a query for these parameters. The statement setup runs first, in the
-// same transaction.
+// Explain returns the plan of a query with these arguments. The statement setup runs before, in the same transaction.
 func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (plan string) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -124,8 +124,8 @@ func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (
 	return plan
 }
 
-// RaiseTimeouts lets statements of later connections of the role hot run for a minute, for tests whose statements exceed the
-// timeout of the role on a slow machine.
+// RaiseTimeouts raises the statement_timeout of the role hot to a minute, for new connections. Tests with slow statements need it on
+// slow machines.
 func (db *DB) RaiseTimeouts(t *testing.T) {
 	t.Helper()
 	db.Exec(t, `do $$ begin execute format('alter role `+sandbox.Roles.Hot+` in database %I set statement_timeout = %L', current_database(), '1min'); end $$`)

@@ -51,9 +51,9 @@ func OpenTwo(t *testing.T, change ...func(*stores.Config)) (one, other *DB) {
 	return OpenAt(t, url, change...), OpenAt(t, url, change...)
 }
 
-// WithAndWithoutPooler runs a test on a database behind PgBouncer, as far as the client can tell, and directly.
+// WithAndWithoutPooler runs a test twice: with the setting for a database behind PgBouncer, and without it. There is no PgBouncer.
 func WithAndWithoutPooler(t *testing.T, test func(t *testing.T, db *DB), change ...func(*stores.Config)) {
-	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+	for name, pooler := range map[string]bool{"without a pooler": false, "with the setting for a pooler": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, Open(t, append(change, func(c *stores.Config) { c.Pooler = pooler })...))
@@ -61,8 +61,8 @@ func WithAndWithoutPooler(t *testing.T, test func(t *testing.T, db *DB), change 
 	}
 }
 
-// Pages reads a list page by page. It returns all elements and the number of pages. read reads the page after a cursor,
-// and cursor returns the cursor of an element.
+// Pages reads a list page by page. It returns all elements and the number of pages. read reads the page after the element with a
+// cursor; cursor returns the cursor of an element.
 func Pages[T, Cursor any](
 	t *testing.T, read func(after Cursor) (page []T, more bool, err error), cursor func(T) Cursor,
 ) (all []T, pages int) {

@@ -18,8 +18,8 @@ func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Submission) subscribe.Sub
 	return out
 }
 
-// Try claims the only pending subscribe message and makes the report r on it.
-func (db *DB) Try(t *testing.T, r task.Report) task.Task {
+// ClaimAndReport claims the only pending task of the WeChat queue and reports r for it. The report must be applied.
+func (db *DB) ClaimAndReport(t *testing.T, r task.Report) task.Task {
 	t.Helper()
 	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
 	require.NoError(t, err)
@@ -45,11 +45,11 @@ func (db *DB) MustToken(t *testing.T) subscribe.ProviderToken {
 	return token
 }
 
-// SettledBooking submits a message as of 100 days ago and reports on it as of 99 days ago.
-func (db *DB) SettledBooking(t *testing.T, id uint64, outcome task.Outcome) (submitted subscribe.Submitted) {
+// MustSettleOldBooking submits a message as of 100 days ago and reports its outcome as of 99 days ago.
+func (db *DB) MustSettleOldBooking(t *testing.T, id uint64, outcome task.Outcome) (submitted subscribe.Submitted) {
 	t.Helper()
 	submitted = db.MustSubscribe(t, OldBooking(id, `{"thing1":{"value":"Tea"}}`))
-	db.Try(t, task.Report{Outcome: outcome})
+	db.ClaimAndReport(t, task.Report{Outcome: outcome})
 	db.Exec(t, `update task_done set reported_at = now() - interval '99 days' where id = $1`, submitted.TaskID)
 	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days' where id = $1`, submitted.ID)
 	return submitted

@@ -24,7 +24,7 @@ func (db *DB) MustReport(t *testing.T, r task.Report) tasks.Reported {
 	return out
 }
 
-// Report makes one report.
+// Report reports as a sender app does, in a batch of one.
 func (db *DB) Report(r task.Report) (tasks.Reported, error) {
 	outs, errs := db.Tasks.Report([]*tasks.Report{Report(r)})
 	return outs[0], errs[0]
@@ -69,7 +69,7 @@ func FromQueue(queue string) func(*tasks.ClaimRequest) {
 	return func(r *tasks.ClaimRequest) { r.Queue = queue }
 }
 
-// Report is the report r with a request.
+// Report adds the body of a request, which is logged, to the report r.
 func Report(r task.Report) *tasks.Report { return &tasks.Report{Report: r, Request: []byte(`{}`)} }
 
 // Claim claims up to 10 tasks of the default queue; change edits the request.
@@ -84,7 +84,7 @@ func (db *DB) Claim(t *testing.T, change ...func(*tasks.ClaimRequest)) []tasks.C
 	return claimed
 }
 
-// ExpireLeases ends every live lease, as if their time had passed.
+// ExpireLeases makes every lease expire.
 func (db *DB) ExpireLeases(t *testing.T) {
 	t.Helper()
 	db.Exec(t, `update task_live set due_at = now() - interval '1 second' where state = 2`)
@@ -101,7 +101,7 @@ func RetryBusy(do func() error) error {
 	}
 }
 
-// Keyed gives a submission an idempotency key of its caller, and a body.
+// Keyed gives a submission an idempotency key of its caller, and the body as content and fingerprint.
 func Keyed(key, body string) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		hash := task.KeyHash(s.CallerID, "sms", key)
@@ -110,17 +110,17 @@ func Keyed(key, body string) func(*tasks.Submission) {
 	}
 }
 
-func (db *DB) MustCount(t *testing.T) tasks.Statistics {
+func (db *DB) MustStatistics(t *testing.T) tasks.Statistics {
 	t.Helper()
 	s, err := db.Tasks.Statistics(t.Context())
 	require.NoError(t, err)
 	return s
 }
 
-// InsertClosedDaySQL closes a day ($1) that had so many SMS succeed ($2) and fail ($3).
+// InsertClosedDaySQL closes the day $1 with the totals $2 of succeeded SMS and $3 of failed SMS.
 const InsertClosedDaySQL = `insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed) values ($1, $2, $3, 0, 0)`
 
-// OnlyWithFaults skips a slow test unless `make faults` runs it.
+// OnlyWithFaults skips the test unless `make faults` runs it.
 func OnlyWithFaults(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {

@@ -45,7 +45,7 @@ func ByCaller[T any](all []T, caller func(T) int64) map[int64]int {
 
 func (db *DB) MustAddEndpoint(t *testing.T, caller int64, url string, events ...string) webhooks.Endpoint {
 	t.Helper()
-	db.MustHaveCaller(t, caller)
+	db.EnsureCaller(t, caller)
 	e, err := db.Webhooks.AddEndpoint(t.Context(), webhooks.NewEndpoint{CallerID: caller, URL: url, Events: events, Secret: "whsec_" + url}, store.Operator{CallerID: caller, Name: "shop"})
 	require.NoError(t, err)
 	return e

@@ -17,12 +17,12 @@ import (
 
 func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
-	sent, failed := db.SettledBooking(t, 1, task.SentOK), db.SettledBooking(t, 2, task.SentFailed)
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
+	sent, failed := db.MustSettleOldBooking(t, 1, task.SentOK), db.MustSettleOldBooking(t, 2, task.SentFailed)
 	pending := db.MustSubscribe(t, storetest.OldBooking(3, `{}`))
 	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`)
 	before := mustLog(t, db, sent.ID)
-	require.Equal(t, map[string]int{"tasks": 2, "subscribe_message_logs": 2}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"tasks": 2, "subscribe_message_logs": 2}, db.MustArchive(t, maintenance.ArchiveRun{}))
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`), "a message that is being sent is not archived")
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
 
@@ -99,12 +99,12 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 // A message must not be archived before its tasks: a late success of a task changes the message.
 func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
-	failed := db.SettledBooking(t, 1, task.SentFailed)
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
+	failed := db.MustSettleOldBooking(t, 1, task.SentFailed)
 	release := db.HoldLock(t, `select from task_done where id = $1 for update`, failed.TaskID)
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the task is locked, so neither the task nor the message is archived")
+	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the task is locked, so neither the task nor the message is archived")
 	release()
-	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 }
 
 func TestLockedTableIsNoCallInProgress(t *testing.T) {
@@ -118,8 +118,8 @@ func TestLockedTableIsNoCallInProgress(t *testing.T) {
 // A submission that waits for a row while the row is archived must find the archived row, and not insert another row.
 func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 0))
-	sent := db.SettledBooking(t, 1, task.SentOK)
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
+	sent := db.MustSettleOldBooking(t, 1, task.SentOK)
 	db.Exec(t, `delete from task_done`)
 	db.Exec(t, `delete from tasks`)
 	release := db.HoldLock(t, storetest.Statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
@@ -144,7 +144,7 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 func TestSubmitOfMessageThatIsDeletedMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	deleted := db.SettledBooking(t, 1, task.SentFailed)
+	deleted := db.MustSettleOldBooking(t, 1, task.SentFailed)
 	release := db.HoldLock(t, `select from task_done where id = $1 for update`, deleted.TaskID)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

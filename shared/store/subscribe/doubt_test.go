@@ -23,7 +23,7 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 			s := storetest.Booking(1, `{"a":1}`)
 			s.OnUnknown = task.Fail
 			db.MustSubscribe(t, s)
-			db.Try(t, task.Report{Outcome: task.SentUnknown})
+			db.ClaimAndReport(t, task.Report{Outcome: task.SentUnknown})
 			s = storetest.Booking(1, `{"a":1}`)
 			change(s)
 			again := db.MustSubscribe(t, s)
@@ -36,10 +36,10 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 		s := storetest.Booking(1, `{"a":1}`)
 		s.OnUnknown = task.Fail
 		first := db.MustSubscribe(t, s)
-		db.Try(t, task.Report{Outcome: task.SentUnknown})
+		db.ClaimAndReport(t, task.Report{Outcome: task.SentUnknown})
 		second := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 		require.True(t, beginSend(t, db, second.TaskID).MayHaveBeenSent)
-		db.Try(t, task.Report{Outcome: task.SentOK})
+		db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 		out, err := db.Subscribe.Resend(t.Context(), first.ID, resending(), true, storetest.Tester)
 		require.NoError(t, err)
 		require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent)

@@ -16,7 +16,7 @@ func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	db := storetest.Open(t)
 	by := store.Operator{CallerID: 1, Name: "ann", Reason: "corrected"}
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 
 	_, err := db.Tasks.RetryFailed(t.Context(), first.TaskID, by)
@@ -24,10 +24,10 @@ func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	require.ErrorContains(t, err, "newer")
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	_, err = db.Tasks.RetryFailed(t.Context(), second.TaskID, by)
 	require.NoError(t, err)
-	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
@@ -37,10 +37,10 @@ func TestFailedSendOfSentMessageIsNotRetried(t *testing.T) {
 	s := storetest.Booking(1, `{"a":1}`)
 	s.OnUnknown = task.Fail
 	first := db.MustSubscribe(t, s)
-	unknown := db.Try(t, task.Report{Outcome: task.SentUnknown})
+	unknown := db.ClaimAndReport(t, task.Report{Outcome: task.SentUnknown})
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: first.TaskID, AppID: unknown.AppID, ClaimID: unknown.ClaimID}).Verdict)
 	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount, "the success of an earlier send does not reduce the count")
@@ -55,7 +55,7 @@ func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	resend := func() error {
 		_, err := db.Subscribe.Resend(t.Context(), first.ID, resending(), false, store.Operator{Name: "ann"})
 		return err

@@ -11,7 +11,7 @@ func TestSubscribePlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const message = `'b', '7', 't', '9'`
 	storetest.Plans{
-		Burst: `
+		Fill: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	select gen_random_uuid(), 0, 'wechat.recorded', 5, 3, 0, '', 'x' from generate_series(1, 40000);
 insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, 'wechat.recorded' from tasks limit 20000;
@@ -20,7 +20,7 @@ insert into subscribe_message_logs (template_id, template_type, business_type, b
 	send_status, caller_id, task_id) select 'x', 't', 'b', seq, 9, 'o', '{}', 2, 0, id from tasks;
 insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data) select task_id, id, 'x', 'o', '{}' from subscribe_message_logs`,
 		Tables: []string{"tasks", "task_live", "task_done", "subscribe_message_logs", "subscribe_message_sends"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"settleLogs":      storetest.SomeIDs + `, array[1]::smallint[], array[0]::smallint[], array[false], array[''], array[''], array[now()]`,
 			"lockNewestSQL":   storetest.AnID,
 			"logOfSQL":        message,
@@ -36,7 +36,7 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 			"failedLogsOfSQL": `now(), 7, 10, 7`,
 			"businessLogsSQL": `'b', '7', 0, null, 10`,
 		},
-		Bulks: map[string]string{"settleLogs": subscribe.SettleLogsSQL()},
+		Texts: map[string]string{"settleLogs": subscribe.SettleLogsSQL()},
 		Index: map[string]string{
 			"logOfSQL": "uk_business_template_receiver", "messageLogSQL": "uk_business_template_receiver", "recordedSendSQL": "subscribe_message_sends_log",
 			"historySQL": "subscribe_message_sends_log", "failedLogsSQL": "subscribe_message_logs_failed",

@@ -55,7 +55,7 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	t.Parallel()
 	rows := listRows(t)
 	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db, conn := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	started := time.Now()
 	for sql := range strings.SplitSeq(strings.ReplaceAll(insertMessagesSQL, "%[1]d", strconv.Itoa(rows)), ";") {
 		_, err := conn.Exec(t.Context(), sql)
@@ -206,7 +206,7 @@ func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubscribe(t, storetest.Booking(1, `{}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	db.Exec(t, `update subscribe_message_logs set send_time = now() - interval '3 days'`)
 	db.Exec(t, `update task_done set reported_at = now() - interval '3 days'`)
 	db.Exec(t, storetest.InsertClosedDaySQL, time.Now().AddDate(0, 0, -5), 0, 0)
@@ -214,7 +214,7 @@ func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_totals where failed = 1`))
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{}`)).Again)
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 1, Success: 0, Failed: 0}}, db.MustRates(t, time.Time{}, nil))
-	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	requireRatesMatchRows(t, db)
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 1, Success: 1, Failed: 0}}, db.MustRates(t, time.Time{}, nil))
 }

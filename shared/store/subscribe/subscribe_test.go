@@ -50,7 +50,7 @@ func TestOneBusinessEventIsOneMessage(t *testing.T) {
 	require.Equal(t, largest, l.BusinessID)
 	require.Equal(t, task.SubscribeSending, l.Status)
 
-	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	again = db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Tea"}}`))
 	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true}, again)
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
@@ -82,7 +82,7 @@ func TestOneOfConcurrentSubmissionsIsSent(t *testing.T) {
 		callers.Wait()
 		require.EqualValues(t, 1, submitted.Swap(0))
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
-		db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // the second round begins with a failed message
+		db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // the second round begins with a failed message
 	}
 }
 
@@ -90,7 +90,7 @@ func TestSubmitOfFailedMessageReusesRowWithNewData(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	l := mustLog(t, db, first.ID)
 	require.Equal(t, task.SubscribeFailed, l.Status)
 	require.Equal(t, task.SendFailedCode, l.ErrorCode)
@@ -116,7 +116,7 @@ func TestNewSubmissionReplacesWaitingRetry(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
-	require.Equal(t, task.Pending, db.Try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true, ErrorCode: "-1"}).State)
+	require.Equal(t, task.Pending, db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true, ErrorCode: "-1"}).State)
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, first.ID).Status)
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
@@ -142,7 +142,7 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	send := beginSend(t, db, second.TaskID)
 	require.True(t, send.Sent)
 	require.True(t, send.MayHaveBeenSent)
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "the message stays sent")
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
 }
@@ -181,14 +181,14 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 	_, err := resend(true)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err), "the message is being sent")
 	db.Exec(t, `update subscribe_message_sends set lang = 'zh_TW', miniprogram_state = 'trial'`)
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	out, err := resend(false)
 	require.NoError(t, err)
 	require.True(t, out.Again)
 	send := beginSend(t, db, out.TaskID)
 	require.Equal(t, "zh_TW", send.Lang)
 	require.Equal(t, "trial", send.MiniprogramState)
-	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	_, err = resend(false)
 	require.ErrorContains(t, err, "force")
 	_, err = resend(true)
@@ -212,7 +212,7 @@ func TestRefusedSubmissionOfKnownMessageIsSkipped(t *testing.T) {
 	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true, DataDiffers: true}, out)
 	_, err = refuse(2)
 	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	_, err = refuse(1)
 	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`))
@@ -226,7 +226,7 @@ func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
 	other := storetest.Booking(1, `{}`)
 	other.CallerID = 8
 	require.True(t, db.MustSubscribe(t, other).Skipped)
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	_, err := db.Subscribe.Submit(t.Context(), other)
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
 	other.MayResendOthers = true
@@ -239,7 +239,7 @@ func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	beginSend(t, db, out.TaskID)
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
 }
@@ -249,9 +249,9 @@ func TestOriginalSubscribeQueries(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubscribe(t, storetest.Booking(123, `{}`))
-	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	db.MustSubscribe(t, storetest.Booking(124, `{}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003", Message: "invalid openid"})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003", Message: "invalid openid"})
 	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
   id,
   template_type,
@@ -317,7 +317,7 @@ func TestLostCommitResponseIsSentAgainOnce(t *testing.T) {
 	first := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	<-fired
 	require.False(t, first.Again || first.Skipped, "the caller made one call")
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	fired = proxy.LoseResponse(sandbox.Containing("commit"))
 	again := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	<-fired

@@ -120,7 +120,7 @@ func TestResumeMakesOnlyReleasedTasksDue(t *testing.T) {
 	otherTemplate, otherCaller := submission(2, "b", 7), submission(5, "a", 8)
 	for s, r := range map[*subscribe.Submission]task.Report{released: release, otherTemplate: release, otherCaller: release, failed: {Outcome: task.SentFailed}} {
 		db.MustSubscribe(t, s)
-		db.Try(t, r)
+		db.ClaimAndReport(t, r)
 	}
 	later := submission(4, "a", 7)
 	later.SendAt = time.Now().Add(time.Hour)

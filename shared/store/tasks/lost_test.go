@@ -146,7 +146,7 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	}()
 	<-fired
 	proxy.Cut()
-	direct := storetest.Owner(t, url)
+	direct := storetest.ConnectAsOwner(t, url)
 	require.Eventually(t, func() bool { // the server has ended the sessions, so the store's connections are broken
 		var n int
 		err := direct.QueryRow(t.Context(), `select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()`).Scan(&n)

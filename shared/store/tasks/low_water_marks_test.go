@@ -25,7 +25,7 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	pending := make(chan string, 100)
 	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.OnPending = func(queue string, _ int) { pending <- queue } })
-	old := storetest.Owner(t, url)
+	old := storetest.ConnectAsOwner(t, url)
 	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from task_live"} {
 		_, err := old.Exec(t.Context(), sql)
 		require.NoError(t, err)

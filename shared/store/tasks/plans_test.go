@@ -17,7 +17,7 @@ func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	const claim = `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`
 	const claimAbove = claim + `, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`
 	storetest.Plans{
-		Burst: `
+		Fill: `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 20000);
 insert into task_live (id, state, priority, max_retries, on_unknown, queue)
@@ -30,7 +30,7 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 insert into template_pauses (template_id, caller_id, strikes, reason) select 't' || g, 1, 1, '' from generate_series(1, 1000) g;
 insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, 'enc2.', now(), 1 from generate_series(1, 1000) g`,
 		Tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
-		Cases: map[string]string{
+		Args: map[string]string{
 			"claimSQL":                      claim,
 			"sharedClaimSQL":                claim,
 			"claimWithEventsSQL":            claim,
@@ -66,15 +66,15 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"existingCallersSQL":            `array['x']`,
 			"lockDefaultsSQL":               `array['13800138000']::varchar[]`,
 		},
-		Bulks: tasks.MultiRowStatements(),
+		Texts: tasks.MultiRowStatements(),
 		Index: map[string]string{
 			"claimSQL": "task_live_ready", "claimWithEventsSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveWithEventsSQL": "task_live_ready",
 			"sharedClaimSQL": "task_live_ready", "sharedClaimWithEventsSQL": "task_live_ready", "sharedClaimAboveSQL": "task_live_ready", "sharedClaimAboveWithEventsSQL": "task_live_ready",
 			"hasWorkSQL": "task_live_ready", "firstPendingSQL": "task_live_ready",
 			"lockDueSQL": "task_live_due_queues", "dueSQL": "task_live_due",
 		},
-		Kept: []string{"claimSQL", "claimWithEventsSQL", "claimAboveSQL", "claimAboveWithEventsSQL"},
-		Sorted: []string{
+		Generic: []string{"claimSQL", "claimWithEventsSQL", "claimAboveSQL", "claimAboveWithEventsSQL"},
+		NoSort: []string{
 			"claimSQL", "claimWithEventsSQL", "claimAboveSQL", "claimAboveWithEventsSQL",
 			"sharedClaimSQL", "sharedClaimWithEventsSQL", "sharedClaimAboveSQL", "sharedClaimAboveWithEventsSQL",
 		},

@@ -46,7 +46,7 @@ func TestSearchesScanNoLargeTable(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
-	require.NoError(t, load.FillTasks(t.Context(), storetest.Owner(t, url), 20_000, io.Discard))
+	require.NoError(t, load.FillTasks(t.Context(), storetest.ConnectAsOwner(t, url), 20_000, io.Discard))
 	keys := make([]task.Hash, 20)
 	for caller := range keys {
 		keys[caller] = task.KeyHash(int64(caller), "sms", "a key")

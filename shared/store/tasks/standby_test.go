@@ -29,7 +29,7 @@ func startWithStandby(t *testing.T) (url string, lose, restore func()) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop()) })
 	url = server.URL("postgres")
-	conn := storetest.Owner(t, url)
+	conn := storetest.ConnectAsOwner(t, url)
 	_, err = migrations.Up(t.Context(), conn, sandbox.Roles)
 	require.NoError(t, err)
 	set := func(names string) {
@@ -43,7 +43,7 @@ func startWithStandby(t *testing.T) (url string, lose, restore func()) {
 		require.Eventually(t, func() bool { // the server has loaded the setting
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
-			_, err := storetest.Owner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
+			_, err := storetest.ConnectAsOwner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
 			return err != nil
 		}, time.Minute, time.Millisecond)
 	}, func() { set("") }
@@ -66,7 +66,7 @@ func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	t.Parallel()
 	url, lose, restore := startWithStandby(t)
-	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db, watch := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	db.MustSubmit(t, storetest.Submission())
 	claimed := db.MustClaim(t, "app", 1)[0]
 	lose()
@@ -86,7 +86,7 @@ func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 func TestResponseWaitsForStandby(t *testing.T) {
 	t.Parallel()
 	url, lose, restore := startWithStandby(t)
-	db, watch := storetest.OpenAt(t, url), storetest.Owner(t, url)
+	db, watch := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	for range 3 {
 		db.MustSubmit(t, storetest.Submission())
 	}

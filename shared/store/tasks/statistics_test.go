@@ -16,7 +16,7 @@ func TestStatisticsOfEmptyDatabaseAreZero(t *testing.T) {
 	db := storetest.Open(t)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	require.Zero(t, db.Count(t, `select count(*) from task_totals`))
-	require.Equal(t, tasks.Statistics{}, db.MustCount(t))
+	require.Equal(t, tasks.Statistics{}, db.MustStatistics(t))
 }
 
 func TestStatisticsCountEachStateByQueue(t *testing.T) {
@@ -35,7 +35,7 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	}
 	db.Exec(t, `update task_live set updated_at = now() - interval '90 seconds' where queue = 'bulk'`)
 
-	s := db.MustCount(t)
+	s := db.MustStatistics(t)
 	require.Equal(t, int64(1), s.Succeeded)
 	require.Equal(t, int64(1), s.Failed)
 	require.Len(t, s.Queues, 2)
@@ -58,16 +58,16 @@ func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: db.MustClaim(t, "app", 1)[0].ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
-	db.Try(t, task.Report{Outcome: task.SentFailed})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	db.MustSubscribe(t, storetest.Booking(2, `{}`))
-	db.Try(t, task.Report{Outcome: task.SentOK})
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	db.MustSubscribe(t, storetest.Booking(3, `{}`))
 	recorded := storetest.Booking(4, `{}`)
 	recorded.Queue, recorded.AppID, recorded.Lease = task.RecordedQueue, "shop", time.Minute
 	db.MustSubscribe(t, recorded)
 
 	requireCounts := func(when string, lateSuccesses int64) {
-		s := db.MustCount(t)
+		s := db.MustStatistics(t)
 		require.Equal(t, []int64{1, 0}, []int64{s.Succeeded, s.Failed}, when)
 		require.Equal(t, []int64{1 + lateSuccesses, 1 - lateSuccesses}, []int64{s.Subscribe.Succeeded, s.Subscribe.Failed}, when)
 		require.Len(t, s.Queues, 1, when)
@@ -117,7 +117,7 @@ func TestFalseTotalsDoNotStopStatistics(t *testing.T) {
 		select day, 9e18, -9e18, 9e18, -9e18 from unnest('{2026-01-01, 2026-01-02}'::date[]) day`)
 	db.Exec(t, `insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
 		select day, 9, 'booking', 9e18, 9e18, -9e18 from unnest('{2026-01-01, 2026-01-02}'::date[]) day`)
-	require.Positive(t, db.MustCount(t).Succeeded)
+	require.Positive(t, db.MustStatistics(t).Succeeded)
 	rates, err := db.Subscribe.TemplateRates(t.Context(), time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC), nil)
 	require.NoError(t, err)
 	require.Len(t, rates, 1)

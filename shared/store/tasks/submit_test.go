@@ -171,7 +171,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 	commit := db.HoldLock(t, `with body as (
 			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content) values ($1, 0, 'default', 5, 3, 0, '13800138000', 'hello')
 		) insert into task_live (id, state, queue, priority, max_retries, on_unknown) values ($1, 1, 'default', 5, 3, 0)`, s.ID)
-	broken := storetest.Owner(t, url)
+	broken := storetest.ConnectAsOwner(t, url)
 	require.NoError(t, broken.Close(t.Context()))
 	returned := make(chan tasks.Submitted, 1)
 	tries := 0

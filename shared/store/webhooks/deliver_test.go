@@ -184,7 +184,7 @@ func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
 	defer func() { require.NoError(t, tx.Rollback(t.Context())) }()
 	_, err = tx.Exec(t.Context(), `prepare `+name+` as `+storetest.Statements(t)[name])
 	require.NoError(t, err)
-	n := storetest.Blocks(t, tx, "execute "+name+args)
+	n := storetest.CountBlocks(t, tx, "execute "+name+args)
 	_, err = tx.Exec(t.Context(), `deallocate `+name)
 	require.NoError(t, err)
 	t.Logf("%s: %d blocks", name, n)
@@ -194,7 +194,7 @@ func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
 func TestClaimIsFastWithManyHosts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	db, conn := storetest.OpenAt(t, url), storetest.ConnectWithSettingsOf(t, url, sandbox.Roles.Hot)
 	endpoint := callbackEndpoint(t, db, 0)
 	insertDueDeliveries(t, db, endpoint, 0, 1, hostNames(10_000)...)
 	insertDuePosts(t, db, 0, 1, hostNames(10_000)...)
@@ -270,7 +270,7 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 func TestClaimLocksDeliveriesByID(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	db, conn := storetest.OpenAt(t, url), storetest.ConnectWithSettingsOf(t, url, sandbox.Roles.Hot)
 	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
 	insertDueDeliveries(t, db, endpoint, 7, 2000, "")
 	db.Exec(t, `update webhook_deliveries set state = 2, next_at = null, finished_at = now()`)
@@ -287,7 +287,7 @@ func TestClaimLocksDeliveriesByID(t *testing.T) {
 func TestResendFailedReadsFailedDeliveriesOnly(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.PlanAs(t, url, sandbox.Roles.Hot)
+	db, conn := storetest.OpenAt(t, url), storetest.ConnectWithSettingsOf(t, url, sandbox.Roles.Hot)
 	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
 	insertDueDeliveries(t, db, endpoint, 7, 5000, "")
 	db.Exec(t, `update webhook_deliveries set state = 1, next_at = null, finished_at = now()`)

@@ -165,7 +165,7 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 // An event is deleted only when its last delivery has been deleted, however late the delivery ends, and not while the event is recorded again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, storetest.Keeping(90, 30))
+	db := storetest.Open(t, storetest.RetentionDays(90, 30))
 	db.MustAddEndpoint(t, 7, "https://one.example")
 	db.MustAddEndpoint(t, 7, "https://two.example")
 	s := submit(t, db, 7)
@@ -176,7 +176,7 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	_, err := db.Webhooks.Resend(t.Context(), due[0].ID, nil, store.Operator{Name: "shop"})
 	require.NoError(t, err)
 	db.Exec(t, age)
-	require.Equal(t, map[string]int{"webhook_deliveries": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"webhook_deliveries": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 	again := db.MustClaimDeliveries(t)
 	require.Len(t, again, 1)
 	require.Equal(t, due[0].Payload, again[0].Payload)
@@ -184,18 +184,18 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	db.Exec(t, age)
 
 	release := db.HoldLock(t, `select from webhook_deliveries for update`)
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the last delivery of the event is locked")
+	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the last delivery of the event is locked")
 	release()
 	db.Exec(t, `delete from webhook_deliveries`)
 	release = db.HoldLock(t, `update webhook_events set recorded_at = now()`) // the lock that recording the event again would hold
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event is being recorded")
+	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the event is being recorded")
 	release()
 	db.Exec(t, age)
 	db.MustRecordEvent(t, s.ID, 1, "task.failed")
-	require.Empty(t, db.ArchivedRows(t, maintenance.ArchiveRun{}), "the event was recorded again")
+	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the event was recorded again")
 	settle(t, db, 200, db.MustClaimDeliveries(t)...)
 	db.Exec(t, age)
-	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.ArchivedRows(t, maintenance.ArchiveRun{}))
+	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 }
 
 func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
