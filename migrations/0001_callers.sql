@@ -28,12 +28,12 @@ COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, viewer, trigger
 COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: all.';
 COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may submit and look up; empty: all.';
 COMMENT ON COLUMN callers.receives IS 'NATS patterns of the subjects whose messages the caller may confirm: * is one token, > at the end is one or more. Empty: none.';
-COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 is claimed first, 5 is the default.';
+COMMENT ON COLUMN callers.best_priority IS 'The smallest number that the caller may give as the priority of a task. Tasks of priority 0 are claimed first; a task without a priority gets 5.';
 COMMENT ON COLUMN callers.max_waiting_tasks IS 'The most tasks that the caller may have in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS.';
 COMMENT ON COLUMN callers.max_waiting_messages IS 'The most messages of the caller that may be waiting: not delivered, or not confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES.';
-COMMENT ON COLUMN callers.max_waiting_bytes IS 'The most bytes of data of its waiting messages. NULL: SENDONCE_CALLER_WAITING_MB.';
+COMMENT ON COLUMN callers.max_waiting_bytes IS 'The most bytes of data of the waiting messages of the caller. NULL: SENDONCE_CALLER_WAITING_MB.';
 COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that created the caller, or was the first to replace its token or to grant it more. When that operator is revoked or loses rights, so does the caller. NULL: no limited operator did.';
-COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by, whose quotas and shares the caller uses. NULL: its own.';
+COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by. All callers of this chain share its quotas. NULL: the caller begins the chain, or has no chain.';
 
 -- Returns the SHA-256 of a salt and token_hash. With this proof a function verifies a token. No role that a function logs in as can read
 -- token_hash itself.

@@ -1,7 +1,8 @@
--- A task is written once as a body (tasks), lives as one narrow row while it is not final (task_live) and ends as one row
--- with its result (task_done).
+-- Each task has a body, which is written once (tasks). While the task is not final, it has one narrow row in task_live; then it has one
+-- row with its result in task_done.
 
--- A process reserves claim ids in blocks of 1000, so that it has an id before it claims. Claim ids are unique, but not in order.
+-- A process reserves claim ids in blocks of 1000, so that it has an id before it claims. Claim ids are unique, but not in the order of the
+-- claims.
 CREATE SEQUENCE claim_seq INCREMENT BY 1000;
 
 CREATE TABLE tasks (
@@ -24,7 +25,7 @@ CREATE TABLE tasks (
 CREATE INDEX idx_sms_tasks_phone ON tasks (phone_number, id);
 COMMENT ON TABLE tasks IS 'The body of each task of the main tables: an SMS, or one send of a subscribe message. Written once, never changed.';
 COMMENT ON COLUMN tasks.seq IS 'A number in roughly the order of submission; the id in the view sms_tasks.';
-COMMENT ON COLUMN tasks.metadata IS 'As it was submitted. The type jsonb would write out the 301 digits of 1e300.';
+COMMENT ON COLUMN tasks.metadata IS 'The JSON text of the submission. The type jsonb would change it: 1e300 would become 301 digits.';
 COMMENT ON COLUMN tasks.caller_id IS 'The caller who submitted it: callers.id, or 0 for the built-in admin, who has no row.';
 COMMENT ON COLUMN tasks.priority IS '0 to 9, 0 first; 5 by default.';
 COMMENT ON COLUMN tasks.max_retries IS 'How many retries may follow the first try, 0 to 10.';
@@ -199,6 +200,6 @@ FROM tasks t
 LEFT JOIN task_live l ON l.id = t.id
 LEFT JOIN task_done d ON d.id = t.id
 WHERE t.queue NOT IN ('wechat', 'wechat.recorded');
-COMMENT ON VIEW sms_tasks IS 'The original table of SMS tasks, read-only, over the main tables; sends of subscribe messages are not in it. For looking at rows, not for counting.';
+COMMENT ON VIEW sms_tasks IS 'The SMS tasks of the main tables in the form of the original table, read-only, without the sends of subscribe messages. For looking at rows, not for counting.';
 COMMENT ON COLUMN sms_tasks.status IS '0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAILED.';
-COMMENT ON COLUMN sms_tasks.reason IS 'Why it failed, as a word; null unless status is 3.';
+COMMENT ON COLUMN sms_tasks.reason IS 'Why it failed: the name of task_done.reason; null unless status is 3.';

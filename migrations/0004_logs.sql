@@ -56,9 +56,9 @@ CREATE INDEX report_logs_created ON report_logs USING brin (created_at) WITH (pa
 COMMENT ON TABLE report_logs IS 'Every report of a sender, and every decision that sweep or an operator made instead. Append-only, monthly partitions (UTC).';
 COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 failed; null when the sender did not know, and for decisions of sweep or an operator.';
 COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
-COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a stale report, if another caller made the newest claim, -1 for a function of the service itself; else null. Only the first such report of each caller for a task is kept.';
+COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a report that is stale because another caller made the newest claim (-1: a function of the service itself); null for all other rows. Only the first such report of each caller for a task is kept.';
 
--- Makes the missing partitions of this month and of the next months, as many as ahead says, but at most 24.
+-- Creates the missing partitions of this month and of the next months; ahead is the number of next months, at most 24.
 -- SECURITY DEFINER: the roles of the functions own no table.
 CREATE FUNCTION make_log_partitions(ahead integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -72,7 +72,7 @@ BEGIN
         FOR n IN 0..least(greatest(ahead, 0), 24) LOOP
             month := first + make_interval(months => n);
             CONTINUE WHEN to_regclass(parent || to_char(month, '_YYYYMM')) IS NOT NULL;
-            -- Created apart and attached: CREATE … PARTITION OF would lock the parent against every writer.
+            -- CREATE TABLE … PARTITION OF would lock the parent against all writers; ATTACH PARTITION does not.
             EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', parent || to_char(month, '_YYYYMM'), parent);
             EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
                 parent, parent || to_char(month, '_YYYYMM'), month::text || '+00', (month + interval '1 month')::text || '+00');

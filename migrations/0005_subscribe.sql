@@ -37,7 +37,7 @@ COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The id of the recei
 COMMENT ON COLUMN subscribe_message_logs.message_data IS 'The values that the newest send fills into the template.';
 COMMENT ON COLUMN subscribe_message_logs.send_status IS '0 sending, 1 sent, 2 failed.';
 COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was submitted, or when send_status last changed.';
-COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'Retries of all its sends together.';
+COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'The sum of the retries of all its sends.';
 COMMENT ON COLUMN subscribe_message_logs.task_id IS 'The task of its newest send.';
 COMMENT ON COLUMN subscribe_message_logs.retries_before IS 'Retries of the sends before the newest.';
 COMMENT ON COLUMN subscribe_message_logs.doubtful IS 'It is unknown whether one of its sends was delivered.';
@@ -149,7 +149,7 @@ CREATE TABLE subscribe_totals (
     failed        bigint NOT NULL
 );
 CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
-COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, for the days that are closed in task_totals. The rows of one day, caller and type are added up: a change of a message of a closed day inserts rows, so that it never waits for another change. Closing a day merges them.';
+COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, for the days that are closed in task_totals. A total is the sum of all rows of its day, caller and type: a change of a message of a closed day inserts rows, so that it never waits for another change. Closing a day merges the rows.';
 COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. total, success and failed are negative in a row for a message that left the day or changed its status.';
 
 -- Corrects the totals of closed days when the day or the status of a message changes. Closing a day takes the same lock (tasks.TotalsLock).

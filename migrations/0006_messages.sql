@@ -209,7 +209,7 @@ CREATE TABLE stream_usage (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE stream_usage IS 'How many bytes a stream stored for each caller in the minute that begins at since; rows are deleted after an hour.';
 COMMENT ON COLUMN stream_usage.stream IS 'MESSAGES, USERS, or ACCEPTED, even if TWO_PHASE_STREAM is another name.';
-COMMENT ON COLUMN stream_usage.bytes IS 'The data of the messages, and what the stream stores besides for each.';
+COMMENT ON COLUMN stream_usage.bytes IS 'The bytes of the data, and the overhead of the stream for each message.';
 
 CREATE TABLE stream_pauses (
     stream   text COLLATE "C" PRIMARY KEY,
@@ -220,7 +220,7 @@ CREATE TABLE stream_pauses (
 );
 COMMENT ON TABLE stream_pauses IS 'Streams that accepted nothing when they were last tried. Their messages wait until the time in until; then a few are tried, and if the stream stores them, the row is deleted.';
 COMMENT ON COLUMN stream_pauses.stream IS 'As in message_live and event_outbox.';
-COMMENT ON COLUMN stream_pauses.failures IS 'Consecutive failed tries; 0: the broker itself was unreachable, which pauses nothing.';
+COMMENT ON COLUMN stream_pauses.failures IS 'Consecutive failed tries; 0: the broker itself was unreachable, and the stream is not paused.';
 COMMENT ON COLUMN stream_pauses.reason IS 'The response of the broker, as text for operators.';
 
 -- remaining_sends is null for a final message that was not received. So status <> 2 AND remaining_sends = 0 finds only the stuck messages.
@@ -236,6 +236,6 @@ SELECT m.id,
 FROM messages m
 LEFT JOIN message_live l ON l.id = m.id
 LEFT JOIN message_done d ON d.id = m.id;
-COMMENT ON VIEW reliable_messages IS 'The original table of reliable messages, read-only. For looking at rows, not for counting.';
+COMMENT ON VIEW reliable_messages IS 'The messages in the form of the original table of reliable messages, read-only. For looking at rows, not for counting.';
 COMMENT ON COLUMN reliable_messages.remaining_sends IS 'Sends left. Null: the message ended without a confirmation.';
 COMMENT ON COLUMN reliable_messages.status IS '0 sending, 1 sent, 2 received.';

@@ -18,7 +18,7 @@ CREATE INDEX event_outbox_due ON event_outbox (stream, caller_id, next_at, id);
 COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit, kind and caller, ids only. A row is deleted when the stream has stored all its events.';
 COMMENT ON COLUMN event_outbox.kind IS 'task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised, alert.cleared.';
 COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: as in task_done.';
-COMMENT ON COLUMN event_outbox.next_at IS 'Not published before this time. It is in the future only after the stream rejected just this event.';
+COMMENT ON COLUMN event_outbox.next_at IS 'Not published before this time. It is in the future only if the last try failed for these events alone, not for the whole stream.';
 COMMENT ON COLUMN event_outbox.caller_id IS 'Of task.<state>: the caller of the tasks, 0 for the built-in admin. 0 for all other kinds.';
 COMMENT ON COLUMN event_outbox.events IS 'The number of ids.';
 

@@ -27,7 +27,7 @@ CREATE TABLE overview_throughput (
     PRIMARY KEY (since, queue),
     CONSTRAINT overview_throughput_counters CHECK (least(submitted, succeeded, failed) >= 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE overview_throughput IS 'Numbers of tasks submitted and finished in the five minutes that begin at since, by queue, with the names of overview_totals. Kept for a day.';
+COMMENT ON TABLE overview_throughput IS 'Numbers of tasks submitted and finished in the five minutes that begin at since, by queue. Queues without a name in overview_totals are counted together under the empty name. Kept for a day.';
 
 CREATE TABLE overview_counted (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// unbounded lists the values of outOfBounds that columns accept, and why they may.
+// unbounded lists the values of outOfBounds that columns accept, as "<column> <name of the value>", each with the reason.
 var unbounded = map[string]string{
 	"event_outbox.next_at -infinity":                 "the default: due",
 	"upkeep.begun_at -infinity":                      "the default: never begun",
@@ -47,7 +47,7 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdroppe
 WHERE c.relkind IN ('r', 'p') AND EXISTS (SELECT FROM unnest($1::text[]) role WHERE has_column_privilege(role, c.oid, a.attnum, 'INSERT, UPDATE'))
 ORDER BY 1, a.attnum`
 
-// outOfBounds are values by type, as SQL.
+// outOfBounds has values that no column may accept, as SQL, by type and name of the value.
 var outOfBounds = map[string]map[string]string{
 	"timestamp with time zone": {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01 00:00:00+00'", "zero": "'0001-01-01 00:00:00+00'"},
 	"date":                     {"infinity": "'infinity'", "-infinity": "'-infinity'", "year 10000": "'10000-01-01'", "zero": "'0001-01-01'"},
@@ -59,7 +59,7 @@ var outOfBounds = map[string]map[string]string{
 	"json":                     {"": "to_json(repeat('x', 2097153))"},
 	"text[]":                   {"": "array[repeat('x', 2097153)]", "null": "array[null]::text[]"},
 	"uuid[]":                   {"": "array_fill(gen_random_uuid(), array[131073])", "null": "array[null]::uuid[]"},
-	// Types of a fixed size, all of whose values Go reads.
+	// Go can read every value of these types, and all have a fixed size.
 	"bigint": {}, "integer": {}, "smallint": {}, "boolean": {}, "uuid": {},
 }
 
@@ -89,15 +89,15 @@ func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	require.True(t, accepts(t, conn, "fresh", "at", "'infinity'"), "the test must detect a column without bounds")
 }
 
-// The API and its clients accept no negative id, and Go reads sequence numbers of streams as uint64: with one such row, pages or work
-// that read it would fail.
+// The API and its clients accept no negative id, and Go reads sequence numbers of streams as uint64. So one row with a negative number
+// would make lists and functions that read the row fail.
 func TestFunctionsCannotWriteNegativeIDs(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	var accepted []string
 	for _, column := range columnsWritableBy(t, conn, sandbox.Roles.Hot) {
 		table, name, sqlType := column[0], column[1], column[2]
-		isID := strings.HasSuffix(name, "_id") || name == "claimed_by" || // ids that a row has of itself are generated
+		isID := strings.HasSuffix(name, "_id") || name == "claimed_by" || // columns named id are generated
 			strings.HasSuffix(name, "seq") || name == "looked_taken"
 		if sqlType == "bigint" && isID && accepts(t, conn, table, name, "-2") {
 			accepted = append(accepted, table+"."+name)
@@ -106,7 +106,7 @@ func TestFunctionsCannotWriteNegativeIDs(t *testing.T) {
 	require.Empty(t, accepted, "extend the constraint <table>_bounds in a migration")
 }
 
-// Counters are added up, and the relay has all events of one row in memory.
+// The overview adds up the counters, and the relay has all events of one row in memory.
 func TestFunctionsCannotWriteExtremeCounts(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
@@ -119,7 +119,7 @@ func TestFunctionsCannotWriteExtremeCounts(t *testing.T) {
 	require.Nil(t, tryInsert(t, conn, "event_outbox", "ids", "array_fill(gen_random_uuid(), array[10000])"))
 }
 
-// Go panics at the name of a state that it does not know: with one such row, pages that show it would fail.
+// Go panics at the name of an unknown state. So one row with an unknown state would make lists that show the row fail.
 func TestFunctionsCannotWriteUnknownStates(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
@@ -149,8 +149,8 @@ func columnsWritableBy(t *testing.T, conn *pgx.Conn, roles ...string) [][3]strin
 	return columns
 }
 
-// accepts reports whether the constraint <table>_bounds accepts a row with this value in one
-// column and null in all others.
+// accepts reports whether the constraints of a table accept a row with this value in one
+// column and null in all others. The test fails if another constraint than <table>_bounds refuses the row.
 func accepts(t *testing.T, conn *pgx.Conn, table, column, value string) bool {
 	t.Helper()
 	refused := tryInsert(t, conn, table, column, value)
@@ -160,8 +160,8 @@ func accepts(t *testing.T, conn *pgx.Conn, table, column, value string) bool {
 	return refused == nil
 }
 
-// tryInsert returns how the constraints of a table refuse a row with this value in one column and
-// null in all others; nil = they accept it.
+// tryInsert returns the error with which the constraints of a table refuse a row with this value in one
+// column and null in all others; nil = they accept the row. It inserts into a temporary copy of the table.
 func tryInsert(t *testing.T, conn *pgx.Conn, table, column, value string) *pgconn.PgError {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), strings.ReplaceAll(`

@@ -1,5 +1,5 @@
 // Package migrations brings a database to the schema that this binary expects.
-// The files are forward only: what has been applied is never edited or removed.
+// There are no down migrations. A file that was applied is never edited or removed.
 package migrations
 
 import (
@@ -170,17 +170,17 @@ func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]m
 	if err != nil {
 		return nil, fmt.Errorf("read schema_migrations: %w", err)
 	}
-	for i, d := range applied {
+	for i, m := range applied {
 		switch {
-		case d.version > len(migrations):
+		case m.version > len(migrations):
 			return nil, fmt.Errorf("the database is at version %d and this binary has %d: run the newer binary that migrated it",
 				applied[len(applied)-1].version, len(migrations))
-		case d.version != i+1:
-			return nil, fmt.Errorf("the database has version %d without %d: restore schema_migrations from a backup", d.version, i+1)
-		case d.name != migrations[i].name:
-			return nil, fmt.Errorf("migration %s was applied but its file is missing and %s has its number: restore the file", d.name, migrations[i].name)
-		case d.sum != migrations[i].sum:
-			return nil, fmt.Errorf("migration %s was edited after it was applied: restore it and put the change into a new file", d.name)
+		case m.version != i+1:
+			return nil, fmt.Errorf("the database has version %d without %d: restore schema_migrations from a backup", m.version, i+1)
+		case m.name != migrations[i].name:
+			return nil, fmt.Errorf("migration %s was applied but its file is missing and %s has its number: restore the file", m.name, migrations[i].name)
+		case m.sum != migrations[i].sum:
+			return nil, fmt.Errorf("migration %s was edited after it was applied: restore it and put the change into a new file", m.name)
 		}
 	}
 	return migrations[len(applied):], nil

@@ -30,8 +30,8 @@ const (
 )
 
 // Roles are the names and passwords of the roles that Up creates. A role without a name
-// is not created. A role without a password keeps its present one; Up creates no role
-// without a password. The privileges of each role are in grants.go.
+// is not created. If the password of a role is empty, the role must exist and keeps its
+// password. The privileges of each role are in grants.go.
 type Roles struct {
 	Hot, HotPassword             string // for the functions that submit, claim and finish work
 	Read, ReadPassword           string // for lists and statistics
@@ -77,9 +77,10 @@ func (r Roles) all() []role {
 
 func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 
-// makeRoles creates the roles and sets their passwords and settings again, since a role
-// may change its own. It alters settings only if they differ: roles belong to the whole
-// cluster, and migrations of its other databases may alter them at the same time.
+// makeRoles creates the roles that do not exist, and resets the passwords and settings of
+// all roles, because a role may change its own. It alters settings only if they differ:
+// roles belong to the whole server, and migrations of its other databases may alter them
+// at the same time.
 func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	for _, r := range roles {
 		missing, err := r.missing(ctx, conn)

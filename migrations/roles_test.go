@@ -30,9 +30,9 @@ func TestHotRoleHasIndexSettings(t *testing.T) {
 func TestRolesHaveSeparatePasswords(t *testing.T) {
 	t.Parallel()
 	o, database, owner := newMigrated(t)
-	logins := loginsOf(o)
-	for role := range logins {
-		for of, password := range logins {
+	passwords := passwordsOf(o)
+	for role := range passwords {
+		for of, password := range passwords {
 			conn, err := login(t, database, role, password)
 			if role == of {
 				require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestRolesHaveSeparatePasswords(t *testing.T) {
 	o.HotPassword, o.ReadPassword = "", "another"
 	_, err := migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
-	for role, password := range map[string]string{o.Hot: logins[o.Hot], o.Read: "another"} {
+	for role, password := range map[string]string{o.Hot: passwords[o.Hot], o.Read: "another"} {
 		connectAs(t, database, role, password)
 	}
 	_, err = login(t, database, o.Read, before)
@@ -120,8 +120,8 @@ func newRoles(t *testing.T) migrations.Roles {
 	return o
 }
 
-// loginsOf returns the password of each role.
-func loginsOf(o migrations.Roles) map[string]string {
+// passwordsOf returns the password of each role by its name.
+func passwordsOf(o migrations.Roles) map[string]string {
 	return map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
 }
 
@@ -171,14 +171,14 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 	needed, err = migrations.MissingRevokes(t.Context(), owner)
 	require.NoError(t, err)
 	require.Empty(t, needed)
-	logins := loginsOf(o)
-	for role, password := range logins {
+	passwords := passwordsOf(o)
+	for role, password := range passwords {
 		_, err := connectAs(t, database, role, password).Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
 		require.ErrorContains(t, err, "permission denied to create temporary tables")
 	}
 
 	changeTemporary("GRANT", "TO PUBLIC") // as if migrate had no right to revoke it
-	for role, password := range logins {
+	for role, password := range passwords {
 		conn := connectAs(t, database, role, password)
 		_, err := conn.Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
 		require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// minTriggerPasswordLength prevents passwords that can be guessed from the plain SHA-256 in
-// the table.
+// minTriggerPasswordLength prevents passwords that somebody could guess who has read their
+// SHA-256 in the table callers, which has no salt.
 const minTriggerPasswordLength = 24
 
 const (
