@@ -16,17 +16,17 @@ import (
 
 const greedy, modest, third = 1, 2, 3 // callers
 
-// row is a row of a caller; a bad one makes its flush fail.
+// row is a row of a caller; a bad row makes its flush fail.
 type row struct {
 	caller int64
 	bad    bool
 }
 
-// flushes is a coalescer whose flushes start on a channel and end when the test allows it.
+// flushes is a coalescer whose flushes wait until the test ends them.
 type flushes struct {
 	*Coalescer[row, int]
-	started chan []row
-	end     chan struct{}
+	started chan []row    // receives the rows of each flush that starts
+	end     chan struct{} // each value sent ends one flush
 }
 
 func newFlushes() *flushes {
@@ -42,14 +42,13 @@ func newFlushes() *flushes {
 	return f
 }
 
-// queue enqueues n rows of a caller; done receives the error of the last one.
-func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
+// enqueueRows enqueues n rows like r; done receives the error of the last one.
+func (f *flushes) enqueueRows(n int, r row) (done <-chan error) {
 	returned := make(chan error, 1)
-	rows := slices.Repeat([]row{{caller, bad}}, n)
 	entries := make([]entry[row, int], n)
 	var all sync.WaitGroup
 	for i := range entries {
-		entries[i] = entry[row, int]{in: rows[i], caller: caller, done: &all}
+		entries[i] = entry[row, int]{in: r, caller: r.caller, done: &all}
 	}
 	if !f.enqueue(entries, &all) {
 		returned <- Busy()
@@ -62,8 +61,8 @@ func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
 	return returned
 }
 
-// next returns the number of rows of each caller in the next flush that starts.
-func (f *flushes) next(t *testing.T) map[int64]int {
+// nextFlush waits until a flush starts, and returns its number of rows of each caller.
+func (f *flushes) nextFlush(t *testing.T) map[int64]int {
 	t.Helper()
 	select {
 	case rows := <-f.started:
@@ -78,7 +77,7 @@ func (f *flushes) next(t *testing.T) map[int64]int {
 	}
 }
 
-// endUntil ends flushes until a call returns.
+// endUntil ends flushes until the call returns whose error comes from returned.
 func (f *flushes) endUntil(t *testing.T, returned <-chan error) error {
 	t.Helper()
 	for {
@@ -96,36 +95,36 @@ func TestRowDoesNotWaitForLargeFlushOfAnotherCaller(t *testing.T) {
 	t.Parallel()
 	f := newFlushes()
 	defer close(f.end)
-	f.queue(greedy, 3000, false)
+	f.enqueueRows(3000, row{caller: greedy})
 	for range flushers {
-		require.Equal(t, map[int64]int{greedy: flushRows}, f.next(t))
+		require.Equal(t, map[int64]int{greedy: flushRows}, f.nextFlush(t))
 	}
-	first := f.queue(modest, 1, false)
-	require.Equal(t, map[int64]int{modest: 1}, f.next(t), "while the others are under way")
-	second := f.queue(third, 1, false)
-	f.queue(third, 999, false)
+	first := f.enqueueRows(1, row{caller: modest})
+	require.Equal(t, map[int64]int{modest: 1}, f.nextFlush(t), "while the flushes of greedy are in progress")
+	second := f.enqueueRows(1, row{caller: third})
+	f.enqueueRows(999, row{caller: third})
 	require.Empty(t, f.started, "all flushers are busy")
 	require.NoError(t, f.endUntil(t, first))
 	require.NoError(t, f.endUntil(t, second))
-	for byCaller := f.next(t); byCaller[third] == 0; byCaller = f.next(t) {
+	for byCaller := f.nextFlush(t); byCaller[third] == 0; byCaller = f.nextFlush(t) {
 		require.LessOrEqual(t, byCaller[greedy], flushRows)
 	}
 }
 
-func TestFewRowsWaitForTheFlushUnderWay(t *testing.T) {
+func TestFewRowsWaitForTheFlushInProgress(t *testing.T) {
 	t.Parallel()
 	f := newFlushes()
 	defer close(f.end)
-	f.queue(greedy, 1, false)
-	require.Equal(t, map[int64]int{greedy: 1}, f.next(t), "nothing is under way")
-	few := f.queue(greedy, concurrentRows-1, false)
+	f.enqueueRows(1, row{caller: greedy})
+	require.Equal(t, map[int64]int{greedy: 1}, f.nextFlush(t), "no other flush is in progress")
+	few := f.enqueueRows(concurrentRows-1, row{caller: greedy})
 	require.Empty(t, f.started)
-	more := f.queue(greedy, 1, false)
-	require.Equal(t, map[int64]int{greedy: concurrentRows}, f.next(t), "enough for a flush beside the first")
-	last := f.queue(greedy, 2, false)
+	more := f.enqueueRows(1, row{caller: greedy})
+	require.Equal(t, map[int64]int{greedy: concurrentRows}, f.nextFlush(t), "enough for a flush beside the first")
+	last := f.enqueueRows(2, row{caller: greedy})
 	require.NoError(t, f.endUntil(t, few))
 	require.NoError(t, f.endUntil(t, more))
-	require.Equal(t, map[int64]int{greedy: 2}, f.next(t), "the flusher that ended takes the waiting rows")
+	require.Equal(t, map[int64]int{greedy: 2}, f.nextFlush(t), "the flusher whose flush ended takes the waiting rows")
 	require.NoError(t, f.endUntil(t, last))
 }
 
@@ -158,25 +157,25 @@ func TestTakeSharesEquallyAmongCallers(t *testing.T) {
 func TestOneCallerFillsAtMostHalfOfTheQueue(t *testing.T) {
 	t.Parallel()
 	f := newFlushes()
-	f.queue(greedy, flushRows, false)
-	f.queue(greedy, flushRows, false)
+	f.enqueueRows(flushRows, row{caller: greedy})
+	f.enqueueRows(flushRows, row{caller: greedy})
 	for range flushers {
-		f.next(t)
+		f.nextFlush(t)
 	}
-	rest := f.queue(greedy, maxQueued/2, false)
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(<-f.queue(greedy, 1, false)), "the queue is half full")
-	ofModest := f.queue(modest, 1000, false)
-	ofThird := f.queue(third, 1000, false)
+	rest := f.enqueueRows(maxQueued/2, row{caller: greedy})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(<-f.enqueueRows(1, row{caller: greedy})), "the queue is half full")
+	ofModest := f.enqueueRows(1000, row{caller: modest})
+	ofThird := f.enqueueRows(1000, row{caller: third})
 	close(f.end)
 	require.NoError(t, <-ofModest)
 	require.NoError(t, <-ofThird)
 	require.NoError(t, <-rest)
-	require.NoError(t, <-f.queue(greedy, 1, false), "there is room again")
+	require.NoError(t, <-f.enqueueRows(1, row{caller: greedy}), "there is room again")
 	require.Eventually(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return len(f.underWay)+len(f.waiting.byCaller) == 0
-	}, time.Minute, time.Millisecond, "nothing is kept of callers without rows")
+	}, time.Minute, time.Millisecond, "there is no entry for a caller without rows")
 }
 
 func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
@@ -184,13 +183,13 @@ func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
 	f := newFlushes()
 	defer close(f.end)
 	for range flushers {
-		f.queue(greedy, flushRows, false)
-		f.next(t)
+		f.enqueueRows(flushRows, row{caller: greedy})
+		f.nextFlush(t)
 	}
-	f.queue(third, 1, false)
-	f.next(t)
-	f.queue(greedy, 2, true)
-	require.NoError(t, f.endUntil(t, f.queue(modest, 2, false)))
+	f.enqueueRows(1, row{caller: third})
+	f.nextFlush(t)
+	f.enqueueRows(2, row{caller: greedy, bad: true})
+	require.NoError(t, f.endUntil(t, f.enqueueRows(2, row{caller: modest})))
 }
 
 func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
@@ -199,7 +198,7 @@ func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 	require.NoError(t, slots.acquire(t.Context(), greedy))
 	require.NoError(t, slots.acquire(t.Context(), modest))
 	served := make(chan string, 10)
-	wait := func(caller int64, n int) {
+	startWaiting := func(caller int64, n int) { // n is the number of the call
 		before := slots.waitingCalls()
 		go func() {
 			require.NoError(t, slots.acquire(t.Context(), caller))
@@ -208,22 +207,22 @@ func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 		require.Eventually(t, func() bool { return slots.waitingCalls() > before }, time.Minute, 10*time.Millisecond)
 	}
 	for n := range 3 {
-		wait(greedy, n)
+		startWaiting(greedy, n)
 	}
-	wait(third, 0)
+	startWaiting(third, 0)
 	slots.release(modest)
-	require.Equal(t, fmt.Sprint(third, 0), <-served, "greedy has its share")
+	require.Equal(t, fmt.Sprint(third, 0), <-served, "greedy has its share of the slots already")
 	slots.release(greedy)
 	require.Equal(t, fmt.Sprint(greedy, 0), <-served)
-	wait(modest, 0)
+	startWaiting(modest, 0)
 	slots.release(greedy)
 	require.Equal(t, fmt.Sprint(greedy, 1), <-served, "greedy has waited longer than modest")
-	soon, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() { left <- slots.acquire(soon, third) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancelled := make(chan error, 1)
+	go func() { cancelled <- slots.acquire(ctx, third) }()
 	require.Eventually(t, func() bool { return slots.waitingCalls() == 3 }, time.Minute, 10*time.Millisecond)
 	cancel()
-	require.ErrorIs(t, <-left, context.Canceled)
+	require.ErrorIs(t, <-cancelled, context.Canceled)
 	slots.release(greedy)
 	require.Equal(t, fmt.Sprint(modest, 0), <-served)
 	slots.release(third)

@@ -38,7 +38,7 @@ func TestKeysDecryptOnlyTheRowThatTheyEncrypted(t *testing.T) {
 	require.NoError(t, err)
 	b, err := k.Encrypt("row/1", "whsec_x")
 	require.NoError(t, err)
-	require.NotEqual(t, a, b, "equal secrets do not look equal")
+	require.NotEqual(t, a, b, "nobody can see that the secrets are equal")
 	require.NotContains(t, a, "whsec")
 	for _, stored := range []string{a, b} {
 		secret, err := k.Decrypt("row/1", stored)
@@ -71,8 +71,8 @@ func TestAnOlderKeyStillDecryptsAndTheFirstEncrypts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// refreshToken stores a provider token.
-func refreshToken(t *testing.T, db *storetest.DB, token string) {
+// storeToken stores a provider token.
+func storeToken(t *testing.T, db *storetest.DB, token string) {
 	t.Helper()
 	_, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
 		return subscribe.ProviderToken{Value: token, Left: time.Hour}, nil
@@ -90,7 +90,7 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 		_, err = db.Webhooks.RotateSigningSecret(t.Context(), 7, secret, store.Operator{Name: "shop"})
 		require.NoError(t, err)
 	}
-	refreshToken(t, db, "token-in-clear")
+	storeToken(t, db, "token-in-clear")
 	stored, err := store.QueryRows(t.Context(), db.Hot, pgx.RowTo[string], `
 		select secret from webhook_endpoints union all select old_secret from webhook_endpoints where old_secret is not null
 		union all select token from provider_tokens`)
@@ -109,7 +109,7 @@ func TestPlainSecretsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustAddEndpoint(t, 7, "https://shop.example")
-	refreshToken(t, db, "token")
+	storeToken(t, db, "token")
 	for _, sql := range []string{
 		`update webhook_endpoints set secret = 'whsec_mine'`, `update webhook_endpoints set old_secret = 'whsec_mine'`,
 		`insert into webhook_endpoints (id, caller_id, secret) values (gen_random_uuid(), 0, 'whsec_mine')`,
@@ -136,7 +136,8 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
-	// move copies a secret to another caller, as the role of the functions may do without the key.
+	// move makes the secret of one caller the signing secret of another, or of the same, caller. The role of the functions may do this
+	// without the key.
 	move := func(from, to int64) {
 		var id task.ID
 		var secret string
@@ -146,10 +147,10 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	}
 	move(7, 8)
 	_, err = secretOf(8)
-	require.ErrorIs(t, err, store.ErrDecrypt, "the signing secret of another caller")
+	require.ErrorIs(t, err, store.ErrDecrypt, "it was the signing secret of another caller")
 	move(9, 9)
 	_, err = secretOf(9)
-	require.ErrorIs(t, err, store.ErrDecrypt, "the secret of an endpoint")
+	require.ErrorIs(t, err, store.ErrDecrypt, "it was the secret of an endpoint")
 	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{0, 8, 9}, storetest.FirstSecret)
 	require.NoError(t, err)
 	require.ErrorIs(t, signing[8].Err, store.ErrDecrypt)
@@ -170,7 +171,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	before.MustAddEndpoint(t, 8, "https://other.example")
 	before.MustAddEndpoint(t, 9, "https://copied.example")
 	before.Exec(t, `update webhook_endpoints set secret = (select secret from webhook_endpoints where caller_id = 7) where caller_id = 9`)
-	refreshToken(t, before, "token")
+	storeToken(t, before, "token")
 
 	both := withKeys(keyText(2), keyText(1))
 	done, err := both.Maintenance.Reencrypt(t.Context())
@@ -196,7 +197,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	}
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_rotated", "whsec_https://shop.example"}}, signing["https://shop.example"])
 	require.Equal(t, webhooks.Signing{Secrets: []string{"whsec_https://other.example"}}, signing["https://other.example"])
-	require.ErrorIs(t, signing["https://copied.example"].Err, store.ErrDecrypt, "other deliveries go on")
+	require.ErrorIs(t, signing["https://copied.example"].Err, store.ErrDecrypt, "only this delivery fails")
 }
 
 func TestErrorsOfInvalidKeysDoNotContainKeys(t *testing.T) {

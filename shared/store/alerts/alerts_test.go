@@ -26,8 +26,20 @@ func withThresholds(c *stores.Config) {
 	c.Alerts = task.AlertRules{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: task.Limits{"*": 10}}
 }
 
-// results inserts n final tasks of a queue that finished a time ago.
-func results(t *testing.T, db *storetest.DB, queue string, n int, ago time.Duration, status, reason int, errorCode string) {
+// insertSucceeded inserts n tasks of a queue that succeeded just now.
+func insertSucceeded(t *testing.T, db *storetest.DB, queue string, n int) {
+	t.Helper()
+	insertResults(t, db, queue, n, 0, task.NoReason, "")
+}
+
+// insertFailed inserts n tasks of a queue that were rejected just now.
+func insertFailed(t *testing.T, db *storetest.DB, queue string, n int) {
+	t.Helper()
+	insertResults(t, db, queue, n, 0, task.Rejected, "")
+}
+
+// insertResults inserts n tasks of a queue that ended a time ago: they succeeded if reason is NoReason, else they failed.
+func insertResults(t *testing.T, db *storetest.DB, queue string, n int, ago time.Duration, reason task.Reason, errorCode string) {
 	t.Helper()
 	db.Exec(t, `
 with t as (
@@ -36,10 +48,10 @@ with t as (
         0, $1, 5, 3, 0, '13800138000', 'x' from generate_series(1, $2) returning id
 )
 insert into task_done (id, status, reason, retry_count, ended, error_code, reported_at)
-select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from t`, queue, n, ago.Seconds(), status, reason, errorCode)
+select id, case $4::smallint when 0 then 2 else 3 end, $4, 0, 1, nullif($5, ''), now() - make_interval(secs => $3) from t`, queue, n, ago.Seconds(), int16(reason), errorCode)
 }
 
-// check runs a check, as if no other had run lately.
+// check runs a check of the alerts, even if another ran a moment ago. again: another check is needed.
 func check(t *testing.T, db *storetest.DB) (again bool) {
 	t.Helper()
 	db.Alerts.CheckSoon()
@@ -78,7 +90,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 			}
 		})
 	}
-	all := func() (again bool) {
+	checkAll := func() (again bool) {
 		var checks sync.WaitGroup
 		var more atomic.Bool
 		for _, db := range instances {
@@ -96,13 +108,13 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 		return more.Load()
 	}
 	db := instances[0]
-	require.False(t, all(), "no alert is open")
+	require.False(t, checkAll(), "no alert is open")
 	for n := 1; n <= 3; n++ {
-		results(t, db, "q", 15, 0, 2, 0, "")
-		results(t, db, "q", 5, 0, 3, 1, "E")
-		require.True(t, all(), "it is open")
+		insertSucceeded(t, db, "q", 15)
+		insertFailed(t, db, "q", 5)
+		require.True(t, checkAll(), "the alert is open")
 		db.Exec(t, `update task_done set reported_at = reported_at - interval '10 minutes'`)
-		require.False(t, all(), "it is cleared")
+		require.False(t, checkAll(), "the alert is cleared")
 		require.EqualValues(t, 2*n, events.Load())
 		require.EqualValues(t, n, raised.Load())
 		require.EqualValues(t, n, cleared.Load())
@@ -110,7 +122,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 	kinds, ids := db.Outbox(t)
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 	list := alertList(t, db)
-	require.Len(t, list, 3, "one for each incident")
+	require.Len(t, list, 3, "one alert for each time that the rate was exceeded")
 	for i, a := range list {
 		require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}, a.Alert)
 		require.NotNil(t, a.ClearedAt)
@@ -123,20 +135,20 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 	t.Parallel()
 	slow, quick := storetest.OpenTwo(t, withThresholds)
-	results(t, quick, "q", 20, 0, 3, 1, "")
+	insertFailed(t, quick, "q", 20)
 	early, err := slow.Alerts.ReadAlertSnapshot(t.Context())
 	require.NoError(t, err)
 	check(t, quick)
 	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
 	require.NoError(t, err)
-	require.Len(t, alertList(t, quick), 1, "it is open")
+	require.Len(t, alertList(t, quick), 1, "the alert is open already")
 	quick.Exec(t, `delete from task_done`)
 	check(t, quick)
 	_, err = slow.Alerts.DecideAlerts(t.Context(), early)
 	require.NoError(t, err)
-	require.Len(t, alertList(t, quick), 1, "the snapshot is older than the clearing")
+	require.Len(t, alertList(t, quick), 1, "the snapshot was read before the alert was cleared")
 
-	results(t, quick, "q", 20, 0, 3, 1, "")
+	insertFailed(t, quick, "q", 20)
 	again := check(t, slow)
 	require.True(t, again)
 	require.Len(t, alertList(t, quick), 2)
@@ -154,18 +166,17 @@ func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, withThresholds)
-	const failed = 3
-	results(t, db, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
-	results(t, db, "wechat", 100, 0, failed, int(task.Expired), "")
-	results(t, db, "wechat", 100, 0, failed, int(task.Cancelled), "E")
-	results(t, db, "wechat", 100, 10*time.Minute, failed, int(task.Rejected), "E")
-	results(t, db, "wechat", 16, 0, 2, 0, "")
+	insertResults(t, db, "wechat", 100, 0, task.Rejected, task.NoConsent)
+	insertResults(t, db, "wechat", 100, 0, task.Expired, "")
+	insertResults(t, db, "wechat", 100, 0, task.Cancelled, "E")
+	insertResults(t, db, "wechat", 100, 10*time.Minute, task.Rejected, "E")
+	insertSucceeded(t, db, "wechat", 16)
 	require.False(t, check(t, db), "no failure counts: no further check is needed")
-	results(t, db, "wechat", 3, 0, failed, int(task.TimedOut), "")
+	insertResults(t, db, "wechat", 3, 0, task.TimedOut, "")
 	require.True(t, check(t, db), "there are failures: another check is needed")
 	require.Empty(t, alertList(t, db))
-	results(t, db, "sms", 100, 0, 2, 0, "")
-	results(t, db, "wechat", 2, 0, failed, int(task.Rejected), "40003")
+	insertSucceeded(t, db, "sms", 100)
+	insertResults(t, db, "wechat", 2, 0, task.Rejected, "40003")
 	require.True(t, check(t, db))
 	require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "wechat", Value: 5.0 / 21, Threshold: 0.2}, alertList(t, db)[0].Alert,
 		"the rate is that of one queue")
@@ -195,7 +206,7 @@ func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	on, off := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url)
-	results(t, on, "q", 100, 0, 3, 1, "")
+	insertFailed(t, on, "q", 100)
 	off.Maintain(t)
 	require.Empty(t, alertList(t, off))
 	require.True(t, check(t, on))
@@ -207,7 +218,7 @@ func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 	t.Parallel()
 	db, fresh := storetest.OpenTwo(t, withThresholds)
 	require.False(t, check(t, db))
-	results(t, db, "q", 100, 0, 3, 1, "")
+	insertFailed(t, db, "q", 100)
 	for _, early := range []*storetest.DB{db, fresh} {
 		again, err := early.Alerts.Check(t.Context())
 		require.NoError(t, err)
@@ -240,7 +251,7 @@ func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, withThresholds)
-	results(t, db, "q", 100, 0, 3, 1, "")
+	insertFailed(t, db, "q", 100)
 	check(t, db)
 	alert := alertList(t, db)[0].ID
 	require.Zero(t, db.MustRecordEvent(t, alert, 1, "alert.raised"), "no endpoint subscribes")
@@ -287,8 +298,8 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 func TestCheckReadsTheWindowOnly(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	results(t, db, "q", 50_000, time.Hour, 2, 0, "")
-	results(t, db, "q", 500, 0, 3, 1, "")
+	insertResults(t, db, "q", 50_000, time.Hour, task.NoReason, "")
+	insertFailed(t, db, "q", 500)
 	db.Exec(t, `vacuum analyze`)
 	all := storetest.Statements(t)
 	for _, name := range []string{"anyFailureSQL", "resultsSQL"} {
@@ -312,24 +323,25 @@ func TestMissingJobIsAnError(t *testing.T) {
 	require.False(t, due)
 }
 
-// Callers choose the names of queues: a check reads a bounded number of queues, and those with alerts in any case.
+// Callers choose the names of queues, so there may be very many. A check reads a limited number of them, and always those with an
+// open alert.
 func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, withThresholds, func(c *stores.Config) {
 		c.Alerts.Backlog = task.Limits{"*": 10, "watched": 1}
 	})
-	fill := func(queue string, queues, n int) {
+	submitTo := func(queue string, queues, n int) { // n tasks to each of the queues <queue>1, <queue>2, …
 		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 			select gen_random_uuid(), 1, 5, 3, 0, $1 || i from generate_series(1, $2::integer) i, generate_series(1, $3::integer)`, queue, queues, n)
 	}
 	open := func() int { return db.Count(t, `select count(*) from alerts where cleared_at is null`) }
-	fill("early", 1, 11)
+	submitTo("early", 1, 11)
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 		select gen_random_uuid(), 1, 5, 3, 0, 'watched' from generate_series(1, 2)`)
-	results(t, db, "failing", 20, 0, 3, 1, "")
+	insertFailed(t, db, "failing", 20)
 	check(t, db)
 	require.Equal(t, 3, open())
-	fill("many", 1200, 12)
+	submitTo("many", 1200, 12)
 	db.Exec(t, `
 with t as (
     insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
@@ -338,7 +350,7 @@ with t as (
 insert into task_done (id, status, reason, retry_count, ended, reported_at) select id, 3, 1, 0, 1, now() from t`)
 	check(t, db)
 	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises some 1000")
-	results(t, db, "next", 20, 0, 3, 1, "")
+	insertFailed(t, db, "next", 20)
 	check(t, db)
 	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results do not count towards the limit")
 }

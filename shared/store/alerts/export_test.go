@@ -7,6 +7,7 @@ type Snapshot = alertSnapshot
 // CheckSoon lets the next Check of this process run at once.
 func (st *Store) CheckSoon() { st.nextAlertCheck.Store(0) }
 
+// CheckNow runs a check, even if another ran a moment ago.
 func (st *Store) CheckNow(ctx context.Context) (again bool, err error) { return st.checkNow(ctx) }
 
 func (st *Store) ReadAlertSnapshot(ctx context.Context) (Snapshot, error) {

@@ -37,7 +37,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 		})
 	}
 	unavailable := errors.New("unavailable")
-	all := func(used map[string]float64, usedErr error) (open bool) {
+	checkAll := func(used map[string]float64, usedErr error) (open bool) {
 		var checks sync.WaitGroup
 		var anyOpen atomic.Bool
 		for _, db := range instances {
@@ -55,17 +55,17 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 		return anyOpen.Load()
 	}
 	db := instances[0]
-	require.False(t, all(map[string]float64{"USERS": 0.8, "EVENTS": 0}, nil))
-	require.False(t, all(nil, unavailable))
+	require.False(t, checkAll(map[string]float64{"USERS": 0.8, "EVENTS": 0}, nil))
+	require.False(t, checkAll(nil, unavailable))
 	for n := 1; n <= 2; n++ {
-		require.True(t, all(map[string]float64{"USERS": 0.9, "EVENTS": 0}, nil))
-		require.True(t, all(nil, unavailable), "it stays open")
-		require.True(t, all(map[string]float64{"EVENTS": 0}, unavailable), "the use of this stream is not known")
+		require.True(t, checkAll(map[string]float64{"USERS": 0.9, "EVENTS": 0}, nil))
+		require.True(t, checkAll(nil, unavailable), "the alert stays open")
+		require.True(t, checkAll(map[string]float64{"EVENTS": 0}, unavailable), "the usage of USERS is not known")
 		check(t, db)
 		db.Maintain(t)
-		require.Nil(t, alertList(t, db)[0].ClearedAt, "a check of queues does not clear it")
-		all(map[string]float64{"USERS": 0.5, "EVENTS": 0}, nil)
-		require.False(t, all(map[string]float64{"USERS": 0.5}, nil))
+		require.Nil(t, alertList(t, db)[0].ClearedAt, "a check of queues does not clear the alert")
+		checkAll(map[string]float64{"USERS": 0.5, "EVENTS": 0}, nil)
+		require.False(t, checkAll(map[string]float64{"USERS": 0.5}, nil))
 		require.EqualValues(t, n, raised.Load())
 		require.EqualValues(t, n, cleared.Load())
 	}

@@ -117,7 +117,7 @@ func TestEventsStayUntilAStreamStoresThem(t *testing.T) {
 		}
 	}
 	mixed := db.RelayEvents(t, func(i int) msg.Outcome { return []msg.Outcome{msg.Accepted, msg.Unavailable, msg.Refused}[i] })
-	require.Equal(t, unavailable, mixed, "the same events under the same ids")
+	require.Equal(t, unavailable, mixed, "the same events with the same ids")
 	rest := db.RelayEvents(t, func(int) msg.Outcome { return msg.Accepted })
 	require.Len(t, rest, 1)
 	require.Equal(t, mixed[1].ID(), rest[0].ID())
@@ -203,7 +203,7 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	for more := true; more; total += len(published) {
 		published = nil
 		more = relay().More
-		require.LessOrEqual(t, len(published), 2*300+100, "if there are many callers, some are chosen")
+		require.LessOrEqual(t, len(published), 2*300+100, "a batch has only some of the callers")
 	}
 	require.Equal(t, 5000, total)
 }
@@ -259,8 +259,8 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 	require.Equal(t, 3, batches)
 }
 
-// whileWaiting locks a row with the statement lock and starts do. While do waits for the row, it calls meanwhile. Then it
-// releases the row and returns the error of do.
+// whileWaiting runs the statement lock, which locks a row, and starts do. While do waits for the row, whileWaiting calls meanwhile.
+// Then it releases the row and returns the error of do.
 func whileWaiting(t *testing.T, db *storetest.DB, lock string, id any, do func() error, meanwhile func()) error {
 	t.Helper()
 	release := db.HoldLock(t, lock, id)
@@ -281,7 +281,7 @@ func TestEndpointAddedDuringLockWaitGetsTheEvent(t *testing.T) {
 		func() error { _, errs := db.Tasks.Report(store.Column(claimed, sent)); return errors.Join(errs...) },
 		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })
 	require.NoError(t, err)
-	_, ids := db.Outbox(t) // after a long wait the reports are committed one by one: the other may come before the endpoint
+	_, ids := db.Outbox(t) // after a long wait the reports are committed one by one, the other report perhaps before the endpoint was added
 	require.Contains(t, slices.Concat(ids...), claimed[1].ID)
 }
 
@@ -352,7 +352,7 @@ func TestCancelledClaimStillNotifies(t *testing.T) {
 		}
 		return found
 	})
-	// A claim of few tasks shares its statement with others, and is not cancelled.
+	// Limit is above 10: a claim of at most 10 tasks shares its statement with others, and is not cancelled.
 	_, _, err := db.Tasks.Claim(ctx, tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 11, Lease: time.Minute, Request: []byte(`{}`)})
 	require.Error(t, err)
 	require.NotEmpty(t, notified)

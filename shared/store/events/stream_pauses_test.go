@@ -18,8 +18,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// fullFor returns a broker where one stream is full. It accepts messages for all others.
-func fullFor(stream string) *storetest.Broker {
+// brokerWithFull returns a broker where one stream is full. It accepts messages for all others.
+func brokerWithFull(stream string) *storetest.Broker {
 	return &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if d.To().Stream() == stream {
 			return storetest.StreamFull
@@ -34,8 +34,8 @@ func endPauses(t *testing.T, db *storetest.DB) {
 	db.Exec(t, `update stream_pauses set until = now() - interval '1 second'`)
 }
 
-// updated counts the live messages that were updated after they were saved.
-func updated(t *testing.T, db *storetest.DB) int {
+// countUpdated counts the live messages that were updated after they were saved.
+func countUpdated(t *testing.T, db *storetest.DB) int {
 	t.Helper()
 	return db.Count(t, `select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`)
 }
@@ -56,7 +56,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				db.MustSave(t, waiting[i])
 				sends = append(sends, storetest.MsgID(waiting[i], "1.1"))
 			}
-			b := fullFor(full)
+			b := brokerWithFull(full)
 			for failures := 1; failures <= 7; failures++ {
 				began := time.Now()
 				relayed := db.RelayDue(t, b)
@@ -74,7 +74,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				require.Zero(t, db.RelayDue(t, b).Rows, "nothing is tried during the pause")
 				at, err := db.Events.NextRelay(t.Context())
 				require.NoError(t, err)
-				require.True(t, relayed.Again[0].Equal(at), "the relay is woken at its end")
+				require.True(t, relayed.Again[0].Equal(at), "the relay is woken when the pause ends")
 
 				good := storetest.Message("good "+fmt.Sprint(failures), address[other], func(m *messages.Submission) { m.Confirm = false })
 				db.MustSave(t, good)
@@ -82,7 +82,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				require.Equal(t, "sent", db.MustMessage(t, good.ID).State(), "the other stream goes on")
 				endPauses(t, db)
 			}
-			require.Zero(t, updated(t, db), "no waiting message was updated")
+			require.Zero(t, countUpdated(t, db), "no waiting message was updated")
 			require.Equal(t, storetest.StreamFull.Reason, db.MustMessage(t, waiting[119].ID).LastError, "each waiting message shows the reason")
 
 			accepts := storetest.Always(storetest.Accepted)
@@ -132,7 +132,7 @@ func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	db.Exec(t, `update messages set created_at = now() - interval '30 seconds'`)
 	relayed := db.RelayDue(t, b)
 	require.Equal(t, "sent", db.MustMessage(t, good.ID).State())
-	require.Zero(t, db.Count(t, `select count(*) from stream_pauses`), "its stream is not paused")
+	require.Zero(t, db.Count(t, `select count(*) from stream_pauses`), "the stream of the full subject is not paused")
 	require.WithinRange(t, slices.MinFunc(relayed.Again, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with the age of the message")
 }
 
@@ -154,8 +154,7 @@ func TestRedriveKeepsTheStreamOfItsMessage(t *testing.T) {
 	}
 }
 
-// addEvents inserts rows of event_outbox for a stream: for USERS with one acknowledgement each, for EVENTS with two
-// events of tasks each.
+// addEvents inserts rows of event_outbox for a stream. A row for USERS has one acknowledgement, a row for EVENTS two events of tasks.
 func addEvents(t *testing.T, db *storetest.DB, stream string, rows int) {
 	t.Helper()
 	for range rows {
@@ -166,8 +165,8 @@ func addEvents(t *testing.T, db *storetest.DB, stream string, rows int) {
 	}
 }
 
-// versions returns the ids and versions of the rows of event_outbox for a stream.
-func versions(t *testing.T, db *storetest.DB, stream string) string {
+// rowVersions returns the ids and versions of the rows of event_outbox for a stream.
+func rowVersions(t *testing.T, db *storetest.DB, stream string) string {
 	t.Helper()
 	return storetest.Value[string](t, db, `select string_agg(id || ':' || xmin, ' ' order by id) from event_outbox where stream = $1`, stream)
 }
@@ -200,11 +199,11 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 				for relay(fullStream).More {
 				}
 			}
-			before := versions(t, db, full)
+			before := rowVersions(t, db, full)
 			drain(full)
 			require.Zero(t, db.Count(t, `select count(*) from event_outbox where stream = $1`, other), "all events of the other stream are published")
 			require.Equal(t, 20, db.Count(t, `select count(*) from event_outbox`))
-			require.Equal(t, before, versions(t, db, full), "waiting rows are not updated")
+			require.Equal(t, before, rowVersions(t, db, full), "waiting rows are not updated")
 			at, err := db.Events.NextRelay(t.Context())
 			require.NoError(t, err)
 			require.WithinRange(t, at, time.Now(), time.Now().Add(2*time.Second), "the relay is woken when the pause ends")
@@ -226,7 +225,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 	}
 }
 
-func TestEventsRefusedAloneAreOvertaken(t *testing.T) {
+func TestUnavailableEventsAreOvertaken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	addEvents(t, db, "USERS", 4)
@@ -268,7 +267,7 @@ func TestNoRowIsUpdatedWhileTheBrokerIsUnavailable(t *testing.T) {
 	db := storetest.Open(t)
 	addEvents(t, db, "USERS", 2)
 	addEvents(t, db, "EVENTS", 2)
-	before := versions(t, db, "USERS") + versions(t, db, "EVENTS")
+	before := rowVersions(t, db, "USERS") + rowVersions(t, db, "EVENTS")
 	for range 3 {
 		relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			return slices.Repeat([]msg.Result{storetest.NoBroker}, len(due)), nil
@@ -276,7 +275,7 @@ func TestNoRowIsUpdatedWhileTheBrokerIsUnavailable(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, relayed.BrokerUnavailable)
 	}
-	require.Equal(t, before, versions(t, db, "USERS")+versions(t, db, "EVENTS"))
+	require.Equal(t, before, rowVersions(t, db, "USERS")+rowVersions(t, db, "EVENTS"))
 	require.Equal(t, 2, db.Count(t, `select count(*) from stream_pauses where failures = 0 and until <= now()`), "nothing is paused")
 }
 
@@ -297,11 +296,11 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 		return blocks
 	}
 	db.MustSave(t, storetest.Message("first"))
-	countBlocks() // reads the catalogue
+	countBlocks() // the first run also reads the system catalogue
 	idle := countBlocks()
 	const n = 10_000
 	db.InsertMessages(t, n)
-	b := fullFor(msg.StreamUsers)
+	b := brokerWithFull(msg.StreamUsers)
 	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
 	for i := range 5 {
 		endPauses(t, db)
@@ -313,6 +312,6 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	db.MustSave(t, storetest.Message("last"))
 	waiting := countBlocks()
 	t.Logf("blocks read for one message: %d with nothing else, %d with %d messages waiting", idle, waiting, n)
-	require.Less(t, waiting, idle+50, "the index is a page or two deeper")
+	require.Less(t, waiting, idle+50, "the larger index has a level or two more")
 	require.Zero(t, db.Count(t, `select count(*) from message_live where stream = 'USERS' and updated_at <> (select min(updated_at) from message_live where stream = 'USERS')`))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// createdDaysAgo gives a submission the id that it would have had so many days ago.
+// createdDaysAgo gives a submission an id of so many days ago; an id begins with the time.
 func createdDaysAgo(days int) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		floor := task.IDFloor(time.Now().AddDate(0, 0, -days))
@@ -24,13 +24,13 @@ func createdDaysAgo(days int) func(*tasks.Submission) {
 	}
 }
 
-// moveEndsBack makes every final task so many days older.
-func moveEndsBack(t *testing.T, db *storetest.DB, days int) {
+// setEndedDaysAgo sets the end of every final task to so many days ago.
+func setEndedDaysAgo(t *testing.T, db *storetest.DB, days int) {
 	t.Helper()
 	db.Exec(t, `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
 }
 
-// mustArchive archives and returns how many tasks it moved and which partitions it dropped.
+// mustArchiveTasks archives and returns how many tasks it moved and which log partitions it dropped.
 func mustArchiveTasks(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (total int, partitions []string) {
 	t.Helper()
 	for step, err := range db.Maintenance.Archive(t.Context(), run) {
@@ -65,7 +65,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	c := db.Claim(t, func(r *tasks.ClaimRequest) { r.Queue = "q" })[0]
 	report := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed, Message: "no such number", ErrorCode: "E7"}
 	require.Equal(t, task.Applied, db.MustReport(t, report).Verdict)
-	moveEndsBack(t, db, 91)
+	setEndedDaysAgo(t, db, 91)
 	before, statistics := db.MustTask(t, s.ID), db.MustStatistics(t)
 
 	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
@@ -91,7 +91,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("l", "body")), storetest.Submission(storetest.Keyed("k", "body")), storetest.Submission(storetest.Keyed("k", "body")))
 	require.Equal(t, []bool{false, true, true}, []bool{outs[0].Archived, outs[1].Archived, outs[2].Archived})
 	require.Equal(t, []task.ID{live.ID, s.ID, s.ID}, []task.ID{outs[0].ID, outs[1].ID, outs[2].ID})
-	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "no replay made a task")
+	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "no repeat made a task")
 }
 
 func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
@@ -101,7 +101,7 @@ func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
 	db.MustSubmit(t, s)
 	db.Claim(t)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
-	moveEndsBack(t, db, 91)
+	setEndedDaysAgo(t, db, 91)
 	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 1, moved)
 	db.Exec(t, `delete from archived_tasks`) // as an operator may, after an export
@@ -122,7 +122,7 @@ func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 		db.Claim(t)
 		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	}
-	moveEndsBack(t, db, 99)
+	setEndedDaysAgo(t, db, 99)
 	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 2, moved)
 	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the response to their COMMIT had been lost
@@ -148,7 +148,7 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	report(held, task.SentUnknown)
 	report(old, task.SentOK)
 	report(young, task.SentOK)
-	moveEndsBack(t, db, 91)
+	setEndedDaysAgo(t, db, 91)
 	report(recent, task.SentFailed)
 	db.MustSubmit(t, pending, scheduled)
 	db.Exec(t, `update task_live set updated_at = now() - interval '200 days'`)
@@ -166,9 +166,9 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	forever.MustSubmit(t, storetest.Submission(createdDaysAgo(400)))
 	forever.Claim(t)
 	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
-	moveEndsBack(t, forever, 399)
+	setEndedDaysAgo(t, forever, 399)
 	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{})
-	require.Zero(t, moved, "0 days: nothing is archived")
+	require.Zero(t, moved, "with the setting 0, nothing is archived")
 	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)})
 	require.Zero(t, moved)
 	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})
@@ -183,9 +183,9 @@ func onlyTask(t *testing.T, db *storetest.DB) task.ID {
 	return storetest.Value[task.ID](t, db, `select id from tasks`)
 }
 
-// fillOld inserts n tasks that became final so many days ago. Every fourth task failed by timeout, so a late success would
-// still count.
-func fillOld(t *testing.T, db *storetest.DB, n, days int) {
+// insertOldTasks inserts n tasks that were created so many days ago and ended an hour later. Every fourth task failed by timeout, so a
+// late success would still count.
+func insertOldTasks(t *testing.T, db *storetest.DB, n, days int) {
 	t.Helper()
 	db.Exec(t, fmt.Sprintf(`
 with b as (
@@ -205,7 +205,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	db, other := storetest.OpenTwo(t, storetest.RetentionDays(90, 0))
 	instances := []*storetest.DB{db, other}
 	const total = 2000
-	fillOld(t, db, total, 100)
+	insertOldTasks(t, db, total, 100)
 	before := db.MustStatistics(t)
 	failed, err := store.QueryRows(t.Context(), db.Owner, pgx.RowTo[task.ID],
 		`select id from task_done where status = 3 order by md5(id::text)`)
@@ -247,7 +247,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	}
 	close(start)
 	all.Wait()
-	mustArchiveTasks(t, db, maintenance.ArchiveRun{}) // the rows that a report had locked
+	mustArchiveTasks(t, db, maintenance.ArchiveRun{}) // the tasks that a report had locked during the first run
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
@@ -275,14 +275,14 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 func TestNothingChangesAnArchivedTask(t *testing.T) {
 	t.Parallel()
 	db, by := storetest.Open(t, storetest.RetentionDays(90, 0)), storetest.Tester
-	fillOld(t, db, 4, 100)
+	insertOldTasks(t, db, 4, 100)
 	cancelled := storetest.Submission(createdDaysAgo(100))
 	db.MustSubmit(t, cancelled)
 	_, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
 	require.NoError(t, err)
 	sent := storetest.Value[task.ID](t, db, `select id from task_done where status = 2 limit 1`)
 	failed := storetest.Value[task.ID](t, db, `select id from task_done where reason = 3`)
-	moveEndsBack(t, db, 99)
+	setEndedDaysAgo(t, db, 99)
 	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
 	require.Equal(t, 5, moved)
 
@@ -321,7 +321,7 @@ func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	const total = 3*maintenance.ArchiveRows + 7
-	fillOld(t, db, total, 100)
+	insertOldTasks(t, db, total, 100)
 	before := db.MustStatistics(t)
 	steps := 0
 	for _, err := range db.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// finishOn puts n results on a day, as if they had been reported at its noon.
-func finishOn(t *testing.T, db *storetest.DB, day time.Time, status, n int) {
+// insertResults inserts n results (status 2 succeeded, 3 failed by timeout) that were reported at noon of a day.
+func insertResults(t *testing.T, db *storetest.DB, day time.Time, status, n int) {
 	t.Helper()
 	reason := map[int]int{2: 0, 3: 3}[status]
 	for range n {
@@ -31,9 +31,9 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	db := storetest.Open(t)
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	old := today.AddDate(0, 0, -3)
-	finishOn(t, db, old, 2, 3)
-	finishOn(t, db, old, 3, 1)
-	finishOn(t, db, today.AddDate(0, 0, -2), 2, 1)
+	insertResults(t, db, old, 2, 3)
+	insertResults(t, db, old, 3, 1)
+	insertResults(t, db, today.AddDate(0, 0, -2), 2, 1)
 	db.Exec(t, storetest.InsertClosedDaySQL, today.AddDate(0, 0, -4), 100, 10)
 	before := db.MustStatistics(t)
 	require.Equal(t, []int64{104, 11}, []int64{before.Succeeded, before.Failed})
@@ -47,7 +47,7 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 1`, old))
 	require.GreaterOrEqual(t, db.Count(t, `select count(*) from task_totals`), 3, "days without a result are closed too")
 	require.Zero(t, db.Count(t, `select count(*) from task_totals where day >= $1`, today), "today is open")
-	require.Equal(t, before, db.MustStatistics(t), "closing days changes no figure")
+	require.Equal(t, before, db.MustStatistics(t), "closing days does not change the statistics")
 
 	late := storetest.Value[task.ID](t, db, `select id from task_done where status = 3`)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: late, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
@@ -82,7 +82,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 		more, err = db.Maintenance.CloseDaysUntil(t.Context(), time.Now().Add(time.Millisecond))
 		require.NoError(t, err)
 	}
-	require.Equal(t, before, db.MustStatistics(t), "a day that is counted in part is counted once")
+	require.Equal(t, before, db.MustStatistics(t), "the part that is counted already is not counted twice")
 	counted := storetest.Value[time.Time](t, db, `select counted_to from task_totals where day = $1`, day)
 	require.True(t, counted.After(day) && counted.Before(day.AddDate(0, 0, 1)), "%v", counted)
 
@@ -93,7 +93,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	}
 	db.Exec(t, `delete from task_done where reported_at < $1`, counted)
 	done := make(chan error)
-	for range 2 { // any instance continues
+	for range 2 { // another instance continues
 		go func() { done <- other.Maintenance.CloseDays(t.Context()) }()
 	}
 	require.NoError(t, <-done)
@@ -113,7 +113,7 @@ func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 	require.Equal(t, int64(1), db.MustStatistics(t).Succeeded)
 }
 
-// A compromised function can write such a row.
+// A compromised function can write such a row. The id has the time 1970, where the count then begins.
 func TestResultWithTheLowestIDDoesNotStopTheCount(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

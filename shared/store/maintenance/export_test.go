@@ -11,7 +11,7 @@ const (
 	DropPartitionSQL = dropPartitionSQL
 )
 
-// Page is how the old rows of a table are found.
+// Page is the statement that finds old rows of a table, with its first key and its number of rows.
 type Page struct {
 	Table, SQL, First string
 	Rows              int

@@ -19,8 +19,8 @@ func monthAgo(n int) time.Time {
 	return time.Date(now.Year(), now.Month()-time.Month(n), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// oldLogs makes partitions of the logs for so many past months, with a row in each partition of receive_logs.
-func oldLogs(t *testing.T, db *storetest.DB, months int) {
+// createOldLogs creates the log partitions of so many past months, with a row in each partition of receive_logs.
+func createOldLogs(t *testing.T, db *storetest.DB, months int) {
 	t.Helper()
 	for n := 1; n <= months; n++ {
 		from, to := monthAgo(n), monthAgo(n-1)
@@ -35,8 +35,8 @@ func oldLogs(t *testing.T, db *storetest.DB, months int) {
 func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(0, 30))
-	oldLogs(t, db, 4)
-	use := func() {
+	createOldLogs(t, db, 4)
+	writeAndReadLogs := func() {
 		s := storetest.Submission()
 		db.MustSubmit(t, s)
 		db.Claim(t)
@@ -45,7 +45,7 @@ func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for range 3 {
-		use() // statements are prepared
+		writeAndReadLogs() // also prepares the statements, before a partition is dropped
 	}
 	var want []string
 	for n := 4; n >= 1; n-- {
@@ -64,20 +64,20 @@ func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
 	require.Equal(t, want, dropped)
 	require.Zero(t, db.Count(t, `select count(*) from pg_class where relname = any($1)`, want))
 	require.Equal(t, 4-len(want)/3, db.Count(t, `select count(*) from receive_logs where task_id is null`))
-	use()
+	writeAndReadLogs()
 
 	_, dropped = mustArchiveTasks(t, db, maintenance.ArchiveRun{Before: monthAgo(0)})
 	require.Len(t, dropped, 12-len(want), "a row one second older than Before is dropped")
 	require.Zero(t, db.Count(t, `select count(*) from receive_logs where task_id is null`))
 	_, dropped = mustArchiveTasks(t, db, maintenance.ArchiveRun{Before: time.Now().AddDate(9, 0, 0)})
 	require.Empty(t, dropped, "this month stays")
-	use()
+	writeAndReadLogs()
 }
 
 func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(0, 30))
-	oldLogs(t, db, 3)
+	createOldLogs(t, db, 3)
 	release := db.HoldLock(t, `select count(*) from receive_logs`)
 
 	stop, done := make(chan struct{}), make(chan time.Duration)
@@ -119,7 +119,7 @@ func TestPartitionInUseIsSkippedWithoutBlocking(t *testing.T) {
 func TestRetentionRoleDropsOnlyOldLogs(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	oldLogs(t, db, 3)
+	createOldLogs(t, db, 3)
 	for _, name := range []string{"tasks", "receive_logs", "receive_logs_" + monthAgo(0).Format("200601"), "receive_logs_" + monthAgo(1).Format("200601"), "no such"} {
 		var dropped bool
 		require.NoError(t, db.Retention.QueryRow(t.Context(), maintenance.DropPartitionSQL, name, monthAgo(0).AddDate(0, 0, -1)).Scan(&dropped))

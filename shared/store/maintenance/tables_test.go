@@ -16,9 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// oldRows inserts rows that finished 100 days ago into each archived table, and one row
-// in each that has not finished.
-func oldRows(t *testing.T, db *storetest.DB) {
+// insertOldAndOtherRows inserts old rows into each table that the archive removes rows from, and rows that must stay because they
+// are recent or have not ended.
+func insertOldAndOtherRows(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.MustSettleOldBooking(t, 1, task.SentOK)
 	m := storetest.Message("k")
@@ -47,7 +47,7 @@ func oldRows(t *testing.T, db *storetest.DB) {
 func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
-	oldRows(t, db)
+	insertOldAndOtherRows(t, db)
 	want := map[string]int{
 		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1,
 	}
@@ -67,10 +67,10 @@ func TestOldRowsAreRemovedFromEveryTable(t *testing.T) {
 func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	t.Parallel()
 	moves := storetest.Open(t, storetest.RetentionDays(90, 0))
-	oldRows(t, moves)
+	insertOldAndOtherRows(t, moves)
 	require.Equal(t, map[string]int{"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2}, moves.MustArchive(t, maintenance.ArchiveRun{}))
 	deletes := storetest.Open(t, storetest.RetentionDays(0, 30))
-	oldRows(t, deletes)
+	insertOldAndOtherRows(t, deletes)
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1}, deletes.MustArchive(t, maintenance.ArchiveRun{}))
 	require.Len(t, deletes.MustArchive(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
 }
@@ -78,22 +78,22 @@ func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
-	oldRows(t, db)
+	insertOldAndOtherRows(t, db)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at, next_at) values ('alert.cleared', array[gen_random_uuid()], now() - interval '101 days', '9999-01-01 00:00:00+00')`)
 	require.Equal(t, 3, db.MustArchive(t, maintenance.ArchiveRun{})["alerts"])
 }
 
-// All rows but alerts are archived while an event waits for months to be published. The event is
-// complete nevertheless. Once the event is published, the alert is deleted too, and the event still has its receivers.
+// Events wait for months to be published. Meanwhile everything but the alerts is archived, but the event of an archived task is still
+// complete. After the events are published, the alerts are deleted too, but their event still has its receivers.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
-	oldRows(t, db)
+	insertOldAndOtherRows(t, db)
 	db.Exec(t, `update tasks set source = 'shop'`)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at) select 'task.succeeded', array[id], now() - interval '101 days' from task_done`)
 	db.Exec(t, `insert into event_outbox (kind, ids, created_at) select 'alert.cleared', array[id], now() - interval '101 days' from alerts where queue = '1'`)
 	removed := db.MustArchive(t, maintenance.ArchiveRun{})
-	require.Zero(t, removed["alerts"], "the event is made from the alert")
+	require.Zero(t, removed["alerts"], "the relay makes the event from the row of the alert")
 	delete(removed, "alerts")
 	require.Len(t, removed, len(maintenance.Pages())-1)
 	db.MustAddEndpoint(t, 0, "https://ops.example", "alert.cleared")
@@ -103,7 +103,7 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 		for _, e := range due {
 			if e.Alert == nil {
 				sources = append(sources, e.Source)
-				require.NotNil(t, e.SentAt, "the result too")
+				require.NotNil(t, e.SentAt, "the event has the result, too")
 			} else {
 				queues, alert = append(queues, e.Alert.Queue), e.Subject
 			}
@@ -120,7 +120,7 @@ func TestBadRowDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	const total = maintenance.ArchiveRows + 20
-	fillOld(t, db, total, 100)
+	insertOldTasks(t, db, total, 100)
 	db.Exec(t, `
 insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)
 select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from (select id from task_done order by id offset 7 limit 1) bad`)
@@ -149,13 +149,13 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 		require.NoError(t, err)
 		failed = append(failed, done.Failed...)
 	}
-	require.Len(t, failed, 1, "each run reports the bad row anew")
+	require.Len(t, failed, 1, "each run reports the bad row again")
 }
 
 func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
-	oldRows(t, db)
+	insertOldAndOtherRows(t, db)
 	db.Exec(t, `alter table archived_messages rename to away`)
 	rows := map[string]int{}
 	var last error
@@ -168,7 +168,7 @@ func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	require.Equal(t, []int{1, 1, 2}, []int{rows["tasks"], rows["subscribe_message_logs"], rows["webhook_deliveries"]})
 }
 
-// The next run begins where the last one ended, after rows that could not be moved.
+// Each step begins where the last step ended, also after rows that could not be moved.
 func TestArchiveContinuesAfterRowsItCannotMove(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
@@ -194,7 +194,7 @@ select 0, 'ann', 'r', 'a', 's', now() - interval '100 days' from generate_series
 	require.Equal(t, "operator_actions", position.Table)
 }
 
-const manyOldRows = `
+const insertManyRowsSQL = `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1
 	from (select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint + n), 12, '0') || '70008' || substr(md5(n::text), 1, 15))::uuid
@@ -240,7 +240,7 @@ func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
 		name         = `'b', '7', 't', '9'`
 	)
 	storetest.Plans{
-		Fill:   manyOldRows,
+		Fill:   insertManyRowsSQL,
 		Tables: archivedTables,
 		Args: map[string]string{
 			"pageMessagesSQL": pageOfIDs, "archiveMessagesSQL": ids, "pageSubscribeLogsSQL": pageOfRows, "archiveSubscribeLogsSQL": numbers,
@@ -265,7 +265,7 @@ func TestArchiveWithNothingOldReadsFewBlocks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := storetest.ConnectAs(t, url, sandbox.Roles.Retention)
-	_, err := storetest.ConnectAsOwner(t, url).Exec(t.Context(), "set session_replication_role = replica;"+manyOldRows)
+	_, err := storetest.ConnectAsOwner(t, url).Exec(t.Context(), "set session_replication_role = replica;"+insertManyRowsSQL)
 	require.NoError(t, err)
 	for _, a := range maintenance.Pages() {
 		blocks := storetest.CountBlocks(t, conn, a.SQL, pgx.QueryExecModeExec, time.Time{}, a.First, time.Now().AddDate(-1, 0, 0), a.Rows)
