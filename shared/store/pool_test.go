@@ -56,8 +56,8 @@ end $$`)
 	}
 }
 
-// default_transaction_read_only makes every server look read-only to the read role. It must accept the
-// primary all the same.
+// The role read has default_transaction_read_only, so every server looks read-only to it. Its connections must accept the primary
+// nevertheless.
 func TestReadRoleFindsThePrimary(t *testing.T) {
 	t.Parallel()
 	for _, wanted := range []string{"read-write", "primary", "any"} {
@@ -73,7 +73,7 @@ func TestReadRoleFindsThePrimary(t *testing.T) {
 	}
 }
 
-// A host that loses power does not close its connections.
+// A host that loses power does not close its connections, so the client must detect that they are dead.
 func TestDeadIdleConnectionsAreDroppedInTime(t *testing.T) {
 	t.Parallel()
 	storetest.OnlyWithFaults(t)

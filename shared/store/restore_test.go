@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// The guide for operators has a statement to run after a backup is restored. Without it, the claim of a task after the restore has the
-// claim id of a lost claim of this task, so a sender with the lost claim could report the task.
+// The test runs the statement that the guide for operators prescribes after a restore. Without the statement, a claim after the restore
+// could get the claim id of a claim that the backup does not have, and the sender with the old claim could report the task.
 func TestRestoredDatabaseRepeatsNoClaimID(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operator.md")

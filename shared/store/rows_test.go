@@ -52,15 +52,15 @@ func TestAPageEndsAtOneMebibyte(t *testing.T) {
 	db.Exec(t, insertDeadLetters, 300<<10, 7)
 	db.Exec(t, insertDeadLetters, 3<<19, 1) // longer than a page
 	db.Exec(t, insertDeadLetters, 10, 2)
-	letters, pages := storetest.Pages(t, func(after int64) ([]store.DeadLetter, bool, error) {
+	deadLetters, pages := storetest.Pages(t, func(after int64) ([]store.DeadLetter, bool, error) {
 		return db.Admin.DeadLetters(t.Context(), after, 200)
 	}, func(l store.DeadLetter) int64 { return l.ID })
 	require.Equal(t, []int{10, 10, 3 << 19, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10},
-		store.Column(letters, func(l store.DeadLetter) int { return len(l.Event) }))
+		store.Column(deadLetters, func(l store.DeadLetter) int { return len(l.Event) }))
 	require.Equal(t, 5, pages, "two short rows, the long row alone, and three pages with up to three of the others")
 }
 
-// Half of the conversation is archived: both tables count towards one page.
+// Half of the conversation is archived. The rows of both tables count towards one page.
 func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -79,7 +79,7 @@ func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 		return page.Messages, page.More, err
 	}, func(m messages.Detail) task.ID { return m.ID })
 	require.Equal(t, want, store.Column(got, func(m messages.Detail) task.ID { return m.ID }))
-	require.Equal(t, 3, pages, "of up to 16 messages")
+	require.Equal(t, 3, pages, "a page has up to 16 messages of 64 KiB")
 }
 
 // Each page of these lists is cut at one mebibyte, and the pages together have every row.
@@ -124,7 +124,7 @@ func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 			page, next, err := db.Tasks.Timeline(t.Context(), s.ID, cursor, reports)
 			require.NoError(t, err)
 			if pages == 0 {
-				require.Equal(t, tasks.EventReceived, page[0].Event, "long lines of one log do not hide those of another")
+				require.Equal(t, tasks.EventReceived, page[0].Event, "the page has lines of each log, not only the long lines of one")
 				require.Equal(t, claimed.ClaimID, page[1].ClaimID)
 				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the newest comes first")
 			}
@@ -148,7 +148,7 @@ func TestErrorOfTheMeterEndsAPage(t *testing.T) {
 	})
 	_, _, err := db.Admin.DeadLetters(ctx, 0, 200)
 	require.ErrorIs(t, err, errFull)
-	require.Less(t, read, 5000, "no row was read after that")
+	require.Less(t, read, 5000, "no row was read after the error")
 	page, more, err := db.Admin.DeadLetters(context.WithoutCancel(t.Context()), 0, 200)
 	require.NoError(t, err, "the connection is still usable")
 	require.Len(t, page, 9)

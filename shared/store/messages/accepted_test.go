@@ -49,11 +49,11 @@ func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 		messages.SaveRejected, messages.SavedBefore, messages.SaveRejected}, out)
 	require.Equal(t, 5, db.Count(t, `select count(*) from messages`))
 	require.Equal(t, 5, db.Count(t, `select count(*) from message_live`))
-	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender gets an ack, and still has the message")
+	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender learns of the rejection from the acknowledgement")
 }
 
-// Every message that a caller puts into the stream counts for the caller's share, even a rejected message:
-// otherwise the caller could fill the stream with such messages.
+// Every message that a caller puts into the stream counts for the caller's share, also a message that is rejected when it is saved.
+// Otherwise the caller could fill the stream with such messages.
 func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -69,7 +69,7 @@ func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 		return db.Count(t, `select sum(bytes) from stream_usage where stream = 'ACCEPTED' and caller_id = $1`, caller)
 	}
 	save()
-	require.Equal(t, 3*1500, used(1))
+	require.Equal(t, 3*1500, used(1), "1000 bytes of data and 500 of overhead for each message")
 	require.Equal(t, 1500, used(2))
 	save()
 	require.Equal(t, 3*1500, used(1), "the same sequence number is not counted again")
@@ -102,7 +102,7 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	require.Empty(t, missing(t, db, 1, 3))
 }
 
-// A nearly full stream is purged at once, perhaps before the acknowledgement is published.
+// A message of a nearly full stream is purged at once, perhaps before its acknowledgement is published.
 func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, purge := range map[string]func(t *testing.T, db *storetest.DB){
@@ -127,7 +127,7 @@ func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 			saved, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
 			require.NoError(t, err)
 			require.Empty(t, saved, "no message is purged twice")
-			require.Equal(t, []uint64{1, 2}, missing(t, db, 1, 2), "the rows do not count for the same numbers in the next stream")
+			require.Equal(t, []uint64{1, 2}, missing(t, db, 1, 2), "the rows do not count for the same sequence numbers of a new stream")
 			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
 			var acks []string
 			_, err = db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
@@ -165,11 +165,11 @@ func TestProgressBelongsToOneStream(t *testing.T) {
 	c := checked(created)
 	require.Less(t, c.Ago, time.Minute)
 	c.Ago = 0
-	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "the number does not decrease")
+	require.Equal(t, messages.Checked{Seq: 7, LastSeq: 9, ConsumedSeq: 4}, c, "Seq does not decrease")
 
 	db.Exec(t, `update accepted_checked set accept_seq = 9e18`)
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 6, 9))
-	require.EqualValues(t, 6, checked(created).Seq, "the recorded number is above the last one of the stream")
+	require.EqualValues(t, 6, checked(created).Seq, "the recorded number was wrong: above the last sequence number of the stream")
 
 	recreated := created.Add(time.Second)
 	checked(recreated)

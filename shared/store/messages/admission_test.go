@@ -23,7 +23,7 @@ func ofCaller(caller int64) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.CallerID = caller }
 }
 
-// trySubmit submits a message as a function does, and reports whether the quota allowed the message.
+// trySubmit submits a message as a function does, and reports whether the quota admitted the message.
 func trySubmit(t *testing.T, db *storetest.DB, caller callers.Caller, m *messages.Submission) bool {
 	t.Helper()
 	admission, refused := db.Messages.Admit(t.Context(), caller, m, false)
@@ -38,6 +38,7 @@ func trySubmit(t *testing.T, db *storetest.DB, caller callers.Caller, m *message
 	return true
 }
 
+// waitingAtMost limits the waiting messages of each caller; 0 = no limit.
 func waitingAtMost(messages, bytes int64) func(*stores.Config) {
 	return func(c *stores.Config) { c.Waiting = quota.Waiting{Items: messages, Bytes: bytes} }
 }
@@ -95,13 +96,13 @@ func TestQuotaOfBytesCountsEachSend(t *testing.T) {
 	}
 	require.False(t, trySubmit(t, db, caller, storetest.Message("more", ofCaller(1))))
 	db.Exec(t, `delete from message_live where id <> (select min(id::text)::uuid from message_live)`)
-	db.Exec(t, `update message_live set send_no = 4`)
+	db.Exec(t, `update message_live set send_no = 4`) // the one message that is left counts 4 times 100 bytes
 	db = storetest.OpenAt(t, url, limit)
 	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, ofCaller(1))))
 	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, ofCaller(1))))
 }
 
-// No stream stores copies of a message to a URL.
+// A message to a URL is in no stream, so its sends leave no copies.
 func TestQuotaCountsBytesOfMessageToURLOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -176,7 +177,7 @@ func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
 	require.True(t, trySubmit(t, db, caller, storetest.Message("k", ofCaller(1))))
 }
 
-// Opening a connection takes longer than all queries for the first message of a process.
+// Opening a connection takes longer than all queries for the first message of a process, so they must share one connection.
 func TestFirstMessageOpensOneConnection(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, waitingAtMost(3, 0), func(c *stores.Config) { c.StreamBytes = map[string]int64{msg.StreamMessages: 1000} })
@@ -207,7 +208,7 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 		for db.RelayDue(t, storetest.Always(storetest.Accepted)).More {
 		}
 	}
-	over := func(db *storetest.DB, caller int64) func() bool {
+	isOverShare := func(db *storetest.DB, caller int64) func() bool {
 		return func() bool {
 			_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: caller}, storetest.Message("x", storetest.SendTo(msg.User, "bob"), ofCaller(caller)), false)
 			return refused != nil
@@ -216,14 +217,14 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	flood(1, 6)
 	require.Equal(t, 6000, db.Count(t, `select sum(bytes) from stream_usage where caller_id = 1 and stream = 'USERS'`))
 	flood(2, 2)
-	require.Eventually(t, over(db, 1), 10*time.Second, 10*time.Millisecond)
-	require.False(t, over(db, 2)(), "other callers are not refused")
+	require.Eventually(t, isOverShare(db, 1), 10*time.Second, 10*time.Millisecond)
+	require.False(t, isOverShare(db, 2)(), "other callers are not refused")
 	_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), ofCaller(1)), false)
 	require.Nil(t, refused, "messages to other streams are not refused")
 	another := storetest.OpenAt(t, url, sizes)
-	require.Eventually(t, over(another, 1), 10*time.Second, 10*time.Millisecond, "the usage is stored in the database")
+	require.Eventually(t, isOverShare(another, 1), 10*time.Second, 10*time.Millisecond, "the usage is stored in the database")
 	db.Exec(t, `update stream_usage set since = since - interval '16 minutes'`)
-	require.Eventually(t, func() bool { return !over(db, 1)() }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !isOverShare(db, 1)() }, time.Minute, 10*time.Millisecond)
 }
 
 // However many messages of one caller wait, the message of another caller is in the next batch.
@@ -287,7 +288,7 @@ func TestSenderFillsAtMostAQuarterOfAnInbox(t *testing.T) {
 		n++
 		return !trySubmit(t, another, greedy, sentTo(greedy, "vic", fmt.Sprint("again ", n)))
 	}, time.Minute, 5*time.Millisecond, "another process reads the count from the database")
-	require.LessOrEqual(t, n, 26, "the first refused message")
+	require.LessOrEqual(t, n, 26, "the number of the first refused message")
 	require.True(t, trySubmit(t, another, modest, sentTo(modest, "vic", "2")))
 	require.True(t, trySubmit(t, another, greedy, sentTo(greedy, "zoe", "another")))
 }
@@ -310,7 +311,7 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	t.Parallel()
 	db, greedy := storetest.Open(t, func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "greedy"}
-	together := func() (admitted []messages.Admission) {
+	admitConcurrently := func() (admitted []messages.Admission) {
 		var mu sync.Mutex
 		var calls sync.WaitGroup
 		for n := range 250 {
@@ -326,7 +327,7 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 		calls.Wait()
 		return admitted
 	}
-	admitted := together()
+	admitted := admitConcurrently()
 	require.Len(t, admitted, 25)
 	require.True(t, trySubmit(t, db, callers.Caller{ID: 2, Name: "modest"}, sentTo(callers.Caller{ID: 2, Name: "modest"}, "vic", "1")))
 	require.True(t, trySubmit(t, db, greedy, sentTo(greedy, "zoe", "1")))
@@ -336,13 +337,13 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 		}
 		admission.End()
 	}
-	admitted = together()
+	admitted = admitConcurrently()
 	require.Len(t, admitted, 5, "messages that were not saved do not count")
 	for _, admission := range admitted {
 		admission.Saved()
 		admission.End()
 	}
-	require.Empty(t, together())
+	require.Empty(t, admitConcurrently())
 }
 
 // A message that exceeds its caller's quota does not count for the inbox.

@@ -17,12 +17,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const oldMessagesSQL = `update message_done set finished_at = finished_at - interval '100 days'`
+const makeOldSQL = `update message_done set finished_at = finished_at - interval '100 days'`
 
 // archiveMessages makes all final messages 100 days old and archives them.
 func archiveMessages(t *testing.T, db *storetest.DB) (moved int) {
 	t.Helper()
-	db.Exec(t, oldMessagesSQL)
+	db.Exec(t, makeOldSQL)
 	return db.MustArchive(t, maintenance.ArchiveRun{})["messages"]
 }
 
@@ -34,7 +34,7 @@ func TestArchivedMessage(t *testing.T) {
 	})
 	db.SaveReceived(t, m)
 	mustConfirm(t, db, m.ID, "stock")
-	db.Exec(t, oldMessagesSQL)
+	db.Exec(t, makeOldSQL)
 	before := db.MustMessage(t, m.ID)
 	young, sending := storetest.Message("young"), storetest.Message("sending")
 	db.SaveReceived(t, young)
@@ -60,7 +60,7 @@ func TestArchivedMessage(t *testing.T) {
 		other := storetest.Message("k", data(`8`))
 		require.Equal(t, task.CodeKeyReused, db.MustSave(t, other)[0].Refused.Code)
 		want.Replayed = false
-		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "another try of the call that saved the message")
+		require.Equal(t, []messages.Submitted{want}, db.MustSave(t, m), "the call that saved the message is tried again, so this is no replay")
 		require.Equal(t, []messages.Saving{messages.SavedBefore, messages.SaveRejected, messages.SavedNow}, mustSaveAccepted(t, db,
 			accepted(1, "k", func(r *messages.Submission) { r.Data = m.Data }), accepted(2, "k", data(`"other"`)), accepted(3, "newer")))
 		require.Equal(t, 1, db.Count(t, `select count(*) from archived_messages`))
@@ -85,7 +85,7 @@ func TestArchivedMessage(t *testing.T) {
 		}
 		require.Equal(t, []string{"points", "stock", "late"}, store.Column(db.MustMessage(t, m.ID).Receipts, func(r messages.Receipt) string { return r.Consumer }))
 	})
-	t.Run("is finished for the trim of its stream", func(t *testing.T) {
+	t.Run("counts as final when its stream is trimmed", func(t *testing.T) {
 		finished, err := db.Messages.Final(t.Context(), []task.ID{m.ID, sending.ID})
 		require.NoError(t, err)
 		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
@@ -126,14 +126,14 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
 
-// A message is repeated while it is archived. The repeat waits for the row. When the row is deleted, the
-// repeat must not insert the message again.
+// A message is repeated while it is moved to the archive, so the repeat waits for its row. The repeat must not insert the message
+// again when the row is deleted.
 func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	m := storetest.Message("k")
 	db.SaveReceived(t, m)
-	db.Exec(t, oldMessagesSQL)
+	db.Exec(t, makeOldSQL)
 	release := db.HoldLock(t, storetest.Statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
 	var outs []messages.Submitted
 	var errs []error

@@ -55,7 +55,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
-	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "door", Permission: msg.HasToken})
+	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "shop", Permission: msg.HasToken})
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State(), "a confirmation counts after the message was abandoned, too")
 

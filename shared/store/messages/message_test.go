@@ -27,17 +27,17 @@ func unconfirmed(m *messages.Submission) { m.Confirm = false }
 
 func TestMessageLifeFromSubmitToConfirmation(t *testing.T) {
 	t.Parallel()
-	storetest.WithAndWithoutPooler(t, wholeMessageLife)
+	storetest.WithAndWithoutPooler(t, testMessageLife)
 }
 
-func wholeMessageLife(t *testing.T, db *storetest.DB) {
+func testMessageLife(t *testing.T, db *storetest.DB) {
 	sentAt := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	m := storetest.Message("k", func(m *messages.Submission) {
 		m.SentAt, m.Exchange, m.RoutingKey, m.ExpectedReceipts = sentAt, "orders", "paid", 2
 	})
 	require.Equal(t, []messages.Submitted{{State: "sending"}}, db.MustSave(t, m))
 	d := db.MustMessage(t, m.ID)
-	require.Equal(t, `{"order": 7, "b":1e400}`, string(d.Data), "as it was sent")
+	require.Equal(t, `{"order": 7, "b":1e400}`, string(d.Data), "the bytes of the submission")
 	require.Equal(t, sentAt, d.SentAt.UTC())
 	require.Equal(t, m.To, d.To())
 	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where id = $1 and exchange_name = 'orders' and routing_key = 'paid'
@@ -98,9 +98,9 @@ func TestRepeatOfDamagedMessageFailsAlone(t *testing.T) {
 		return storetest.Message(key, func(m *messages.Submission) { m.CallID = task.NewID() })
 	}
 	damaged := storetest.Message("damaged")
-	db.MustSave(t, damaged, storetest.Message("well"))
+	db.MustSave(t, damaged, storetest.Message("intact"))
 	db.Exec(t, `delete from message_live where id = $1`, damaged.ID)
-	outs, errs := db.Messages.Submit([]*messages.Submission{again("damaged"), again("well"), again("new")})
+	outs, errs := db.Messages.Submit([]*messages.Submission{again("damaged"), again("intact"), again("new")})
 	require.ErrorContains(t, errs[0], "has no state")
 	require.Equal(t, []error{nil, nil}, errs[1:])
 	require.Equal(t, []bool{true, false}, []bool{outs[1].Replayed, outs[2].Replayed})

@@ -32,7 +32,7 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 	}
 	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		if strings.HasPrefix(d.ClientMsgID, "r") {
-			return refuses
+			return refusedByBroker
 		}
 		return storetest.Accepted
 	}}
@@ -41,13 +41,14 @@ func saveStuck(t *testing.T, db *storetest.DB, keys ...string) {
 	}
 }
 
+// idOf returns the id of storetest.Message(key).
 func idOf(key string) task.ID { return storetest.Message(key).ID }
 
 func TestStuckBodilessMessageDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	well := storetest.Message("well")
-	db.MustSave(t, well)
+	intact := storetest.Message("intact")
+	db.MustSave(t, intact)
 	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null`)
 	db.Exec(t, `insert into message_live (id, remaining_sends, next_at, kind) values ('00000000-0000-5000-8000-000000000000', 0, null, 0)`)
 	n, err := db.Messages.RedriveStuck(t.Context(), messages.StuckFilter{}, 1, store.Operator{Name: "ops"})
@@ -63,8 +64,8 @@ func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
 	require.ElementsMatch(t, []string{"r1", "r2"}, stuckKeys(t, db, msg.Sending, 0))
 	require.Equal(t, []string{"s1"}, stuckKeys(t, db, msg.Sent, 0))
 	require.Empty(t, stuckKeys(t, db, msg.Sent, time.Hour))
-	require.Equal(t, refuses.Reason, db.MustMessage(t, idOf("r1")).LastError)
-	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the query for stuck messages")
+	require.Equal(t, refusedByBroker.Reason, db.MustMessage(t, idOf("r1")).LastError)
+	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the original query for stuck messages")
 	require.Equal(t, 1, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows, "only the fresh message is sent")
 }
 

@@ -19,23 +19,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-var refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
+var refusedByBroker = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
 
 func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // as if the response of the stream was lost
+	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // the send is not recorded, as after a lost response of the stream
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the consumer must confirm again")
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
-	db.MakeDue(t)
 	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	require.Equal(t, "received", mustConfirm(t, db, m.ID, "points"))
-	db.MakeDue(t)
-	require.Zero(t, db.MakeDueAndRelay(t, storetest.Always(refuses)).Rows)
+	require.Zero(t, db.MakeDueAndRelay(t, storetest.Always(refusedByBroker)).Rows)
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
@@ -64,13 +62,13 @@ const insertBodilessSQL = `insert into message_live (id, remaining_sends, kind, 
 func TestRelayRemovesBodilessMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	well := storetest.Message("well", storetest.SendTo(msg.User, "bob"), unconfirmed)
-	db.MustSave(t, well)
+	intact := storetest.Message("intact", storetest.SendTo(msg.User, "bob"), unconfirmed)
+	db.MustSave(t, intact)
 	db.Exec(t, insertBodilessSQL, msg.User, msg.StreamUsers, nil)
 	b := storetest.Always(storetest.Accepted)
 	for db.RelayDue(t, b).More {
 	}
-	require.Equal(t, []string{storetest.MsgID(well, "1.1")}, b.MsgIDs())
+	require.Equal(t, []string{storetest.MsgID(intact, "1.1")}, b.MsgIDs())
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
 
@@ -102,12 +100,12 @@ func TestDataThatIsNoJSONIsReadAsText(t *testing.T) {
 func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	well := storetest.Message("well", toURL)
-	db.MustSave(t, well)
+	intact := storetest.Message("intact", toURL)
+	db.MustSave(t, intact)
 	db.Exec(t, insertBodilessSQL, msg.URL, "", "0 shop.example")
 	posts := claimPosts(t, db)
 	require.Len(t, posts, 1)
-	require.Equal(t, well.ID, posts[0].ID)
+	require.Equal(t, intact.ID, posts[0].ID)
 	require.Zero(t, db.Count(t, `select count(*) from message_live where next_at <= now()`))
 	db.MakeDue(t)
 	claimPosts(t, db)
@@ -124,7 +122,7 @@ func TestMessageWithoutStateIsNotFound(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestBrokerOutageUsesNoSends(t *testing.T) {
+func TestFullSubjectUsesNoSends(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -160,7 +158,7 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 		require.Equal(t, sends[:3], b.MsgIDs())
 	}
 	after := db.MustMessage(t, rows[0].ID)
-	require.Equal(t, "no connection", after.LastError, "a reader sees why the message waits")
+	require.Equal(t, "no connection", after.LastError, "the message shows why it waits")
 	after.LastError = ""
 	require.Equal(t, before, after, "no message was written")
 	require.Equal(t, 1, db.Count(t, `select count(*) from stream_pauses where xmin::text::bigint = (select min(xmin::text::bigint) from stream_pauses) and failures = 0`))
@@ -200,7 +198,7 @@ func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
 	require.EqualValues(t, 1, db.MustMessage(t, m.ID).Remaining)
 }
 
-func TestPublishedMessagesAreSettledAfterTimeout(t *testing.T) {
+func TestPublishedMessagesAreSettledAfterCancel(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -225,7 +223,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	}
 	relays[0].MustSave(t, rows...)
 	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
-		return map[byte]msg.Result{0: storetest.Accepted, 1: refuses, 2: storetest.SubjectFull}[d.ID[15]%3]
+		return map[byte]msg.Result{0: storetest.Accepted, 1: refusedByBroker, 2: storetest.SubjectFull}[d.ID[15]%3]
 	}}
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -248,7 +246,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 			state     string
 			remaining int16
 			err       string
-		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, storetest.SubjectFull.Reason}}[m.ID[15]%3]
+		}{0: {"sent", 1, ""}, 1: {"sending", 1, refusedByBroker.Reason}, 2: {"sending", 2, storetest.SubjectFull.Reason}}[m.ID[15]%3]
 		require.Equal(t, want.state, d.State())
 		require.Equal(t, want.remaining, d.Remaining)
 		require.Equal(t, want.err, d.LastError)

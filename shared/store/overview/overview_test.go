@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// read counts everything until now, and reads it.
-func read(t *testing.T, db *storetest.DB) overview.Snapshot {
+// countAndRead counts everything until now, and reads the overview.
+func countAndRead(t *testing.T, db *storetest.DB) overview.Snapshot {
 	t.Helper()
 	require.NoError(t, db.Overview.Count(t.Context(), 0))
 	s, err := db.Overview.Read(t.Context())
@@ -40,7 +40,7 @@ func queue(t *testing.T, s overview.Snapshot, name string) overview.Queue {
 
 func TestReadEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	s := read(t, storetest.Open(t))
+	s := countAndRead(t, storetest.Open(t))
 	require.WithinDuration(t, time.Now(), s.At, time.Minute)
 	require.WithinDuration(t, time.Now(), s.CountedTo, time.Minute)
 	s.At, s.CountedTo = time.Time{}, time.Time{}
@@ -59,7 +59,7 @@ func TestReadCountsTasksByQueueAndState(t *testing.T) {
 	db.Exec(t, `update task_live set updated_at = now() - interval '5 minutes' where state = 1 and queue = 'default'`)
 	db.Exec(t, `update task_live set updated_at = now() - interval '3 minutes' where state = 2`)
 
-	s := read(t, db)
+	s := countAndRead(t, db)
 	require.Len(t, s.Queues, 2)
 	q := queue(t, s, "default")
 	require.Equal(t, []overview.Count{{N: 1}, {N: 2}, {N: 0}, {N: 1}, {N: 1}, {N: 5}},
@@ -97,7 +97,7 @@ func TestCountAddsResultsOnce(t *testing.T) {
 	require.NoError(t, err)
 
 	for range 3 { // counting again adds nothing
-		s := read(t, db)
+		s := countAndRead(t, db)
 		q := queue(t, s, "default")
 		totals := q.Totals
 		totals.Wait, totals.Duration = overview.Histogram{}, overview.Histogram{}
@@ -126,7 +126,7 @@ func sum(h overview.Histogram) (sum int64) {
 	return sum
 }
 
-func TestBoundsAreThoseOfSQL(t *testing.T) {
+func TestHistogramBoundsMatchSQL(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var bounds []float64
@@ -139,14 +139,14 @@ func TestCountsStopAtLimit(t *testing.T) {
 	db := storetest.Open(t)
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, claim_id, app_id)
 		select gen_random_uuid(), n % 2 + 1, 5, 3, 0, 'full', now(), 1, 'phone' from generate_series(1, $1) n`, 2*overview.MaxRows+2)
-	s := read(t, db)
+	s := countAndRead(t, db)
 	most := overview.Count{N: overview.MaxRows, More: true}
 	require.Equal(t, most, queue(t, s, "full").Pending.Count)
 	require.Equal(t, most, queue(t, s, "full").Processing.Count)
 	require.Equal(t, most, s.Senders[0].Processing)
 }
 
-// Names that callers choose must not become more and more labels, and a name keeps its counters.
+// Callers choose the names of queues, so only a limited number of names get counters of their own. Such a name keeps its counters.
 func TestNamesAreLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -156,15 +156,15 @@ func TestNamesAreLimited(t *testing.T) {
 	for n := range overview.MaxNames - 1 {
 		submit(fmt.Sprintf("q%03d", n))
 	}
-	read(t, db)
+	countAndRead(t, db)
 	for _, late := range []string{"b", "a", "a", "c"} {
 		submit(late)
 	}
 	submit("q000")
 	for range 2 {
-		s := read(t, db)
+		s := countAndRead(t, db)
 		require.Len(t, s.Queues, overview.MaxNames)
-		require.EqualValues(t, 2, queue(t, s, "a").Totals.Submitted, "the largest of the new names")
+		require.EqualValues(t, 2, queue(t, s, "a").Totals.Submitted, "of the new names, the one with the most tasks gets counters")
 		require.EqualValues(t, 2, queue(t, s, "q000").Totals.Submitted)
 		require.Equal(t, overview.Count{N: 2}, s.OtherQueues.Pending.Count)
 		require.EqualValues(t, 2, s.OtherQueues.Totals.Submitted)
@@ -176,10 +176,10 @@ func TestUnusedNamesAreRemoved(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(storetest.InQueue("old")), storetest.Submission(storetest.InQueue("new")))
-	read(t, db)
+	countAndRead(t, db)
 	db.Exec(t, `update overview_totals set counted_at = now() - interval '31 days' where name = 'old'`)
 	db.Exec(t, `update overview_throughput set since = now() - interval '2 days' where queue = 'old'`)
-	s := read(t, db)
+	s := countAndRead(t, db)
 	require.Zero(t, queue(t, s, "old").Totals)
 	require.EqualValues(t, 1, queue(t, s, "new").Totals.Submitted)
 	require.Zero(t, db.Count(t, `select count(*) from overview_totals where name = 'old'`))
@@ -195,7 +195,7 @@ func TestCountIgnoresRowsYoungerThanLag(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, s.Queues[0].Totals.Submitted)
 	require.InDelta(t, overview.Lag, s.At.Sub(s.CountedTo), float64(10*time.Second))
-	require.EqualValues(t, 1, read(t, db).Queues[0].Totals.Submitted)
+	require.EqualValues(t, 1, countAndRead(t, db).Queues[0].Totals.Submitted)
 }
 
 func TestConcurrentCountsAddOnce(t *testing.T) {
@@ -213,18 +213,18 @@ func TestConcurrentCountsAddOnce(t *testing.T) {
 		})
 	}
 	counts.Wait()
-	require.EqualValues(t, 20, read(t, db).Queues[0].Totals.Submitted)
+	require.EqualValues(t, 20, countAndRead(t, db).Queues[0].Totals.Submitted)
 }
 
-// A clock that was ahead, or an attacker who controls a function, can leave such a time.
+// A clock that was ahead, or an attacker who controls a function, can write such a time.
 func TestCountingContinuesAfterTimeInFuture(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `update overview_counted set counted_to = '9999-01-01'`)
-	read(t, db)
+	countAndRead(t, db)
 	require.Equal(t, 1, db.Count(t, `select count(*) from overview_counted where counted_to < now()`))
 	db.MustSubmit(t, storetest.Submission())
-	require.EqualValues(t, 1, queue(t, read(t, db), "default").Totals.Submitted)
+	require.EqualValues(t, 1, queue(t, countAndRead(t, db), "default").Totals.Submitted)
 }
 
 // An attacker who controls a function can write these rows.
@@ -239,6 +239,6 @@ func TestForgedRowsDoNotStopCounting(t *testing.T) {
 		(1, 0, 'y', 9223372036854775807, 1e15), (1, 0, 'z', 9223372036854775807, 1e15)`)
 	db.Exec(t, `insert into overview_throughput (since, queue, submitted, succeeded, failed)
 		select now(), q, 9223372036854775807, 9223372036854775807, 9223372036854775807 from unnest(array['y', 'z']) q`)
-	s := read(t, db)
+	s := countAndRead(t, db)
 	require.Positive(t, queue(t, s, "default").Totals.Submitted)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
-// A caller filled its quota and then paused. Its next call must not be refused for what waited before the pause.
+// A caller filled its quota and then paused. Meanwhile its items were finished, so its next call must not be refused.
 func TestFullQuotaIsCountedAgainBeforeItRefuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

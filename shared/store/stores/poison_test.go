@@ -17,17 +17,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statements that change many rows at once still change the others if an attacker who controls a function
-// has written one of them. $1 is the id of that row.
+// An attacker who controls a function can write a row with forged values. Statements that change many rows at once must still change
+// the other rows. In the statements below, $1 is the id of the forged row.
 func TestForgedRowDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })
 	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
-	run := func(name, forge string, id task.ID, others func(t *testing.T)) {
+	run := func(name, forge string, id task.ID, checkOthers func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
 			_, err := db.Hot.Exec(t.Context(), forge, id)
 			require.NoError(t, err)
-			others(t)
+			checkOthers(t)
 		})
 	}
 
@@ -97,7 +97,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		"tried":             `update webhook_deliveries set tried = 2147483647 where id = $1`,
 		"negative attempts": `update webhook_deliveries set attempts = -5 where id = $1`,
 		"long tries":        `update webhook_deliveries set tries = jsonb_build_array(repeat('x', 1048570)) where id = $1`,
-		"tries of a kind":   `update webhook_deliveries set tries = '[1, "x", {"at": 5}]' where id = $1`,
+		"malformed tries":   `update webhook_deliveries set tries = '[1, "x", {"at": 5}]' where id = $1`,
 	} {
 		a, b := task.NewID(), task.NewID()
 		db.Exec(t, `with e as (insert into webhook_events (id, payload) select id::text, '{}' from unnest($1::uuid[]) id returning id)

@@ -140,7 +140,7 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from task_live`), "nothing is sent twice")
 }
 
-// The row of a message may be deleted after a submission has found it. Then the submission is that of a new message.
+// If the row of a message is deleted after a submission has found it, the submission creates a new message.
 func TestSubmitOfMessageThatIsDeletedMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countRowsSQL counts without the stored totals.
+// countRowsSQL counts the messages themselves, without the stored totals of closed days.
 const countRowsSQL = `
 select template_type, count(*), count(*) filter (where send_status = 1), count(*) filter (where send_status = 2)
 from subscribe_message_logs where send_time >= $1 and ($2::bigint is null or caller_id = $2) group by 1 order by 1`
@@ -36,8 +36,7 @@ func listRows(t *testing.T) int {
 	return n
 }
 
-// insertMessagesSQL inserts messages of 90 days, a tenth of them failed. Caller 999 has ten messages, all failed and of
-// the oldest days.
+// insertMessagesSQL inserts messages of 90 days, of which a tenth failed. Caller 999 has ten messages of the oldest days, all failed.
 const insertMessagesSQL = `
 set session_replication_role = replica;
 alter table subscribe_message_logs set (autovacuum_enabled = off);
@@ -98,16 +97,14 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 		t.Logf("%-42s %6d blocks of %d, %7.2f ms", name, cost.blocks, tableBlocks, cost.ms)
 		require.LessOrEqual(t, cost.blocks, c.maxBlocks, "%s\n%s", name, cost.plan)
 	}
-	require.Equal(t, rows, func() (n int) {
-		for _, r := range db.MustRates(t, time.Time{}, nil) {
-			n += int(r.Total)
-		}
-		return n
-	}(), "the totals include every message")
+	total := 0
+	for _, r := range db.MustRates(t, time.Time{}, nil) {
+		total += int(r.Total)
+	}
+	require.Equal(t, rows, total, "the totals include every message")
 }
 
-// originalRatesSQL is the query of the original system. It reads every row; templateRatesSQL returns the same
-// numbers.
+// originalRatesSQL is the query of the original system, which reads every row. templateRatesSQL returns the same numbers.
 const originalRatesSQL = `SELECT template_type, COUNT(*) as total, SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) as success,
 	SUM(CASE WHEN send_status = 2 THEN 1 ELSE 0 END) as failed,
 	ROUND(SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) * 100.0 / COUNT(*), 2) as success_rate

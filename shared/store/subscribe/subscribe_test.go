@@ -23,7 +23,7 @@ func mustLog(t *testing.T, db *storetest.DB, id int64) subscribe.Log {
 	return l
 }
 
-// resending returns what an operator gives to resend a message.
+// resending returns the submission with which an operator resends a message.
 func resending() *subscribe.Submission {
 	return &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}
 }
@@ -82,7 +82,7 @@ func TestOneOfConcurrentSubmissionsIsSent(t *testing.T) {
 		callers.Wait()
 		require.EqualValues(t, 1, submitted.Swap(0))
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
-		db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // the second round begins with a failed message
+		db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // so the message can be submitted again
 	}
 }
 
@@ -234,7 +234,7 @@ func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
 	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "the message still belongs to the first caller")
 }
 
-// A sender whose lease has expired must not mark the message as being sent.
+// A sender that begins a send after the task has ended must not mark the message as being sent.
 func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -244,7 +244,7 @@ func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
 }
 
-// The three queries of the original subscribe-message log run without a change.
+// The three queries of the original system about its log of subscribe messages run unchanged.
 func TestOriginalSubscribeQueries(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -121,7 +121,7 @@ func TestBulkRunsOnceInManyProcesses(t *testing.T) {
 		all.Go(func() {
 			for range 10 {
 				_, _ = db.Tasks.RunBulk(t.Context(), 7)
-				db.Exec(t, `update bulk_changes set leased_to = now() - interval '1 second'`) // as if each had died
+				db.Exec(t, `update bulk_changes set leased_to = now() - interval '1 second'`) // as if the process of the batch had died
 			}
 		})
 	}
@@ -181,7 +181,7 @@ func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
 		"narrowed to others":   {two, "promo", `queues = '{default}'`, "its operator may not use all of its queues any more"},
 		"narrowed to this one": {two, "promo", `queues = '{promo}'`, ""},
 		"widened":              {two, "", `queues = '{}'`, ""},
-		"renewed quota":        {two, "", `max_waiting_tasks = 5`, ""},
+		"another quota":        {two, "", `max_waiting_tasks = 5`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -253,7 +253,7 @@ func TestBulkSkipsADamagedRow(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 }
 
-// The error must not be that the filter is too wide.
+// The error must be server_busy, and not that the filter matches too many tasks.
 func TestCountMatchesIsBusyWhilePostgresDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -307,7 +307,7 @@ func TestBulkChangeWithCountersAtTheirLimitDoesNotStopOthers(t *testing.T) {
 	submitMany(t, db, 2, storetest.InQueue("forged"))
 	forged := pendingTasks()
 	forged.Queue = "forged"
-	first := startBulk(t, db, tasks.BulkSucceeded, forged) // all tasks are refused: they are not held
+	first := startBulk(t, db, tasks.BulkSucceeded, forged) // refused for all tasks: they are not held
 	second := startBulk(t, db, tasks.BulkCancel, forged)
 	submitMany(t, db, 3)
 	genuine := pendingTasks()

@@ -25,14 +25,14 @@ func reportAs(t *testing.T, db *storetest.DB, caller int64, c tasks.Claimed, out
 	return db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", CallerID: caller, ClaimID: c.ClaimID, Outcome: outcome}).Verdict
 }
 
-func sweepAll(t *testing.T, db *storetest.DB) {
+func expireAndSweep(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.ExpireLeases(t)
 	_, err := db.Tasks.Sweep(t.Context(), 500)
 	require.NoError(t, err)
 }
 
-const claimant, stranger = 5, 6
+const claimant, stranger = 5, 6 // callers
 
 // The newest claim belongs to its caller even after the claim has ended, whatever the state of its task.
 func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
@@ -48,7 +48,7 @@ func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 			db := storetest.Open(t)
 			db.MustSubmit(t, s)
 			c := claimAs(t, db, claimant)
-			sweepAll(t, db)
+			expireAndSweep(t, db)
 			require.Equal(t, task.Stale, reportAs(t, db, stranger, c, task.SentOK))
 			require.Equal(t, task.Stale, reportAs(t, db, claimant, c, task.SentFailed), "a late failure")
 			require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
@@ -112,7 +112,7 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 		return &tasks.Report{Request: []byte(`{"app_id":"app"}`), Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK, Message: "mine"}}
 	}
 	c := claimAs(t, db, claimant)
-	own := task.Report{TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK}
+	own := task.Report{TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK} // there is no such claim
 	for range 3 {
 		outs, errs := db.Tasks.Report([]*tasks.Report{foreign(), foreign(), storetest.Report(own)})
 		for i := range outs {
@@ -120,7 +120,7 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 			require.Equal(t, task.Stale, outs[i].Verdict)
 		}
 	}
-	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = 6`), "the first report of the stranger is logged")
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = $1`, stranger), "the first report of the stranger is logged")
 	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the caller that claimed")
 	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
 	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)

@@ -54,7 +54,7 @@ func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	require.Empty(t, db.Claim(t))
-	require.Zero(t, db.Tasks.LastClaimID(), "no claim id was drawn")
+	require.Zero(t, db.Tasks.LastClaimID(), "no claim id was used")
 	require.Empty(t, db.Claim(t, func(r *tasks.ClaimRequest) { r.WokenUp = true }))
 	require.NotZero(t, db.Tasks.LastClaimID(), "a poller that was woken claims without a check")
 	db.MustSubmit(t, storetest.Submission())
@@ -74,7 +74,7 @@ func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	db.MustSubmit(t, zombie)
 	lost := db.Claim(t)
 	db.ExpireLeases(t)
-	db.Tasks.ObserveSlowScans(task.DefaultQueue) // the scan in the background that follows must leave the lease to the claim
+	db.Tasks.ObserveSlowScans(task.DefaultQueue) // starts a scan in the background, which must leave the expired lease to the claim
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
 	require.Len(t, again, 1, "claims process expired leases without a sweep")
 	require.Equal(t, zombie.ID, again[0].ID)
@@ -164,5 +164,5 @@ func TestExpiredClaimIsResentIfItWasNeverMarked(t *testing.T) {
 	require.Equal(t, 3, swept.Rows)
 	require.Equal(t, task.Pending, db.MustTask(t, unmarked.ID).State)
 	require.Equal(t, task.Held, db.MustTask(t, marked.ID).State)
-	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "without the promise the outcome of every expired lease is unknown")
+	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "the claim did not promise a mark, so the message may have been sent")
 }

@@ -17,15 +17,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Two instances run all operations at once: submissions with overlapping keys,
-// claims whose leases often expire, late, repeated and contradicting reports,
-// extensions, sweeps. No task may be lost, submitted twice, both live and done, or
-// succeed twice.
+// Two instances run all operations at once: submissions with the same keys, claims whose
+// leases often expire, extensions, sweeps, and reports that are late, repeated or contradict
+// others. No task may be lost, be submitted twice, be both live and done, or succeed twice.
 func TestConcurrentOperationsLoseAndRepeatNoTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
-	w := &world{t: t, instances: instances}
+	w := &workload{t: t, instances: instances}
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 
@@ -51,22 +50,22 @@ func TestConcurrentOperationsLoseAndRepeatNoTask(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from (select task_id from report_logs where verdict = 'applied' and status = 2 group by 1 having count(*) > 1) x`), "no task succeeds twice")
 	require.Zero(t, db.Count(t, `select count(*) from task_done d where status = 2 and not exists (select from report_logs r where r.task_id = d.id and r.claim_id = d.claim_id and verdict = 'applied' and r.status = 2)`))
 	require.Zero(t, db.Count(t, `select count(*) from (select task_id, claim_id from send_logs group by 1, 2 having count(*) > 1) x`))
-	// send_logs.id is in the order of the claims of a task: it is drawn while the row is locked. claim_id is drawn before.
+	// The claims of a task are in the order of send_logs.id, which is generated while the row is locked; a claim_id is reserved earlier.
 	require.Zero(t, db.Count(t, `select count(*) from (select s.task_id, lag(s.claim_id) over w as before, s.claim_id
 		from send_logs s window w as (partition by task_id order by s.id)) c
 		where before is not null and not exists (select from report_logs r where r.task_id = c.task_id and r.claim_id = c.before and r.verdict in ('applied', 'timeout_retry'))`),
-		"a task is claimed again only after its claim before ended")
+		"a task is claimed again only after its previous claim ended")
 	require.Positive(t, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry'`), "some leases expired")
 	require.Positive(t, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`))
 }
 
-type world struct {
+type workload struct {
 	t         *testing.T
 	instances []*storetest.DB
 	accepted  atomic.Int64
 }
 
-func (w *world) submit(n int) {
+func (w *workload) submit(n int) {
 	for i := range 60 {
 		s := storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 10 })
 		if i%3 == 0 {
@@ -79,7 +78,7 @@ func (w *world) submit(n int) {
 	}
 }
 
-func (w *world) send(ctx context.Context, n int) {
+func (w *workload) send(ctx context.Context, n int) {
 	app := fmt.Sprint("app", n)
 	for ctx.Err() == nil {
 		lease := time.Duration(5+rand.IntN(60)) * time.Millisecond
@@ -93,7 +92,7 @@ func (w *world) send(ctx context.Context, n int) {
 	}
 }
 
-func (w *world) report(ctx context.Context, n int, c tasks.Claimed, app string) {
+func (w *workload) report(ctx context.Context, n int, c tasks.Claimed, app string) {
 	r := task.Report{TaskID: c.ID, AppID: app, ClaimID: c.ClaimID, Outcome: task.Outcome(rand.IntN(4)), ShouldRetry: rand.IntN(4) > 0}
 	db := w.instances[(n+rand.IntN(2))%2]
 	switch rand.IntN(6) {
@@ -108,7 +107,7 @@ func (w *world) report(ctx context.Context, n int, c tasks.Claimed, app string) 
 	db.Tasks.Report([]*tasks.Report{storetest.Report(r), storetest.Report(r)})
 }
 
-func (w *world) sweep(ctx context.Context) {
+func (w *workload) sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		_, _ = w.instances[1].Tasks.Sweep(ctx, 50)
 	}

@@ -103,10 +103,10 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 	}
 }
 
-// fill inserts n tasks of the queue default, oldest first. Tasks with a number divisible
-// by 10 are pending, of the others those divisible by 25 failed, and the rest succeeded.
-// Task 1 has the source rare and the phone number 999.
-func fill(t *testing.T, db *storetest.DB, n int) {
+// insertTasks inserts the tasks 1 to n of the queue default, oldest first. Every 10th task is
+// pending. Of the others every 25th failed, and the rest succeeded. Task 1 has the source rare
+// and the phone number 999.
+func insertTasks(t *testing.T, db *storetest.DB, n int) {
 	t.Helper()
 	const id = `(lpad(to_hex(1700000000000 + i), 12, '0') || '70008000000000000001')::uuid`
 	for _, sql := range []string{
@@ -126,7 +126,7 @@ func fill(t *testing.T, db *storetest.DB, n int) {
 func TestListsScanOnlyTheirIndex(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	fill(t, db, 50_000)
+	insertTasks(t, db, 50_000)
 	check := func(when string) {
 		for _, c := range []struct {
 			filter tasks.Filter
@@ -162,7 +162,7 @@ func TestListsScanOnlyTheirIndex(t *testing.T) {
 func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	fill(t, db, 2*tasks.ScanRows+1)
+	insertTasks(t, db, 2*tasks.ScanRows+1)
 	f := tasks.Filter{Source: "rare"}
 	for range 2 {
 		page := mustList(t, db, f)
@@ -180,7 +180,7 @@ func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 func TestCursorOfLimitedListIsNoForeignTaskID(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	fill(t, db, 2*tasks.ScanRows+1)
+	insertTasks(t, db, 2*tasks.ScanRows+1)
 	mine := storetest.Submission(storetest.Keyed("k", "hello"), storetest.InQueue("mine"))
 	db.MustSubmit(t, mine)
 	f := tasks.Filter{Queues: []string{"mine"}, Limit: 10}
@@ -231,7 +231,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 1)
 	require.NoError(t, err)
-	require.Len(t, events, 3, "each log gives its newest line")
+	require.Len(t, events, 3, "a page has at least the newest line of each log")
 	require.Equal(t, []tasks.EventKind{tasks.EventReplayed, tasks.EventClaimed, tasks.EventVerdict}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, next, 1)
 	require.NoError(t, err)

@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// reportLater makes a report in a goroutine. The channel is closed without a result if the report fails.
-func reportLater(db *storetest.DB, r task.Report) <-chan tasks.Reported {
+// reportAsync makes a report in a goroutine. If the report fails, the channel is closed without a result.
+func reportAsync(db *storetest.DB, r task.Report) <-chan tasks.Reported {
 	returned := make(chan tasks.Reported, 1)
 	go func() {
 		defer close(returned)
@@ -46,7 +46,7 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 				r.ClaimID = first.ClaimID
 			}
 			fired := proxy.LoseResponse(sandbox.Containing("update task_live"))
-			returned := reportLater(db, r)
+			returned := reportAsync(db, r)
 			<-fired
 			second := direct.MustClaim(t, "app", 1)
 			require.Equal(t, task.Applied, (<-returned).Verdict)
@@ -60,10 +60,10 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 	}
 }
 
-// newFailover returns a database, a proxy to it, and failOver. failOver replaces the
-// database by the copy that newFailover made after prepare: what was committed since
-// is lost, and ids of transactions and sequences are used again. The proxy then refuses
-// connections until it is restored.
+// newFailover calls prepare with a new database and copies the database. It returns its URL, a
+// proxy to it, and failOver, which replaces the database by the copy: what was committed after
+// prepare is lost, and sequences return the same numbers again. After failOver the proxy
+// refuses connections until it is restored.
 func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *sandbox.Proxy, failOver func()) {
 	t.Helper()
 	url = sandbox.NewDatabase(t)
@@ -90,9 +90,9 @@ func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *
 	}
 }
 
-// A commit that no standby has is lost in a failover, and the new primary uses its
-// transaction id again. Here a copy of the database replaces it, on a server where that
-// id is committed.
+// A commit that no standby has is lost in a failover, and the new primary uses the id of its
+// transaction again. So the status of this id does not prove that the report is stored. In the
+// test the copy is on the same server, for which the id is committed.
 func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	s := storetest.Submission()
@@ -103,7 +103,7 @@ func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	})
 	db := storetest.OpenAt(t, proxy.URL())
 	fired := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
-	returned := reportLater(db, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK})
+	returned := reportAsync(db, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK})
 	<-fired
 	failOver()
 	proxy.Restore()
@@ -156,7 +156,7 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	require.NoError(t, <-returned)
 }
 
-// A call whose commit may have succeeded waits to find out. If no transaction was started, it must
+// A call whose commit may have succeeded waits to find out. A call that started no transaction must
 // fail at once.
 func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -188,7 +188,7 @@ func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 
 func TestErrorsAfterCommitFailOnlyReplays(t *testing.T) {
 	t.Parallel()
-	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock": "55P03", "bad data": "22000"} {
+	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock timeout": "55P03", "bad data": "22000"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := storetest.Open(t)
@@ -299,7 +299,7 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	db.MustSubmit(t, s)
 	c := db.MustClaim(t, "app", 1)[0]
 	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentUnknown})
-	revived := db.HoldLock(t, `with d as (delete from task_done where id = $1 returning *)
+	commitRetry := db.HoldLock(t, `with d as (delete from task_done where id = $1 returning *)
 		insert into task_live (id, state, priority, max_retries, on_unknown, queue, claim_id, app_id, ended)
 		select id, 1, 5, 3, 0, 'default', claim_id, app_id, ended from d`, s.ID)
 	returned := make(chan tasks.Reported, 1)
@@ -314,7 +314,7 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 		})
 	}()
 	db.AwaitLockWait(t)
-	revived()
+	commitRetry()
 	require.True(t, (<-returned).Found)
 }
 
@@ -352,7 +352,7 @@ func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 		out := record()
 		rows = append(rows, out.ID)
 		report := task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed}
-		require.Equal(t, task.Applied, direct.MustReport(t, report).Verdict, "the claim is the caller's")
+		require.Equal(t, task.Applied, direct.MustReport(t, report).Verdict, "the caller may report its claim")
 	}
 	require.Equal(t, rows[0], rows[1])
 	require.Equal(t, 2, direct.Count(t, `select count(*) from tasks`))

@@ -14,29 +14,30 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// deadTasks leaves dead rows in task_live, with ids that are older than every other.
-const deadTasks = `
+// insertOldestTasksSQL inserts pending tasks with ids that are older than all others. After their deletion, a claim scans the dead rows
+// first.
+const insertOldestTasksSQL = `
 insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1, $1, 3, 0, $2 from generate_series(1, $3) n`
 
-// Without marks, each of these polls would scan the dead rows three times.
+// Without low-water marks, each of these polls would scan the dead rows three times. An old snapshot keeps vacuum from removing them.
 func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	pending := make(chan string, 100)
 	db := storetest.OpenAt(t, url, func(c *stores.Config) { c.OnPending = func(queue string, _ int) { pending <- queue } })
-	old := storetest.ConnectAsOwner(t, url)
+	oldSnapshot := storetest.ConnectAsOwner(t, url)
 	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from task_live"} {
-		_, err := old.Exec(t.Context(), sql)
+		_, err := oldSnapshot.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
 	worker, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	_, err = worker.Exec(t.Context(), deadTasks, task.DefaultPriority, task.DefaultQueue, tasks.ManyDead+1)
+	_, err = worker.Exec(t.Context(), insertOldestTasksSQL, task.DefaultPriority, task.DefaultQueue, tasks.ManyDead+1)
 	require.NoError(t, err)
 	_, err = worker.Exec(t.Context(), "delete from task_live")
 	require.NoError(t, err)
-	require.NoError(t, worker.Close(t.Context())) // which writes its statistics
+	require.NoError(t, worker.Close(t.Context())) // so that its statistics are written
 
 	db.MustSubmit(t, storetest.Submission())
 	require.Len(t, db.Claim(t), 1)
@@ -56,7 +57,7 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	}
 	below := storetest.Submission(func(s *tasks.Submission) { s.ID = task.IDFloor(time.Now().Add(-time.Hour)) })
 	db.MustSubmit(t, below)
-	require.Empty(t, db.Claim(t), "it is below the mark")
+	require.Empty(t, db.Claim(t), "the task is below the mark, so only the scan in the background finds it")
 	require.Equal(t, task.DefaultQueue, <-pending)
 	claimed := db.Claim(t)
 	require.Len(t, claimed, 1)
@@ -64,11 +65,11 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 
 	urgent := storetest.Submission(func(s *tasks.Submission) { s.Priority = 0 })
 	db.MustSubmit(t, urgent)
-	require.Empty(t, db.Claim(t), "its bucket is not known")
+	require.Empty(t, db.Claim(t), "there is no mark for its priority, so only the scan in the background finds it")
 	require.Equal(t, task.DefaultQueue, <-pending)
 	require.Len(t, db.Claim(t), 1)
 
-	_, err = old.Exec(t.Context(), "rollback")
+	_, err = oldSnapshot.Exec(t.Context(), "rollback")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		db.Exec(t, "vacuum task_live")

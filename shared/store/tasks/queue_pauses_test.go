@@ -20,7 +20,7 @@ func mustPause(t *testing.T, db *storetest.DB, queue string, until time.Time) {
 	require.NoError(t, err)
 }
 
-// mustPaused returns the pause that is in force.
+// mustPaused returns the pause of a queue. The test fails if the queue is not paused.
 func mustPaused(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
 	t.Helper()
 	p, paused, err := db.Tasks.QueuePause(t.Context(), queue)
@@ -29,8 +29,8 @@ func mustPaused(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
 	return p
 }
 
-// endPause sets the end of all pauses to now.
-func endPause(t *testing.T, db *storetest.DB) {
+// endPauses sets the end of all pauses to now.
+func endPauses(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.Exec(t, `update queue_pauses set until = now()`)
 }
@@ -85,7 +85,7 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	p := mustPaused(t, db, task.DefaultQueue)
 	require.InDelta(t, time.Hour, p.Left, float64(10*time.Second))
 
-	endPause(t, db)
+	endPauses(t, db)
 	p, paused, err := db.Tasks.QueuePause(t.Context(), task.DefaultQueue)
 	require.NoError(t, err)
 	require.False(t, paused)
@@ -109,7 +109,7 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 			sum[queue] += n
 		}
 	}
-	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 2, "empty": 0}, sum, "one sweep returns it")
+	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 2, "empty": 0}, sum, "only one of the sweeps returns the queue")
 	require.Zero(t, db.Count(t, `select count(*) from queue_pauses`))
 	require.Len(t, db.MustClaim(t, "app", 10), 2)
 }
@@ -120,7 +120,7 @@ func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(storetest.InQueue("other")))
 	mustPause(t, db, task.DefaultQueue, time.Now().Add(time.Hour))
 	mustPause(t, db, "other", time.Time{})
-	_, err := db.Tasks.ResumeQueue(t.Context(), "other", storetest.Tester) // by a process that dies before it wakes pollers
+	_, err := db.Tasks.ResumeQueue(t.Context(), "other", storetest.Tester) // wakes no pollers, as if the process had died
 	require.NoError(t, err)
 	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "third", AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
 				require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.old.Until, Reason: "first"}, "wechat"))
 			}
 			if c.ended {
-				endPause(t, db)
+				endPauses(t, db)
 			}
 			require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.until, Reason: "second"}, "wechat"))
 			p, _, err := db.Tasks.QueuePause(t.Context(), "q")
@@ -205,7 +205,7 @@ func TestClaimAboveMarksChecksThePause(t *testing.T) {
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
 }
 
-// Claims that run at the same time must not matter.
+// A claim that begins after the pause returns nothing, also while claims that began earlier are running.
 func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -291,7 +291,7 @@ func TestQueuesHavePausesAndCounts(t *testing.T) {
 	require.EqualValues(t, 1, own[0].Scheduled)
 }
 
-// Callers choose the names of queues, so there may be very many: lists of queues are bounded, and totals are exact.
+// Callers choose the names of queues, so there may be very many. Lists of queues have a limit, but the totals include all queues.
 func TestListsOfQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -331,7 +331,7 @@ func TestEndedPauseIsReturnedDespiteMissingPartition(t *testing.T) {
 	db.ExpireLeases(t)
 	db.MustSubmit(t, storetest.Submission(storetest.InQueue("paused")))
 	mustPause(t, db, "paused", time.Now().Add(time.Hour))
-	endPause(t, db)
+	endPauses(t, db)
 	dropLogPartitions(t, db)
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)

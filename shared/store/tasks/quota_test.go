@@ -71,7 +71,7 @@ func TestQuotaHoldsForConcurrentCalls(t *testing.T) {
 	}
 	calls.Wait()
 	require.LessOrEqual(t, accepted.Load(), int64(50))
-	require.GreaterOrEqual(t, accepted.Load(), int64(25), "a count may include tasks that this process counts too, so at most half of the quota is refused")
+	require.GreaterOrEqual(t, accepted.Load(), int64(25), "a task may be counted twice, in the database and in this process, so at least half of the quota is accepted")
 	require.EqualValues(t, accepted.Load(), db.Count(t, `select count(*) from task_live`))
 }
 
@@ -91,5 +91,5 @@ func TestLargeTableIsCountedBySample(t *testing.T) {
 	sampled := counted(size / 2)
 	require.Greater(t, sampled[1].Items, int64(8_000))
 	require.Less(t, sampled[1].Items, int64(24_000))
-	require.Zero(t, sampled[2].Items, "a few sampled rows count as none")
+	require.Zero(t, sampled[2].Items, "a caller with very few rows in the sample counts as one without tasks")
 }

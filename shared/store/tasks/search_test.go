@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A search that is limited to queues does the same work whether other queues have matching tasks or not: neither its
-// duration nor its result shows it.
+// A search that is limited to queues does the same work whether other queues have matching tasks or not. So neither its duration nor
+// its result reveals these tasks.
 func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// startWithStandby starts a Postgres server. After lose, its commits wait for a standby
+// startWithStandby starts a Postgres server. After loseStandby, its commits wait for a standby
 // that is not connected; after restore, they do not wait.
-func startWithStandby(t *testing.T) (url string, lose, restore func()) {
+func startWithStandby(t *testing.T) (url string, loseStandby, restore func()) {
 	t.Helper()
 	if os.Getenv("DATABASE_URL") != "" {
 		t.Skip("the test changes settings of the server, and DATABASE_URL names a shared one")
@@ -49,8 +49,8 @@ func startWithStandby(t *testing.T) (url string, lose, restore func()) {
 	}, func() { set("") }
 }
 
-// endWaiting ends the wait of the sessions that wait for a standby, by a function of Postgres, and reports whether there was one.
-// Their commits are visible from then on, although no standby has them.
+// endWaiting calls a function of Postgres for the sessions that wait for a standby, such as pg_cancel_backend(pid), which ends their
+// wait. It reports whether there was such a session. Then their commits are visible, although no standby has them.
 func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	t.Helper()
 	var pid int
@@ -62,14 +62,14 @@ func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	return err == nil
 }
 
-// A sender app sends a message because the mark was stored.
+// A sender app sends its message after the response to the mark, so the mark must not be lost in a failover.
 func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	t.Parallel()
-	url, lose, restore := startWithStandby(t)
+	url, loseStandby, restore := startWithStandby(t)
 	db, watch := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	db.MustSubmit(t, storetest.Submission())
 	claimed := db.MustClaim(t, "app", 1)[0]
-	lose()
+	loseStandby()
 	returned := make(chan error, 1)
 	go func() {
 		_, err := db.Tasks.Extend(context.Background(), tasks.Extension{TaskID: claimed.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
@@ -78,14 +78,14 @@ func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	for range 2 {
 		require.Eventually(t, func() bool { return endWaiting(t, watch, "pg_cancel_backend(pid)") || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
 	}
-	require.Never(t, func() bool { return len(returned) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "it returned a commit that no standby has")
+	require.Never(t, func() bool { return len(returned) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "the call returned, but no standby has its commit")
 	restore()
 	require.NoError(t, <-returned)
 }
 
 func TestResponseWaitsForStandby(t *testing.T) {
 	t.Parallel()
-	url, lose, restore := startWithStandby(t)
+	url, loseStandby, restore := startWithStandby(t)
 	db, watch := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	for range 3 {
 		db.MustSubmit(t, storetest.Submission())
@@ -114,7 +114,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lose()
+			loseStandby()
 			defer restore()
 			returned := make(chan error, 2)
 			try := func() {
@@ -127,7 +127,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			go try()
 			for _, function := range []string{"pg_cancel_backend(pid)", "pg_terminate_backend(pid, 5000)", "pg_cancel_backend(pid)"} {
 				require.Eventually(t, func() bool { return endWaiting(t, watch, function) || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
-				require.Empty(t, returned, "it returned a commit that no standby has")
+				require.Empty(t, returned, "the call returned, but no standby has its commit")
 			}
 			go try()
 			require.Never(t, func() bool { return len(returned) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat returned before the standby had the commit")

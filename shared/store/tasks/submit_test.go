@@ -167,7 +167,7 @@ func TestUnfinishedCommitIsAwaited(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url)
 	s := storetest.Submission()
-	// The server side of a broken connection whose commit is not finished.
+	// This transaction stands for the commit of the first try: the connection broke, but the server has not finished the commit.
 	commit := db.HoldLock(t, `with body as (
 			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content) values ($1, 0, 'default', 5, 3, 0, '13800138000', 'hello')
 		) insert into task_live (id, state, queue, priority, max_retries, on_unknown) values ($1, 1, 'default', 5, 3, 0)`, s.ID)
@@ -365,12 +365,12 @@ func TestScheduledTaskWaitsAndExpiredTaskFails(t *testing.T) {
 	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, short.ID).ExpiresAt) }, time.Second, 10*time.Millisecond)
 	require.Empty(t, db.MustClaim(t, "app", 10))
 	d := db.MustTask(t, short.ID)
-	require.Equal(t, task.Failed, d.State, "the claim processed due tasks and so expired it")
+	require.Equal(t, task.Failed, d.State, "the claim processed the due tasks, and this one has expired")
 	require.Equal(t, task.Expired, d.Reason)
 }
 
-// Flushes insert keys in one order, so two flushes with the same keys cannot both wait for
-// each other, and a submission of another caller does not fail.
+// All flushes insert keys in the same order, so two flushes with the same keys cannot wait for
+// each other. A deadlock would also fail submissions of other callers.
 func TestEqualKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	const greedy, modest = 1, 2 // callers

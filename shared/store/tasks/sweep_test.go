@@ -25,8 +25,8 @@ func insertDue(t *testing.T, db *storetest.DB, n int, queues ...string) {
 		select id, 0, 5, 3, 0, queue, now() - interval '1 hour' from bodies`, n, queues)
 }
 
-// scheduled submits a task that is due, but later than those of insertDue.
-func scheduled(t *testing.T, db *storetest.DB, queue string) task.ID {
+// submitDue submits a task that is due, but later than those of insertDue.
+func submitDue(t *testing.T, db *storetest.DB, queue string) task.ID {
 	t.Helper()
 	s := storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = queue, time.Now().Add(time.Hour) })
 	db.MustSubmit(t, s)
@@ -42,7 +42,7 @@ func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	require.Len(t, db.Claim(t, storetest.FromQueue("senders")), 1)
 	db.ExpireLeases(t)
 	insertDue(t, db, 500, "flood")
-	waits := scheduled(t, db, "neighbour")
+	waits := submitDue(t, db, "neighbour")
 
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	require.True(t, swept.More)
 	require.Equal(t, task.Pending, db.MustTask(t, waits).State)
 
-	again := scheduled(t, db, "neighbour")
+	again := submitDue(t, db, "neighbour")
 	claimed := db.Claim(t, storetest.FromQueue("neighbour"))
 	require.Len(t, claimed, 2)
 	require.Equal(t, again, claimed[1].ID, "a claim promotes what is due in its queue")
@@ -69,7 +69,7 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 		names = append(names, "many-"+strconv.Itoa(i))
 	}
 	insertDue(t, db, 100, names...)
-	own, other := scheduled(t, db, "claimed"), scheduled(t, db, "waits")
+	own, other := submitDue(t, db, "claimed"), scheduled(t, db, "waits")
 	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "claimed", AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
@@ -77,17 +77,17 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 	require.Greater(t, len(pending), 40, "and promotes tasks of the others")
 	require.Equal(t, task.Pending, db.MustTask(t, other).State)
 
-	another := scheduled(t, db, "waits")
+	another := submitDue(t, db, "waits")
 	for range 100 {
 		swept, err := db.Tasks.Sweep(t.Context(), 10)
 		require.NoError(t, err)
-		require.LessOrEqual(t, swept.Rows, 11, "some of the queues in each batch")
+		require.LessOrEqual(t, swept.Rows, 11, "a batch has tasks of some of the queues only")
 		if swept.Pending["waits"] > 0 {
 			break
 		}
 	}
-	require.Equal(t, task.Pending, db.MustTask(t, another).State, "each queue is chosen after some random starts")
-	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "and before the tasks of the others are all promoted")
+	require.Equal(t, task.Pending, db.MustTask(t, another).State, "each batch begins at a random queue, so after some batches each queue was chosen")
+	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "the queue did not wait until all tasks of the others were promoted")
 }
 
 func TestFutureTasksDoNotStarveQueues(t *testing.T) {
@@ -96,7 +96,7 @@ func TestFutureTasksDoNotStarveQueues(t *testing.T) {
 	for i := range 40 {
 		db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = "far-"+strconv.Itoa(i), time.Now().Add(time.Hour) }))
 	}
-	due := scheduled(t, db, "neighbour")
+	due := submitDue(t, db, "neighbour")
 	swept, err := db.Tasks.Sweep(t.Context(), 1)
 	require.NoError(t, err)
 	require.Equal(t, tasks.PendingByQueue{"neighbour": 1}, swept.Pending, "the queue whose task is due first is always considered")

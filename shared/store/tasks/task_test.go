@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// Reveals are recorded once for each task, caller and hour: repeated reveals do not fill the disk.
+// A reveal is recorded once for each task, caller and hour, so that repeated reveals do not fill the disk.
 func TestRevealIsRecordedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

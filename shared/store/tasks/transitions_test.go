@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A manual retry and two late reports move a task between the tables three times.
+// A manual retry and two late reports run concurrently. They may move a task three times between task_done and task_live.
 func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	t.Parallel()
 	one, other := storetest.OpenTwo(t)

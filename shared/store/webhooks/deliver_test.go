@@ -87,7 +87,7 @@ func TestCallerLimitCoversAllItsEndpoints(t *testing.T) {
 	}
 }
 
-// Callers that an operator with queues has created belong to the operator's account.
+// The callers that a limited operator has created belong to the account of the operator. Here the callers 7 to 16 are one account.
 func TestCallersOfAnAccountShareOneLimit(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -176,7 +176,7 @@ func byHost(posts []messages.Post) map[string]int {
 	return n
 }
 
-// countBlocks is storetest.Blocks for a statement by name, whose changes it rolls back.
+// countBlocks is storetest.CountBlocks for a statement of the store by its name. It rolls back the changes of the statement.
 func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
@@ -274,7 +274,7 @@ func TestClaimLocksDeliveriesByID(t *testing.T) {
 	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
 	insertDueDeliveries(t, db, endpoint, 7, 2000, "")
 	db.Exec(t, `update webhook_deliveries set state = 2, next_at = null, finished_at = now()`)
-	db.Exec(t, `analyze webhook_deliveries`) // the statistics: no delivery is pending
+	db.Exec(t, `analyze webhook_deliveries`) // so that Postgres estimates that no delivery is pending
 	insertDueDeliveries(t, db, endpoint, 7, 100, "")
 	_, err := conn.Exec(t.Context(), `prepare c as `+storetest.Statements(t)["claimDeliveriesSQL"]+`; set plan_cache_mode = force_generic_plan`)
 	require.NoError(t, err)

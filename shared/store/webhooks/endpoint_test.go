@@ -59,10 +59,10 @@ func TestEventIsRecordedOnceForEachReceiver(t *testing.T) {
 		db.MustAddEndpoint(t, 8, "https://stranger.example")
 		s := submit(t, db, 7, storetest.WithCallback)
 		for range 2 {
-			require.Equal(t, 2, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"), "all receivers but the endpoint for failures")
+			require.Equal(t, 2, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"), "one endpoint and the callback; the other endpoint is for failures only")
 		}
 		require.Equal(t, 3, db.MustRecordEvent(t, s.ID, 2, "task.failed"))
-		require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
+		require.Equal(t, 5, db.Count(t, `select count(*) from webhook_deliveries`), "one for each event and receiver, however often the event is recorded")
 		require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: failures.ID}), 1)
 		require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
 
@@ -162,7 +162,8 @@ func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
 	}
 }
 
-// An event is deleted only when its last delivery has been deleted, however late the delivery ends, and not while the event is recorded again.
+// An event is deleted only after its last delivery was deleted, however late that delivery ended, and not while the event is recorded
+// again.
 func TestEventOutlivesItsDeliveries(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
@@ -172,16 +173,16 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	db.MustRecordEvent(t, s.ID, 1, "task.failed")
 	due := db.MustClaimDeliveries(t)
 	settle(t, db, 200, due...)
-	const age = `update webhook_deliveries set finished_at = now() - interval '40 days' where state <> 0; update webhook_events set recorded_at = now() - interval '50 days'`
+	const makeOldSQL = `update webhook_deliveries set finished_at = now() - interval '40 days' where state <> 0; update webhook_events set recorded_at = now() - interval '50 days'`
 	_, err := db.Webhooks.Resend(t.Context(), due[0].ID, nil, store.Operator{Name: "shop"})
 	require.NoError(t, err)
-	db.Exec(t, age)
+	db.Exec(t, makeOldSQL)
 	require.Equal(t, map[string]int{"webhook_deliveries": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 	again := db.MustClaimDeliveries(t)
 	require.Len(t, again, 1)
 	require.Equal(t, due[0].Payload, again[0].Payload)
 	settle(t, db, 200, again...)
-	db.Exec(t, age)
+	db.Exec(t, makeOldSQL)
 
 	release := db.HoldLock(t, `select from webhook_deliveries for update`)
 	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the last delivery of the event is locked")
@@ -190,11 +191,11 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	release = db.HoldLock(t, `update webhook_events set recorded_at = now()`) // the lock that recording the event again would hold
 	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the event is being recorded")
 	release()
-	db.Exec(t, age)
+	db.Exec(t, makeOldSQL)
 	db.MustRecordEvent(t, s.ID, 1, "task.failed")
 	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "the event was recorded again")
 	settle(t, db, 200, db.MustClaimDeliveries(t)...)
-	db.Exec(t, age)
+	db.Exec(t, makeOldSQL)
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 }
 
@@ -220,7 +221,7 @@ func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
 	require.Len(t, settle(t, db, 500, first...), 4)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1}, count(db.MustClaimDeliveries(t)), "a failing endpoint gets one at a time")
 
-	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases, and all waits for the next try, have ended
+	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // ends all leases and all waits for the next try
 	again := db.MustClaimDeliveries(t)
 	require.Equal(t, map[webhooks.Destination]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
 	settle(t, db, 204, again...)
@@ -275,7 +276,8 @@ func TestLateResultCountsOnlyIfItIsASuccess(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 }
 
-// The table refuses tries whose text is longer than 1 MiB. The forged tries just fit, so one more would be refused. Without the replacement, no delivery of the batch could be settled.
+// The table refuses tries whose text is longer than 1 MiB. The forged tries are just short enough, so the table would refuse one more
+// try, and no delivery of the batch could be settled. So SettleDeliveries replaces the forged tries.
 func TestSettleReplacesTriesThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -490,7 +492,7 @@ func TestSuccessIsSettledWhileItsEndpointIsLocked(t *testing.T) {
 	require.Len(t, mustDeliveries(t, db, webhooks.DeliveryFilter{State: "delivered"}), 1)
 }
 
-// However much is pending for an endpoint, its deletion is a short transaction.
+// The deletion of an endpoint is a short transaction, however many deliveries are pending for it.
 func TestDeletionEndsPendingDeliveriesInBatches(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -533,7 +535,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	require.Len(t, db.MustClaimDeliveries(t), 1)
 }
 
-// The function deliver can write for a chat robot only the events alert.raised, alert.cleared and webhook.disabled have a text.
+// Only the events alert.raised, alert.cleared and webhook.disabled have a text for chat robots.
 func TestRobotForOtherEventsIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
