@@ -39,7 +39,7 @@ func TestContractHasExactlyTheRoutes(t *testing.T) {
 	for pattern, operation := range contract.Read(t).Operations {
 		got[pattern], _ = operation.Node["x-roles"].([]any)
 	}
-	require.Equal(t, want, got, "the roles of each route: those of the catalogue, then those of openapi.yaml")
+	require.Equal(t, want, got, "the roles of each route: expected is the catalogue, actual is openapi.yaml")
 }
 
 // TestRoutesAllowOnlyTheirRoles calls each route of the catalogue as each kind of caller.
@@ -57,7 +57,7 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	for name, role := range roles {
 		callers[name] = admin.NewCaller(name, string(role))
 	}
-	roles["without-a-role"] = "" // as if somebody had changed its row directly
+	roles["without-a-role"] = "" // only a statement can remove the last role of a caller
 	callers["without-a-role"] = admin.NewCaller("without-a-role", "sender")
 	admin.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
 	revoked := admin.NewCaller("revoked", "admin")
@@ -75,7 +75,7 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 		path = contract.PathValues.Replace(path)
 		body := ""
 		if method != "GET" && method != "DELETE" {
-			body = `{"unknown_field":1}` // which every route refuses, so nothing is done
+			body = `{"unknown_field":1}` // every route refuses this body, so nothing is done
 		}
 		for name, caller := range callers {
 			response := caller.Do(method, path+unknownQuery(method), body)
@@ -97,8 +97,8 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	require.Zero(t, admin.Count(`select count(*) from tasks`)+admin.Count(`select count(*) from messages`), "nothing was done")
 }
 
-// The hostile caller has all roles and is limited to another queue. For each operation of the contract, the test makes calls as the
-// hostile caller, with the examples of the operation and with ids of the owner's data. No call may show or change this data.
+// The hostile caller is an admin, submitter, sender and receiver, but of another queue. As this caller, the test calls each operation of
+// the contract with the examples of openapi.yaml and with the ids of the owner's data. No call may show or change this data.
 func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
@@ -168,7 +168,8 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	require.Equal(t, 200, owner.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "the owner can still report")
 }
 
-// unknownQuery returns a query that every route refuses after the check of the roles, so that nothing is done.
+// unknownQuery returns a query that every route refuses after the check of the roles, so that nothing is done. It is empty for methods
+// with a body.
 func unknownQuery(method string) string {
 	if method == "GET" || method == "DELETE" {
 		return "?unknown_parameter=1"

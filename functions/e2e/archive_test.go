@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// age makes a finished task 100 days old, and returns its new id: an id begins with the time.
-func age(s *cluster.Client, id string) string {
+// makeOld makes a finished task 100 days old, and returns its new id: an id begins with the time.
+func makeOld(s *cluster.Client, id string) string {
 	old := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
 	copy(old[:8], floor[:8])
@@ -38,9 +38,9 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 	return p.ExitCode(), p.Output()
 }
 
-// The tests of shared/store prove what is archived. This test proves that each function that returns tasks or messages says that
-// they are archived.
-func TestArchivedTasksAndMessagesAreReadLikeLiveOnes(t *testing.T) {
+// The tests of shared/store prove what is archived. This test proves that each function still finds archived tasks and messages, and
+// says that they are archived.
+func TestArchivedTasksAndMessagesAreFoundAndMarked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	s, process := cluster.StartServer(t, url)
@@ -49,7 +49,7 @@ func TestArchivedTasksAndMessagesAreReadLikeLiveOnes(t *testing.T) {
 	require.Len(t, s.Get(cluster.SMSPath+"tasks/pending?app_id=app").List(), 1)
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, submitted)
 	s.Post(cluster.SMSPath+"report", report).RequireOK()
-	taskID := age(s, submitted)
+	taskID := makeOld(s, submitted)
 	const first = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
 	sent := s.Post(cluster.MessagesPath, first).RequireOK()
 	path := cluster.MessagesPath + "/" + sent.Data("server_msg_id").(string)
@@ -58,9 +58,9 @@ func TestArchivedTasksAndMessagesAreReadLikeLiveOnes(t *testing.T) {
 	s.Exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	recorded := s.Post(cluster.SubscribePath+"record", cluster.Recording(123, "")).RequireOK()
 	s.Post(recorded.Header.Get("Location")+"/status", fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, recorded.Data("claim_id"))).RequireOK()
-	agedID := age(s, recorded.Data("task_id").(string))
-	s.Exec(`update subscribe_message_sends set task_id = $1`, agedID)
-	s.Exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, agedID)
+	oldID := makeOld(s, recorded.Data("task_id").(string))
+	s.Exec(`update subscribe_message_sends set task_id = $1`, oldID)
+	s.Exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, oldID)
 
 	code, printed := archive(t, url, "--dry-run")
 	require.Zero(t, code, printed)

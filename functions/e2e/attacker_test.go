@@ -31,10 +31,10 @@ const (
 // attacking is what the attacker's process prints when it begins.
 const attacking = "attacking"
 
-// attacker makes the calls of an attack in a process of its own. In make attack the process has the lowest priority, so that it
+// attacker makes the calls of an attack in a process of its own. In `make attack` the process has the lowest priority, so that it
 // takes no processor time from the function: a real attacker uses another machine.
 type attacker struct {
-	url, as   string
+	url, as   string // of the function, and the name of the caller
 	body      string
 	client    *http.Client
 	responses *[600]atomic.Int64 // by status
@@ -103,8 +103,8 @@ func (o *attacker) request(ctx context.Context, method, path string) *http.Reque
 	return req
 }
 
-// call makes a call and counts its response. A call without a response counts as status 0: the server may close the connection
-// when it refuses a body.
+// call makes a call and counts its response. A call without a response counts as status 0, and is no error: the server may close the
+// connection when it refuses a body.
 func (o *attacker) call(c call) error {
 	status, err := c.do(o.client, o.url, o.as)
 	if err != nil {
@@ -114,7 +114,7 @@ func (o *attacker) call(c call) error {
 	return nil
 }
 
-// sends returns an attack that repeats one call.
+// sends returns an attack that makes the call c(o, worker) in each round.
 func sends(c func(o *attacker, worker int) call) func(o *attacker, worker int) error {
 	return func(o *attacker, worker int) error { return o.call(c(o, worker)) }
 }
@@ -141,14 +141,14 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 			_ = res.Body.Close()
 			status <- res.StatusCode
 		}()
-		_, _ = io.WriteString(conn, head) // the server may have refused the call by then
+		_, _ = io.WriteString(conn, head) // an error: the server has refused the call already
 		_, _ = conn.Write(bytes.Repeat([]byte(" "), size-1))
 		o.responses[<-status].Add(1)
 		return nil
 	}
 }
 
-// dialSmall opens a connection with a small receive buffer.
+// dialSmall opens a connection with a small receive buffer, so that the server must keep most of a response that is not read.
 func (o *attacker) dialSmall() (net.Conn, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
 	if err != nil {
@@ -212,7 +212,7 @@ func revealsUnread(o *attacker, _ int) error {
 	if err := req.Write(conn); err != nil {
 		return err
 	}
-	time.Sleep(time.Second) // the visitor does not read
+	time.Sleep(time.Second) // the client does not read
 	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
 	o.countResponse(conn, req)
 	return nil
@@ -248,7 +248,7 @@ func replay(o *attacker, _ int) error {
 	}
 	defer res.Body.Close()
 	o.responses[res.StatusCode].Add(1)
-	_, _ = io.CopyN(io.Discard, res.Body, 4<<20) // ends with ctx otherwise
+	_, _ = io.CopyN(io.Discard, res.Body, 4<<20) // ends with ctx at the latest
 	return nil
 }
 

@@ -50,5 +50,5 @@ func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 		}
 	}
 	slices.Sort(alwaysRefused)
-	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these operations look for the message of the cursor")
+	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these operations require that the message of the cursor exists")
 }

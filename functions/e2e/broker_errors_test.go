@@ -14,7 +14,7 @@ import (
 var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|maximum (bytes|messages)|timeout|deadline|127\.0\.0\.1)` +
 	`|\b10\d{3}\b|\b(MESSAGES|USERS|ACCEPTED|EVENTS|WAKE|DEADLETTERS)\b`)
 
-// testErrorTexts submits while the broker fails, and requires that no text for the submitter contains internals.
+// testErrorTexts starts a system, lets its broker fail with fail, and submits messages. No text for the submitter may match internals.
 func testErrorTexts(t *testing.T, servers sandbox.NATSCluster, replicas string, fail func(*cluster.Cluster)) {
 	t.Helper()
 	w := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)

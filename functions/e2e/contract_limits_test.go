@@ -28,7 +28,7 @@ func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	for _, pattern := range slices.Sorted(maps.Keys(c.Operations)) {
 		operation := c.Operations[pattern]
 		if strings.Contains(pattern, "/events/") || strings.Contains(pattern, "/stream/") {
-			continue // what the trigger posts, and streams
+			continue // only the trigger posts events, and streams do not end
 		}
 		body := map[string]any{}
 		example := c.ExampleCall(t, s.URL, pattern)
@@ -81,15 +81,16 @@ func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 // skippedFields are fields whose limits the example calls cannot reach.
 var skippedFields = map[string]bool{
 	"POST /api/v1/admin/template/{id}/preview template_content": true, // the template of the path is previewed
-	"POST /api/v1/sms/send content":                             true, // 4000 characters of parameters, 200 of text
+	"POST /api/v1/sms/send content":                             true, // at most 4000 characters of parameters for a template, but 200 of text
 }
 
-// limit is a bound or an enum: values that it allows, and a value that it does not allow.
+// limit is a limit of a field, or an enum: values that it allows, and a value that it does not allow.
 type limit struct {
 	within []any
 	beyond any
 }
 
+// limits returns the limits in the schema of a field.
 func limits(name string, schema contract.Object) (all []limit) {
 	number := func(name string) (n int, ok bool) {
 		text, ok := schema[name].(json.Number)

@@ -28,7 +28,7 @@ func (s checkedClient) messages() {
 	s.post(200, cluster.MessagesPath, `{"client_msg_id":"to-url","to":"http://127.0.0.1:1/orders","data":0}`)
 	sent := s.post(200, cluster.MessagesPath, `{"client_msg_id":"sent","to":"orders.paid","data":0}`).Data("server_msg_id")
 
-	// Another transaction saves the same message and is still open.
+	// A transaction that saves the same message is open.
 	s.Exec("begin")
 	s.Exec(`insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 		values ($1, $1, $1, 0, 'admin', 'slow', 0, 'a', 'b', '1', true, 5, 1)`, task.ID(message.ID(0, "admin", "slow")))
@@ -106,7 +106,7 @@ func (s checkedClient) conversations() {
 	s.post(400, cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, first))
 }
 
-// accepting tests a server with NATS, which accepts messages before it saves them.
+// accepting makes the calls of two-phase acknowledgements, to another server, which has NATS.
 func (s checkedClient) accepting() {
 	s.T.Helper()
 	other, _ := s.Host.ServeWithNATS(s.T)

@@ -73,6 +73,7 @@ func (s checkedClient) claim() string {
 	return tasks[0]["task_id"].(string)
 }
 
+// runAll calls every operation of the contract. Each method covers one subject.
 func (s checkedClient) runAll() {
 	s.templates()
 	s.defaults()
@@ -93,8 +94,8 @@ func (s checkedClient) runAll() {
 	s.refusals()
 }
 
-// runAll must get every response that the contract lists for each operation, except failures of the service itself and responses
-// that need a flood of calls.
+// runAll must get every response that the contract lists for each operation, except failures of the service itself and 429, which some
+// operations return only after many calls.
 func TestContractListsExactlyTheResponses(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
@@ -192,7 +193,7 @@ func (s checkedClient) submitting() {
 	s.get(200, "/api/v1/sms/task/"+full)
 	s.post(200, "/api/v1/sms/task/"+full+"/cancel", "")
 
-	// Another transaction has saved the key and is still open.
+	// A transaction that has inserted the key is open.
 	s.Exec("begin")
 	s.Exec("insert into submission_keys (key, fingerprint, id) values ($1, $1, $1)", task.KeyHash(0, "sms", "order-3"))
 	s.post(409, send, `{"phone_number":"13800138000","content":"x"}`, "Idempotency-Key", "order-3")
@@ -347,7 +348,7 @@ func (s checkedClient) eventsAndHealth() {
 	s.get(200, "/exporter/metrics")
 	s.get(200, "/readyz")
 	s.get(404, "/api/v1/sms/nowhere")
-	if s.Host.Name == cluster.OwnServer.Name { // the framework redirects
+	if s.Host.Name == cluster.OwnServer.Name { // the server of the Functions Framework redirects instead
 		s.get(404, "/api/v1/sms//send")
 	}
 	s.call(405, "PUT", "/api/v1/sms/send", "{}")
@@ -369,7 +370,7 @@ func (s checkedClient) refusals() {
 	defer strangers.Wait()
 	for pattern, operation := range s.checker.Contract.Operations {
 		if operation.Node["security"] != nil {
-			continue // the probes of the platform
+			continue // the probes need no credentials
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		path = contract.PathValues.Replace(path)

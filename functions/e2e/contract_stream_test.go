@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// streams tests the streams on another server, which has NATS.
+// streams makes the calls of streams, to another server, which has NATS.
 func (s checkedClient) streams() {
 	s.T.Helper()
 	server, nc := s.Host.ServeWithNATS(s.T)
@@ -66,10 +66,10 @@ func (s checkedClient) upgrade(path string) {
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(s.T, err)
 	require.Empty(s.T, s.checker.Problems(req, nil, res, nil))
-	head := make([]byte, 2) // of a text frame in one part: its type and its length
+	head := make([]byte, 2) // the type and the length of the frame
 	_, err = io.ReadFull(res.Body, head)
 	require.NoError(s.T, err)
-	require.EqualValues(s.T, 0x81, head[0])
+	require.EqualValues(s.T, 0x81, head[0], "a text frame, not continued")
 	frame := make([]byte, head[1])
 	_, err = io.ReadFull(res.Body, frame)
 	require.NoError(s.T, err)

@@ -28,7 +28,7 @@ func (s checkedClient) subscribeMessages() {
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	s.get(200, "/api/v1/sms/task/"+first.Data("task_id").(string))
 
-	// Another transaction submits the same message and is still open.
+	// A transaction that submits the same message is open.
 	s.Exec("begin")
 	s.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id)
 		values ('t', 'BOOKING_CONFIRM', 'course_booking', 2, 9007199254740993, 'o', '{}', 0, $1)`, task.NewID())
@@ -70,7 +70,7 @@ func (s checkedClient) subscribeMessages() {
 	s.recordedMessages()
 }
 
-// pages reads two pages of each list whose pages are limited in bytes, too.
+// pages reads two pages of each list whose pages have a limit in bytes besides their limit in rows.
 func (s checkedClient) pages(at string) {
 	s.T.Helper()
 	id := path.Base(at)

@@ -26,14 +26,14 @@ const (
 
 var update = flag.Bool("update", false, "rewrite "+costsFile)
 
-// cost is what one task, message or call costs: counts, which are the same on every machine.
+// cost is what one task, message or call costs. These numbers are counts, not times, so they are nearly the same on every machine.
 type cost struct{ statements, wal, blocks, allocations float64 }
 
-// work is what one row of costs.txt measures.
+// work is the work whose cost is one row of costs.txt.
 type work struct {
 	name    string
 	units   int    // how many tasks, messages or calls one call of do makes
-	prepare func() // is not measured; may be nil
+	prepare func() // runs before each round, and is not measured; may be nil
 	do      func()
 }
 
@@ -50,8 +50,8 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// costPasses is the highest number of passes. A pass measures all work, because on a busy machine background work may add to all
-// rounds of one pass. The passes end when no cost exceeds its limit.
+// costPasses is the highest number of passes over all work; the lowest cost of all passes counts. On a busy machine, background work may
+// add to all rounds of one pass. There is no further pass when no cost exceeds its limit.
 const costPasses = 3
 
 // A hot call may cost at most a tenth more than in costs.txt. With many finished tasks, a call may need at most 1.5 times the
@@ -103,8 +103,8 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// idleAllocations is how many allocations an idle process with all functions makes in a second. measure subtracts them, because
-// on a busy machine a round takes twenty times as long.
+// idleAllocations is how many allocations an idle process with all functions makes in a second. measure subtracts them, because a busy
+// machine may need twenty times as long for a round.
 const idleAllocations = 1500
 
 // measure returns the lowest cost of several rounds. The first round also prepares statements, opens connections and fills caches,
@@ -142,7 +142,7 @@ func (m cost) exceeds(limit cost, units int) bool {
 		m.allocations > 1.1*limit.allocations+2+400/float64(units)
 }
 
-// hotWork returns the work in its order: tasks are submitted, then claimed and reported.
+// hotWork returns the work in the order in which it must run: tasks are submitted, then claimed and reported.
 func hotWork(c *cluster.Cluster) []work {
 	ctx, t := c.T.Context(), c.T
 	var claimed []api.ClaimedTask
@@ -203,7 +203,8 @@ func hotWork(c *cluster.Cluster) []work {
 	}
 }
 
-// costOf returns the costs so far: in the database those of all roles but the owner, and the allocations of the process.
+// costOf returns the sum of all costs so far: those of all statements in the database that the owner did not run, and the allocations of
+// the process.
 func costOf(c *cluster.Cluster) (sum cost) {
 	require.NoError(c.T, c.Admin.Owner.QueryRow(c.T.Context(), `
 select coalesce(sum(calls), 0), coalesce(sum(wal_bytes), 0), coalesce(sum(shared_blks_hit + shared_blks_read), 0)
@@ -215,7 +216,7 @@ where dbid = (select oid from pg_database where datname = current_database()) an
 	return sum
 }
 
-// parseCosts returns the rows of a table of costs by their names.
+// parseCosts reads a table in the form of costs.txt.
 func parseCosts(t *testing.T, table string) map[string]cost {
 	t.Helper()
 	costs := map[string]cost{}

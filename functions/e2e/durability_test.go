@@ -33,7 +33,7 @@ func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
 		require.Contains(t, p.Output(), remedy)
 		require.NotContains(t, p.Output(), `"listening"`)
 	}
-	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // two-phase is off, so the setting is not checked
+	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // it starts: two-phase is off, so the setting is not checked
 }
 
 func TestSyncedStreamIsDurableOnHost(t *testing.T) {

@@ -20,11 +20,12 @@ func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Clust
 	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
 	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
-	// With TWO_PHASE_FAIL_OPEN a message that cannot be accepted would be saved before earlier accepted messages.
+	// With TWO_PHASE_FAIL_OPEN, a message that cannot be accepted would be saved at once, before messages that were accepted earlier.
 	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer returns settings with which functions reach the primary of a pair through PgBouncer, also after a failover.
+// throughPgBouncer starts a PgBouncer, and returns settings with which functions reach the primary of a pair through it, also after a
+// failover.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
@@ -59,10 +60,10 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 		for _, fault := range []struct {
 			name    string
 			inject  func(*sandbox.Pair)
-			refused []string // calls that fail before the standby is promoted
+			refused []string // kinds of calls that must fail before the standby is promoted
 		}{
 			{"killed", (*sandbox.Pair).KillPrimary, []string{"submit", "claim or report", "read", "saved message"}},
-			// Calls that change data still wait for the end of their commits.
+			// Calls that change data do not fail yet: they wait until it is known whether they were committed.
 			{"shut down", (*sandbox.Pair).StopPrimary, []string{"read"}},
 		} {
 			t.Run(fmt.Sprintf("primary reached %s is %s", route.name, fault.name), func(t *testing.T) {
@@ -73,14 +74,14 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// failOver loses the primary of a cluster under load.
+// failOver puts a cluster under load, loses its primary, promotes the standby, and compares all responses with the database.
 func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*sandbox.Pair), refused []string) {
 	shop := cluster.NewReceiver(t, nil)
-	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all functions work
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // so the functions and the trigger work
 	c.AddEndpoint(shop.URL)
 	callEach(c)
 	l := startCallLoad(c)
-	l.progress(50)
+	l.waitProgress(50)
 	woken := make(chan []api.ClaimedTask, 1)
 	go func() {
 		wait := 30
@@ -92,14 +93,14 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 		}
 		woken <- tasks
 	}()
-	l.progress(5) // by then the claim waits
+	l.waitProgress(5) // by then the claim waits
 	lose(pair)
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
 	defer cancel()
 	require.NoError(t, l.WaitFailed(ctx, 1, refused...))
 	pair.Promote()
 	promoted := time.Now()
-	l.progress(1)
+	l.waitProgress(1)
 	t.Logf("each kind of call succeeded within %v of the promotion", time.Since(promoted).Round(time.Millisecond))
 	callEach(c)
 	key := api.NewKey()
@@ -110,7 +111,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 	require.Equal(t, sent.TaskID, tasks[0].TaskID)
 	require.NoError(t, l.Submitted(key, sent.TaskID))
 	l.Claimed(sent.TaskID, tasks[0].ClaimID.String())
-	l.progress(50)
+	l.waitProgress(50)
 	c.Admin.Connect(c.DatabaseURL)
 	l.finish(shop)
 }

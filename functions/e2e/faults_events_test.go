@@ -9,23 +9,23 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// The safety tick is 15 minutes, and the reporting process is killed before NATS is back. So only the check that the trigger makes
-// when it connects can cause the deliveries.
+// The safety tick is 15 minutes, and the process of the function report is killed before NATS is back. So only the check that the
+// trigger makes when it connects can cause the deliveries.
 func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t).StartEach()
 	shop := cluster.NewReceiver(t, nil)
 	secret := c.AddEndpoint(shop.URL).Secret
 	finished := c.FinishTasks(1)
-	require.Equal(t, finished[0], shop.Event(t, 1, secret).Subject) // all functions work
+	require.Equal(t, finished[0], shop.Event(t, 1, secret).Subject, "before the outage, outcomes are delivered")
 	require.NoError(t, c.NATS.Stop())
-	pace, over := time.NewTicker(20*time.Millisecond), time.After(outage(t))
+	pace, outageEnds := time.NewTicker(20*time.Millisecond), time.After(outage(t))
 	defer pace.Stop()
 	for away := true; away; {
 		select {
 		case <-pace.C:
 			finished = append(finished, c.FinishTasks(1)...)
-		case <-over:
+		case <-outageEnds:
 			away = false
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // outage is how long a fault lasts: 1 s, or SENDONCE_FAULT_SECONDS.
 func outage(t *testing.T) time.Duration { return secondsFrom(t, "SENDONCE_FAULT_SECONDS", time.Second) }
 
-// secondsFrom reads a number of seconds from an environment variable.
+// secondsFrom reads a number of seconds from an environment variable; if the variable is not set, it returns otherwise.
 func secondsFrom(t *testing.T, name string, otherwise time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(name)
@@ -43,16 +43,16 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 		g.Start("message", pace, messageCall(calling(o, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
 	}
 	g.Start("claim or report", pace, claimCall(o, l))
-	wait(t, g, 10)
+	waitSucceeded(t, g, 10)
 	require.NoError(t, o.NATS.Stop())
 	for end := time.Now().Add(outage(t)); time.Now().Before(end); {
-		wait(t, g, 10)
+		waitSucceeded(t, g, 10)
 	}
 	o.StartNATS()
 	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from message_live`) <= 2 }, "the relay catches up")
 	require.NoError(t, o.NATS.Stop())
-	wait(t, g, 10)
-	g.Stop() // so that no later call publishes a wake-up
+	waitSucceeded(t, g, 10)
+	g.Stop() // so that no call after the outage publishes a wake-up
 	waiting := o.Admin.Count(`select count(*) from message_live`)
 	require.NotZero(t, waiting)
 	o.StartNATS()
@@ -60,8 +60,8 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	sent, _, _ := l.Messages()
 	messages := cluster.RequireSentOnce(o, sent)
 	t.Logf("%d messages, %d of them waiting when NATS came back, sent %v later", sent, waiting, time.Since(back).Round(time.Millisecond))
-	for kind, o := range g.Outcomes() {
-		require.Empty(t, o.Failures, kind)
+	for kind, calls := range g.Outcomes() {
+		require.Empty(t, calls.Failures, kind)
 	}
 	recordReceived(t, l, messages)
 	require.NoError(t, l.CheckReceivedOnce())

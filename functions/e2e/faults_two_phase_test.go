@@ -20,7 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// With two-phase acknowledgements a message is accepted when NATS has stored it, and saved when Postgres has stored it, too.
+// The tests of this file use two-phase acknowledgements: a message is accepted when NATS has stored it, and saved when Postgres has
+// stored it, too.
 
 func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
@@ -88,7 +89,7 @@ func TestWithFullStreamMessagesAreSavedOrRefused(t *testing.T) {
 			} else {
 				cluster.Eventually(t, func() bool { return len(l.Outcomes()["submit"].Failures) >= 20 })
 			}
-			require.NotZero(t, l.Acknowledged("accepted"), "while there was room")
+			require.NotZero(t, l.Acknowledged("accepted"), "messages were accepted while the stream had room")
 			limitAccepted(w, -1)
 			l.waitAcknowledged(25, "accepted")
 			require.Zero(t, l.finish(), "overtaken messages")
@@ -112,7 +113,7 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	require.NoError(t, drain.WaitFor(t.Context(), " accepted messages are not saved"))
 	unsaved, err := strconv.Atoi(regexp.MustCompile(`(\d+) accepted messages are not saved`).FindStringSubmatch(drain.Output())[1])
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, unsaved, before, "a lost response is not counted in before")
+	require.GreaterOrEqual(t, unsaved, before, "before lacks messages whose response was lost")
 	trigger := w.StartTrigger(w.Client.BaseURL)
 	cluster.WaitExit(t, drain)
 	require.Zero(t, drain.ExitCode(), drain.Output())
@@ -129,7 +130,7 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	require.Zero(t, l.Acknowledged("best-effort"))
 }
 
-// restartWith starts a process with another setting, and then ends the old process.
+// restartWith starts a process with a changed setting, and then ends the old process.
 func restartWith(w *cluster.Cluster, setting string) {
 	w.T.Helper()
 	old := w.Process(cluster.All)
@@ -158,7 +159,7 @@ func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 // valve is a proxy of NATS that can hold back what NATS sends.
 type valve struct {
 	url string
-	out sync.RWMutex // write-locked while shut
+	out sync.RWMutex // while a test has it write-locked, nothing from NATS reaches the client
 }
 
 func newValve(t *testing.T, server *natsserver.Server) *valve {
@@ -171,7 +172,7 @@ func newValve(t *testing.T, server *natsserver.Server) *valve {
 		if err != nil {
 			return
 		}
-		go func() { defer upstream.Close(); _, _ = io.Copy(upstream, client) }() // ends with either side
+		go func() { defer upstream.Close(); _, _ = io.Copy(upstream, client) }() // ends when either side closes its connection
 		v.copy(client, upstream)
 	})
 	v.url = address.String()
@@ -246,7 +247,7 @@ func TestNATSClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "replicated", first.Durability)
 	l := startAcceptLoad(w, 8)
-	// finish compares the ledger with Postgres, so the ledger needs the message above.
+	// finish compares the ledger with Postgres, so the ledger must have the message that was accepted above.
 	l.Sent(load.Message{Sender: "first", N: 1}, load.Sent{ID: first.ServerMsgID, Ack: "accepted"})
 	for range 2 {
 		l.waitAcknowledged(200, "accepted")
@@ -255,7 +256,7 @@ func TestNATSClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
 		l.waitAcknowledged(200, "accepted")
 		leader.Start()
 	}
-	l.finish() // messages may be overtaken: see bus.Publish about a stream that moves to another server
+	l.finish() // its result is not checked: when a stream gets another leader, messages may be overtaken (see bus.Publish)
 	require.Zero(t, l.Acknowledged("saved"))
 }
 

@@ -17,13 +17,14 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed has all functions without their database. A call that needs the database gets 503, so only the code before the use of the
-// database is tested.
+// fuzzed serves all functions without a database. A call that needs the database gets 503, so the fuzz tests reach only the code before
+// its first query.
 type fuzzed struct {
 	handler  http.Handler
 	patterns []string // "POST /api/v1/sms/send", sorted
 }
 
+// newFuzzed serves the functions; patterns are the operations of the contract that are wanted.
 func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	f.Helper()
 	env, err := fn.NewEnv(settings.Config{
@@ -47,7 +48,7 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	return z
 }
 
-// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an error must be an envelope.
+// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an error must have the JSON body of errors.
 func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")

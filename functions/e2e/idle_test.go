@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// lease is how long a process has a delivery after the claim. At the end of the lease, the function deliver is woken again.
+// lease is the lease of a delivery that a process has claimed. When it ends, the function deliver is woken again.
 const lease = 30 * time.Second
 
 // quietTime returns how long nothing may happen: 3 s, or SENDONCE_IDLE_SECONDS.
@@ -39,8 +39,8 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled reports whether no wake-up is due before until, pending, or in progress. It checks the states in the order in which a
-// wake-up passes them, so none is missed.
+// isSettled reports whether no wake-up is scheduled for a time before until, is pending, or is in progress. It checks these states in
+// the order in which a wake-up passes them, so it misses none.
 func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
 	if err != nil {
@@ -48,7 +48,7 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 	}
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
-		if err == nil && time.Unix(due, 0).Before(until) { // an error: the subject is that of a tick, which has no time
+		if err == nil && time.Unix(due, 0).Before(until) { // with an error, the subject is that of a tick, which has no time
 			return false
 		}
 	}
@@ -61,8 +61,8 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 
-// waitIdle waits until all work is done, and requires that nothing happens after that. It returns the number of earlier calls of
-// each event function.
+// waitIdle waits until all work is done, and requires that nothing happens for quietTime after that. It returns the number of calls of
+// each event function until then.
 func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	c.T.Helper()
 	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")
@@ -73,7 +73,7 @@ func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	before := statements.Load()
 	require.NotZero(c.T, before)
 
-	// No condition shows that nothing happens: time must pass.
+	// No condition shows that nothing will happen, so time must pass.
 	<-time.After(quiet)
 	after := statements.Load()
 	c.T.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
@@ -92,7 +92,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 	var statements atomic.Int64
 	proxy.LoseResponse(func(string) bool {
 		statements.Add(1)
-		return false // only count, lose nothing
+		return false // the proxy only counts statements, and loses no response
 	})
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	c := o.StartEach("DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",

@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// calling returns clients of a function that make each call once.
+// calling returns a function that returns clients of a function of the service. They do not retry calls.
 func calling(c *cluster.Cluster, function string) func() *api.Client {
 	return func() *api.Client {
 		client := c.API(function)
@@ -47,7 +47,7 @@ func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 	claim, report := calling(c, "claim"), calling(c, "report")
 	two, wait, succeeded := 2, 1, 2
-	var claimed []api.ClaimedTask // if any, the first is not reported yet
+	var claimed []api.ClaimedTask // if not empty, the next call reports the first
 	return func(ctx context.Context) error {
 		if len(claimed) > 0 {
 			done := claimed[0]
@@ -94,8 +94,8 @@ func messageCall(client func() *api.Client, l *load.Ledger, sender, to, ack stri
 	}
 }
 
-// wait waits until n more calls of each of the kinds have succeeded. Without kinds it waits for every kind.
-func wait(t *testing.T, g *load.Generator, n int, kinds ...string) {
+// waitSucceeded waits until n more calls of each of the kinds have succeeded. Without kinds it waits for every kind.
+func waitSucceeded(t *testing.T, g *load.Generator, n int, kinds ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
 	defer cancel()
@@ -143,8 +143,8 @@ func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
 	return l
 }
 
-// waitAcknowledged waits until n more messages were acknowledged as "accepted", "saved", or "best-effort" (saved instead of
-// accepted).
+// waitAcknowledged waits until n more messages were acknowledged with ack: "accepted", "saved", or "best-effort", which is a message
+// that was saved because it could not be accepted.
 func (l *acceptLoad) waitAcknowledged(n int, ack string) {
 	l.w.T.Helper()
 	want := l.Acknowledged(ack) + n
@@ -180,9 +180,7 @@ func (l *acceptLoad) finish() (overtaken int) {
 			recordReceived(t, ordered, []*jetstream.RawStreamMsg{m})
 		}
 	}
-	for _, n := range ordered.Overtaken() {
-		overtaken += n
-	}
+	overtaken = sum(ordered.Overtaken())
 	t.Logf("%d accepted, %d best-effort, %d saved; %d calls failed, slowest response %v; %d accepted messages overtaken", l.Acknowledged("accepted"),
 		l.Acknowledged("best-effort"), l.Acknowledged("saved"), len(l.Outcomes()["submit"].Failures), l.Outcomes()["submit"].Slowest().Round(time.Millisecond), overtaken)
 	return overtaken
@@ -201,7 +199,7 @@ func twoPhaseAt(t *testing.T, url string, env ...string) *cluster.Cluster {
 	return w
 }
 
-// callLoad makes calls to a cluster in which each function has a process of its own.
+// callLoad makes calls of all kinds to a cluster in which each function has a process of its own. It has a ledger of the responses.
 type callLoad struct {
 	*load.Generator
 	*load.Ledger
@@ -229,7 +227,7 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 	read := calling(c, "submit")
 	for n := range 2 {
 		l.Start("claim or report", pace, claimCall(c, l.Ledger))
-		l.Start("read", pace, func(ctx context.Context) error { // any submitted task must be found
+		l.Start("read", pace, func(ctx context.Context) error { // reads one submitted task, which must be found
 			for _, id := range l.TaskIDs() {
 				_, err := read().Task(ctx, id)
 				return err
@@ -244,11 +242,11 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 	return l
 }
 
-// progress waits until n more calls of each kind succeeded and a message was received.
-func (l *callLoad) progress(n int) {
+// waitProgress waits until n more calls of each kind have succeeded and another message was received.
+func (l *callLoad) waitProgress(n int) {
 	l.c.T.Helper()
 	_, before, _ := l.Messages()
-	wait(l.c.T, l.Generator, n)
+	waitSucceeded(l.c.T, l.Generator, n)
 	cluster.Eventually(l.c.T, func() bool { _, received, _ := l.Messages(); return received > before }, "messages are received")
 }
 
@@ -272,7 +270,7 @@ func (l *callLoad) finish(shop *cluster.Receiver) {
 	t.Logf("%d tasks submitted, %d claimed, %d reported, %d messages; %d calls got 503", submitted, claimed, reported, sent, refused)
 }
 
-// subjectsOf returns the tasks whose events a receiver got.
+// subjectsOf returns the ids of the tasks whose events a receiver got.
 func subjectsOf(t *testing.T, v *cluster.Receiver) map[string]bool {
 	t.Helper()
 	v.Mu.Lock()

@@ -11,7 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestColdStartLogsInOnce(t *testing.T) {
+// Each login at Postgres makes the first call of a process slower.
+func TestFirstCallOfProcessOpensOneConnection(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	operator := cluster.ServeOn(t, url).NewCaller("operator", "admin")
@@ -38,7 +39,7 @@ func TestColdStartLogsInOnce(t *testing.T) {
 		assert.Contains(t, []int{200, 404}, response.Status, "%s %s", pattern, response.Text)
 		want := 1
 		if path == "/api/v1/admin/overview" || path == "/api/v1/admin/search" {
-			want = 2 // overview adds to counters, and search finds tasks by id: both need a second role
+			want = 2 // the overview also writes counters, and the search also reads tasks by id: each with another role
 		}
 		assert.EqualValues(t, want, env.DatabaseConnections(), pattern)
 	}

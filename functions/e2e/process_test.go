@@ -69,7 +69,7 @@ func TestKilledProcessesLoseNoAcceptedTask(t *testing.T) {
 		}, l))
 	}
 	for kill := range 5 {
-		wait(t, g, 20)
+		waitSucceeded(t, g, 20)
 		require.NoError(t, processes[kill%2].Kill())
 		start(kill % 2)
 	}

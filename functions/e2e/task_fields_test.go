@@ -109,7 +109,7 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 			shown[inTimeline][name] = value
 		}
 	}
-	archivedID := age(s, ids["task_id"].(string))
+	archivedID := makeOld(s, ids["task_id"].(string))
 	code, printed := archive(t, s.Owner.Config().ConnString())
 	require.Zero(t, code, printed)
 	shown[inArchive] = s.Get("/api/v1/sms/task/" + archivedID).Body["data"].(map[string]any)

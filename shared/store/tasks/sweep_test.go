@@ -69,7 +69,7 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 		names = append(names, "many-"+strconv.Itoa(i))
 	}
 	insertDue(t, db, 100, names...)
-	own, other := submitDue(t, db, "claimed"), scheduled(t, db, "waits")
+	own, other := submitDue(t, db, "claimed"), submitDue(t, db, "waits")
 	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "claimed", AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
