@@ -23,6 +23,7 @@ import (
 func getting(path string) call       { return call{method: "GET", path: path} }
 func posting(path, body string) call { return call{method: "POST", path: path, body: body} }
 
+// expecting returns a neighbour that repeats the call c, which must get the status want.
 func expecting(want int, c call) func(*target) (int, call) {
 	return func(*target) (int, call) { return want, c }
 }
@@ -38,7 +39,7 @@ func repeats(c call) func(o *attacker, worker int) error {
 	return sends(func(*attacker, int) call { return c })
 }
 
-// postsBody returns an attack that posts the attack's body.
+// postsBody returns an attack that posts the body of the attack.
 func postsBody(path string) func(o *attacker, worker int) error {
 	return sends(func(o *attacker, _ int) call { return posting(path, o.body) })
 }
@@ -122,12 +123,12 @@ func attacks() []attack {
 				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
 			},
 			round: postsBody("/api/v1/sms/report")},
-		{name: "pages of a conversation", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
+		{name: "pages of a conversation", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).insertConversation,
 			round: repeats(getting("/api/v1/messages?between=mallory,bob&limit=200"))},
-		{name: "unread pages", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).conversation,
+		{name: "unread pages", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).insertConversation,
 			round: unread("/api/v1/messages?between=mallory,bob&limit=200")},
 		{name: "unread pages of the console", function: "console", status: 200, neighbour: expecting(200, getting("/console/login")),
-			prepare: (*target).nestedConversation, round: revealsUnread},
+			prepare: (*target).insertNestedConversation, round: revealsUnread},
 		{name: "large messages", function: "messages", status: 200, neighbour: messaging(),
 			body: func() string { return strings.Repeat("m", 64<<10-2) },
 			round: sends(func(o *attacker, _ int) call {
@@ -166,29 +167,29 @@ func attacks() []attack {
 				o.db.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
 			round: repeats(getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000"))},
-		{name: "batches of events", function: "save", status: 204, role: "trigger", neighbour: expecting(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
+		{name: "batches of events", function: "save", status: 204, role: "trigger", neighbour: expecting(204, call{method: "POST", path: "/events/save", body: "[]", contentType: "application/cloudevents-batch+json"}),
 			body: func() string {
 				event := fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}}`, strings.Repeat("d", 64<<10))
 				return "[" + strings.Repeat(event+",", fn.MaxEventBatch/len(event)-1) + event + "]"
 			},
 			round: sends(func(o *attacker, _ int) call {
-				return call{method: "POST", path: "/events/save", body: o.body, kind: "application/cloudevents-batch+json"}
+				return call{method: "POST", path: "/events/save", body: o.body, contentType: "application/cloudevents-batch+json"}
 			})},
-		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueMessages,
+		{name: "relay of large messages", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).insertDueMessages,
 			round: ticks("relay")},
-		{name: "relay of large events", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueEvents,
+		{name: "relay of large events", function: "relay", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).insertDueEvents,
 			round: ticks("relay")},
-		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).dueURLMessages,
+		{name: "posts of large messages", function: "deliver", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).insertDuePosts,
 			round: ticks("deliver")},
-		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).subscribeMessages,
+		{name: "large events and messages", function: "wechat", status: 204, role: "trigger", neighbour: expecting(200, getting("/healthz")), prepare: (*target).insertSubscribeMessages,
 			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
 			round: sends(func(o *attacker, _ int) call {
 				return call{method: "POST", path: "/events/wechat", body: o.body, header: cluster.TickHeader}
 			})},
-		{name: "replays of large messages", function: "stream", status: 200, neighbour: streaming, prepare: (*target).inbox, round: replay},
-		{name: "large frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, body: func() string { return strings.Repeat("m", 64<<10-2) }, round: largeFrames},
-		{name: "small frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, round: smallFrames},
-		{name: "pings", function: "stream", status: 101, neighbour: streaming, prepare: (*target).streams, round: pings},
+		{name: "replays of large messages", function: "stream", status: 200, neighbour: streaming, prepare: (*target).fillInbox, round: replay},
+		{name: "large frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).ensureStreams, body: func() string { return strings.Repeat("m", 64<<10-2) }, round: largeFrames},
+		{name: "small frames", function: "stream", status: 101, neighbour: streaming, prepare: (*target).ensureStreams, round: smallFrames},
+		{name: "pings", function: "stream", status: 101, neighbour: streaming, prepare: (*target).ensureStreams, round: pings},
 		{name: "everything at once", neighbour: submitting, memoryOnly: true, together: []string{
 			"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of deliveries", "lists of dead letters",
 			"largest claims", "batches of events", "posts of large messages", "large events and messages", "replays of large messages", "large frames",
@@ -196,6 +197,7 @@ func attacks() []attack {
 	}
 }
 
+// messaging returns a neighbour that submits a new message with each call.
 func messaging() func(*target) (int, call) {
 	return func(*target) (int, call) {
 		return 200, posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"hi"}`, task.NewID()))
@@ -209,33 +211,33 @@ with m as (
 	from generate_series(1, $4::integer) n returning id
 )`
 
-// conversation inserts a conversation of the largest messages.
-func (o *target) conversation() {
+// insertConversation inserts a conversation of the largest messages.
+func (o *target) insertConversation() {
 	o.db.Exec(insertMessages+`insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 0, 1, 1 from m`,
 		"mallory", 2, "bob", 400)
 }
 
-// nestedConversation is conversation with data that becomes twenty times as long when it is indented.
-func (o *target) nestedConversation() {
-	o.conversation()
+// insertNestedConversation inserts a conversation whose data becomes twenty times as long when it is indented.
+func (o *target) insertNestedConversation() {
+	o.insertConversation()
 	o.db.Exec(`update messages set data = repeat('[', 19) || repeat('1,', 32700) || '1' || repeat(']', 19)`)
 }
 
-// dueMessages inserts the largest messages, which wait to be published.
-func (o *target) dueMessages() {
+// insertDueMessages inserts the largest messages, which wait to be published.
+func (o *target) insertDueMessages() {
 	o.db.Exec(insertMessages+`insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, "mallory", 0, "msg.orders.paid", 1500)
 }
 
-// dueEvents inserts the largest events of tasks, which wait to be published.
-func (o *target) dueEvents() {
+// insertDueEvents inserts the largest events of tasks, which wait to be published.
+func (o *target) insertDueEvents() {
 	o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
 		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), json_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
 	o.db.Exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
 	o.db.Exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
 }
 
-// dueURLMessages inserts the largest messages, which wait to be posted to a slow receiver.
-func (o *target) dueURLMessages() {
+// insertDuePosts inserts the largest messages, which wait to be posted to a slow receiver.
+func (o *target) insertDuePosts() {
 	receiver := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(200 * time.Millisecond) // meanwhile the function has the message in memory
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -256,16 +258,17 @@ func (o *target) dueURLMessages() {
 		o.db.Exec(insertMessages+`insert into message_live (id, kind, caller_id, destination_key, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
 			sender, 1, "http://"+l.Addr().String(), 40)
 	}
-	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each caller may have a quarter of the posts
+	// A caller may have a quarter of the posts in flight, so there are many callers.
+	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`)
 }
 
-// streams makes the streams, as the trigger does.
-func (o *target) streams() {
+// ensureStreams makes the streams, as the trigger does.
+func (o *target) ensureStreams() {
 	require.NoError(o.t, cluster.EnsureStreams(o.t, o.nats.URL()))
 }
 
-// inbox fills a user's stream with the largest messages.
-func (o *target) inbox() {
+// fillInbox publishes the largest messages to the inbox of mallory.
+func (o *target) fillInbox() {
 	b, err := bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, slog.New(slog.DiscardHandler))
 	require.NoError(o.t, err)
 	defer b.Close()
@@ -284,9 +287,9 @@ func (o *target) inbox() {
 	}
 }
 
-// subscribeMessages inserts the largest subscribe messages, which wait to be sent through a slow WeChat with the longest responses
-// that are read.
-func (o *target) subscribeMessages() {
+// insertSubscribeMessages inserts the largest subscribe messages, which wait to be sent. WeChat is slow, and its responses are as long as
+// the function reads.
+func (o *target) insertSubscribeMessages() {
 	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 8000) + `"}`})
 	o.db.Exec(`
 		with t as (

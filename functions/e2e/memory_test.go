@@ -22,21 +22,22 @@ import (
 )
 
 var (
-	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // calls that the attacker makes at once
-	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // how many rounds of such calls the attacker makes
-	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // in `make attack`: the time of the neighbour's calls is limited, too
+	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // number of workers of the attacker, which make calls concurrently
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // number of rounds of each worker
+	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // in `make attack`: the duration of the neighbour's calls is limited, too
 )
 
-// attackTime is the minimum duration of a whole attack.
+// attackTime is the minimum duration of an attack in `make attack`.
 const attackTime = 5 * time.Second
 
-// shortAttacks are the attacks of `make test`, those that used the most memory. Half-sent bodies and unread responses are left
-// out: shared/fn tests that they use bounded memory.
+// shortAttacks are the attacks of `make test`: those that use the most memory. Half-sent bodies and unread responses are not among
+// them, because shared/fn tests that they use bounded memory.
 var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
 // maxResident limits the resident memory of a function, in bytes: containers have 256 MB.
 const maxResident = 200 << 20
 
+// numberFrom reads a number from an environment variable; if the variable has none, it returns otherwise.
 func numberFrom(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -44,7 +45,8 @@ func numberFrom(name string, otherwise int) int {
 	return otherwise
 }
 
-// attack is one way to make a function use much memory.
+// attack is one way to make a function use much memory. An attacker makes its calls; meanwhile another caller, the neighbour, makes
+// normal calls, which must succeed.
 type attack struct {
 	name      string
 	function  string // "" = all functions in one process
@@ -56,22 +58,23 @@ type attack struct {
 	neighbour func(t *target) (want int, c call)  // returns the next call of the neighbour, and the status that it must get
 
 	status     int  // at least one call of the attacker must get this status: otherwise all calls were refused before they used memory; 0 = no response
-	memoryOnly bool // the time of the neighbour is not limited
+	memoryOnly bool // the duration of the neighbour's calls is not limited
 }
 
 // rolesOf has the roles of the attacker and its neighbour, by the role of the attack. Only attacks on routes for admins are made
 // by admins, because admins have their own limits of concurrency and memory.
 var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "admin": "{admin}", "trigger": "{trigger}"}
 
-// nameOf returns the name of a caller in attacks with a role. who is mallory, the attacker, or ann, its neighbour.
+// nameOf returns the name of a caller in attacks with this role. who is "mallory", the attacker, or "ann", the neighbour.
 func nameOf(who, role string) string {
 	return strings.TrimSuffix(who+"-"+role, "-")
 }
 
 // call is an HTTP request.
 type call struct {
-	method, path, body, kind string
-	header                   []string // names and values alternately
+	method, path, body string
+	contentType        string   // "" = application/json, if there is a body
+	header             []string // names and values alternately
 }
 
 // target is one function as a process of its own.
@@ -98,10 +101,10 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 			if !wholeAttack {
 				t.Parallel()
 			}
-			target := start(t, a)
-			idle := target.neighbour(a, 20)
-			attacker := target.attack(a)
-			busy := target.neighbourUntil(a, attacker.Exited())
+			target := startTarget(t, a)
+			idle := target.timeNeighbour(a, 20)
+			attacker := target.startAttacker(a)
+			busy := target.timeNeighbourUntil(a, attacker.Exited())
 			responses := responsesOf(t, attacker)
 			peak := target.peak()
 			t.Logf("%-28s peak %3d MB, neighbour p50 %v idle, %v under attack (%d calls); responses %v", a.name, peak>>20,
@@ -118,8 +121,8 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 	}
 }
 
-// start starts the process to attack. Its database has the callers of the attacker and the neighbour.
-func start(t *testing.T, a attack) *target {
+// startTarget starts the process to attack. Its database has the callers of the attacker and the neighbour.
+func startTarget(t *testing.T, a attack) *target {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
 	o := &target{t: t, nats: natsserver.New(t), db: cluster.NewClient(t, "").Connect(url)}
@@ -158,8 +161,8 @@ func (c call) do(client *http.Client, url, as string) (status int, err error) {
 	if c.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.kind != "" {
-		req.Header.Set("Content-Type", c.kind)
+	if c.contentType != "" {
+		req.Header.Set("Content-Type", c.contentType)
 	}
 	for i := 0; i+1 < len(c.header); i += 2 {
 		req.Header.Set(c.header[i], c.header[i+1])
@@ -173,8 +176,8 @@ func (c call) do(client *http.Client, url, as string) (status int, err error) {
 	return res.StatusCode, err
 }
 
-// attack starts the attacker and waits until it begins.
-func (o *target) attack(a attack) *sandbox.Process {
+// startAttacker starts the attacker and waits until it begins.
+func (o *target) startAttacker(a attack) *sandbox.Process {
 	o.t.Helper()
 	program, err := os.Executable()
 	require.NoError(o.t, err)
@@ -184,7 +187,7 @@ func (o *target) attack(a attack) *sandbox.Process {
 			env = append(env, name+"="+value)
 		}
 	}
-	niceness := "0" // with the lowest priority, the attacker would get no processor time beside other tests
+	niceness := "0" // in `make test`, other tests run at the same time: with a lower priority, the attacker would get no processor time
 	if wholeAttack {
 		niceness = "19"
 	}
@@ -204,8 +207,8 @@ func responsesOf(t *testing.T, p *sandbox.Process) (responses map[int]int) {
 	return responses
 }
 
-// neighbour makes n calls of the neighbour and returns their median time.
-func (o *target) neighbour(a attack, n int) time.Duration {
+// timeNeighbour makes n calls of the neighbour and returns their median duration.
+func (o *target) timeNeighbour(a attack, n int) time.Duration {
 	took := make([]time.Duration, n)
 	for i := range took {
 		took[i] = o.neighbourCall(a)
@@ -214,6 +217,7 @@ func (o *target) neighbour(a attack, n int) time.Duration {
 	return took[n/2]
 }
 
+// neighbourCall makes a call of the neighbour and returns its duration. The test fails if the call gets a wrong status.
 func (o *target) neighbourCall(a attack) time.Duration {
 	want, c := a.neighbour(o)
 	began := time.Now()
@@ -225,12 +229,12 @@ func (o *target) neighbourCall(a attack) time.Duration {
 }
 
 type busyTime struct {
-	p50   time.Duration
+	p50   time.Duration // of the calls
 	calls int
 }
 
-// neighbourUntil makes calls of the neighbour, one after another, until the attack is done.
-func (o *target) neighbourUntil(a attack, done <-chan struct{}) busyTime {
+// timeNeighbourUntil makes calls of the neighbour, one after another, until the attack is done.
+func (o *target) timeNeighbourUntil(a attack, done <-chan struct{}) busyTime {
 	var took []time.Duration
 	for {
 		took = append(took, o.neighbourCall(a))

@@ -20,7 +20,7 @@ func TestPromtoolAcceptsMetricsOfAllFunctions(t *testing.T) {
 	sandbox.RequirePromtoolAccepts(t, cluster.Metrics(t, c.Admin.URL))
 }
 
-// The NATS server of a Cluster fails the test if a user lacks a permission.
+// The NATS server of cluster.New fails the test if it denies a user something.
 func TestEachFunctionMayReadItsMetricsFromNATS(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t, "TWO_PHASE_ENABLED=true")

@@ -17,8 +17,8 @@ import (
 
 const examples = "../console/apidocs/examples/"
 
-// The examples of the docs run against a system with all functions. The example in TypeScript uses types that are generated from
-// openapi.yaml. The example in scripts/clients uses a generated Go client. make clients compiles these two examples first.
+// The examples of the docs run against a system with all functions. Two examples use code that is generated from openapi.yaml: types in
+// TypeScript, and a Go client in scripts/clients. They run only in `make clients`, which compiles them.
 func TestExamplesOfTheDocs(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestExamplesOfTheDocs(t *testing.T) {
 			}
 			printed := runExample(t, c, program...)
 			require.Contains(t, printed, "succeeded", printed)
-			if language != "Go" { // whose verification has tests of its own
+			if language != "Go" { // the verification in Go has tests of its own
 				require.Regexp(t, `verified (True|true)( False| false|\nand not when changed)`, printed)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 // claimByGET is the only GET route that changes data.
 const claimByGET = "GET /api/v1/sms/tasks/pending"
 
-// A browser sends its stored credentials with every request to the service, also with the requests of other pages.
+// A browser sends the stored credentials of the service also with requests that pages of other origins make.
 func TestCrossOriginPagesCannotChangeAnything(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// serveAllowing serves all functions, which may call only public addresses and the networks of list.
+// serveAllowing serves all functions. They may call only public addresses and the networks in list, the value of
+// SENDONCE_OUTGOING_NETWORKS.
 func serveAllowing(t *testing.T, databaseURL, list string) *cluster.Client {
 	t.Helper()
 	var networks config.Networks

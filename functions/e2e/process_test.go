@@ -27,7 +27,7 @@ func TestClaimHasDefaultLimitAndLease(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
 }
 
-// `make run` and all tests build their binaries in the same way as cluster.Binary.
+// The test needs only one binary: `make run` and all tests build theirs in the same way as cluster.Binary.
 func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	t.Parallel()
 	recipe := exec.CommandContext(t.Context(), "make", "-n", "build")

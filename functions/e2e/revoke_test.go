@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// changeLimit is the time within which every process with NATS applies a change of a caller.
+// changeLimit is the time within which every process that is connected to NATS applies a change of a caller.
 const changeLimit = time.Second
 
 // processes has each function as a process of its own, for tests that change callers.
@@ -23,7 +23,7 @@ type processes struct {
 	*cluster.Cluster
 	admin     *cluster.Client
 	bus       *bus.Bus
-	published int // events
+	published int // number of events
 }
 
 func startProcesses(t *testing.T) *processes {
@@ -38,8 +38,8 @@ func startProcesses(t *testing.T) *processes {
 	return s
 }
 
-// caller creates a caller. It returns the id, and a function that returns the caller's client for a function of the service.
-func (s *processes) caller(name, role string) (as func(function string) *cluster.Client, id string) {
+// newCaller creates a caller. It returns its id, and a function that returns the client of the caller for a function of the service.
+func (s *processes) newCaller(name, role string) (as func(function string) *cluster.Client, id string) {
 	s.T.Helper()
 	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role)).RequireOK()
 	return func(function string) *cluster.Client {
@@ -47,7 +47,7 @@ func (s *processes) caller(name, role string) (as func(function string) *cluster
 	}, created.Data("id").(string)
 }
 
-// publish sends an event to a user, as the relay does. It waits until the broker is available.
+// publish sends an event to a user, as the relay does. It retries until the broker is available.
 func (s *processes) publish(user string) {
 	s.T.Helper()
 	s.published++
@@ -67,9 +67,9 @@ const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
 func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	t.Parallel()
 	s := startProcesses(t)
-	ann, _ := s.caller("ann", "receiver")
-	submits, _ := s.caller("submits", "submitter")
-	other, _ := s.caller("other", "sender")
+	ann, _ := s.newCaller("ann", "receiver")
+	submits, _ := s.newCaller("submits", "submitter")
+	other, _ := s.newCaller("other", "sender")
 	unchanged := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann")
 	for _, c := range []struct {
 		name, path, body string
@@ -79,8 +79,8 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		{"rotated", "/rotate", "", 401},
 		{"restricted", "", `{"roles":["trigger"]}`, 403},
 	} {
-		as, id := s.caller(c.name, "receiver")
-		sends, senderID := s.caller("sender-"+c.name, "sender")
+		as, id := s.newCaller(c.name, "receiver")
+		sends, senderID := s.newCaller("sender-"+c.name, "sender")
 		stream, socket := cluster.OpenStream(as("stream"), cluster.StreamsPath+c.name), cluster.OpenSocket(as("stream"), c.name, nil)
 		s.publish(c.name)
 		require.NotEmpty(t, stream.NextMessage())
@@ -112,9 +112,9 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	t.Parallel()
 	s := startProcesses(t)
-	ann, _ := s.caller("ann", "receiver")
-	bob, id := s.caller("bob", "receiver")
-	sends, senderID := s.caller("sender", "sender")
+	ann, _ := s.newCaller("ann", "receiver")
+	bob, id := s.newCaller("bob", "receiver")
+	sends, senderID := s.newCaller("sender", "sender")
 	unchanged, stream := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann"), cluster.OpenStream(bob("stream"), cluster.StreamsPath+"bob")
 	polled := sends("claim").StartWaiting(poll)
 	ends := stream.Ended()
@@ -128,7 +128,7 @@ func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	s.StartNATS()
 	require.Equal(t, 401, cluster.Within(t, cluster.WaitLimit/3, polled, "the poll").Status)
 	require.NotContains(t, cluster.Within(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
-	require.Less(t, time.Since(began), 25*time.Second, "before the cached caller expires")
+	require.Less(t, time.Since(began), 25*time.Second, "the processes did not only wait until the cached caller expired")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage())
 }

@@ -40,7 +40,7 @@ const (
 	reportResponse killPoint = "the result is reported, the response is not received"
 )
 
-// senderRun is a service, a provider, and a sender process that is killed.
+// senderRun is a sender process that is killed, between a service and a provider. It pauses calls of the sender at the kill point trap.
 type senderRun struct {
 	t        *testing.T
 	service  *cluster.Client
@@ -53,14 +53,14 @@ type senderRun struct {
 
 	mu       sync.Mutex
 	trap     killPoint
-	caught   chan struct{}
-	dead     chan struct{}
-	ledger   map[string][]int64 // of the provider: claims of the accepted messages by task
+	caught   chan struct{}      // closed when a call has reached the kill point
+	dead     chan struct{}      // closed when the sender is killed
+	ledger   map[string][]int64 // of the provider: the claim ids of the accepted messages by task
 	total    int                // accepted messages
 	accepted *sync.Cond         // signalled when total changes
 }
 
-// startSenderRun uses a queue of its own, so that runs can share a service.
+// startSenderRun starts a proxy and a provider, but no sender yet. It uses a queue of its own, so that runs can share a service.
 func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *senderRun {
 	t.Helper()
 	h := &senderRun{
@@ -85,8 +85,8 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	return h
 }
 
-// reach reports whether a call may continue. At the chosen kill point, it blocks the call until the sender is dead, and returns
-// false.
+// reach is called at each kill point m, and reports whether the call may continue. At the kill point trap, it waits until the sender is
+// killed, and returns false.
 func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
 	caught := h.trap == m
@@ -101,6 +101,7 @@ func (h *senderRun) reach(m killPoint) bool {
 	return !caught
 }
 
+// watch serves the calls of the sender to the service, with the kill points of requests.
 func (h *senderRun) watch(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -121,6 +122,7 @@ func (h *senderRun) watch(next http.Handler) http.Handler {
 
 var errCaught = errors.New("the sender was killed before it had the response")
 
+// watchResponse has the kill points of responses of the service.
 func (h *senderRun) watchResponse(res *http.Response) error {
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -137,7 +139,8 @@ func (h *senderRun) watchResponse(res *http.Response) error {
 	return nil
 }
 
-// gate is the provider's listener. At the kill point sendConnection, it closes the connection before a message is received.
+// gate is the listener of the provider. At the kill point sendConnection, it closes the connection before the provider receives a
+// message.
 type gate struct {
 	net.Listener
 	run *senderRun
@@ -155,7 +158,7 @@ func (g gate) Accept() (net.Conn, error) {
 	}
 }
 
-// serveProvider receives a message as the provider.
+// serveProvider receives a message as the provider, with the kill points sendRequest and sendResponse.
 func (h *senderRun) serveProvider(_ http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID    string
@@ -199,7 +202,7 @@ const (
 	stateProcessing = 2
 )
 
-// waitUntil is cluster.Eventually. If the test fails, it prints the sender's output.
+// waitUntil is cluster.Eventually, but logs the output of the sender if the test fails.
 func (h *senderRun) waitUntil(done func() bool) {
 	h.t.Helper()
 	defer func() {
@@ -216,7 +219,7 @@ func (h *senderRun) waitSettled() {
 	h.waitUntil(func() bool { return h.count(statePending, stateProcessing) == 0 })
 }
 
-// stop waits until no task is pending, and ends the sender gracefully. After that, only tasks of killed senders are still claimed.
+// stop waits until no task is pending, and ends the sender gracefully. Then only tasks of killed senders are still claimed.
 func (h *senderRun) stop() {
 	h.t.Helper()
 	h.waitUntil(func() bool { return h.count(statePending) == 0 })
@@ -235,7 +238,7 @@ func (h *senderRun) state(task string) string {
 	return h.service.Get("/api/v1/sms/task/" + task).Data("state").(string)
 }
 
-// requirePromises requires the promises of a sender for each task.
+// requirePromises requires what a sender promises for each task. tasks has the on_unknown of each task.
 func (h *senderRun) requirePromises(tasks map[string]string) {
 	h.t.Helper()
 	h.mu.Lock()
@@ -263,18 +266,18 @@ func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	service, _ := cluster.StartServer(t, sandbox.NewDatabase(t))
 	for _, c := range []struct {
 		at        killPoint
-		journaled bool              // the next start reports the attempt; else the end of its lease settles it
+		journaled bool              // after the next start, the sender reports the attempt; else the task waits for the end of the lease
 		sends     map[string]int    // the final number of sends, by on_unknown
 		ends      map[string]string // the final state, by on_unknown
 	}{
-		{claimResponse, false, all(1), succeeds()},
-		{markRequest, false, all(1), succeeds()},
+		{claimResponse, false, sameSends(1), alwaysSucceeds()},
+		{markRequest, false, sameSends(1), alwaysSucceeds()},
 		{markResponse, false, map[string]int{"resend": 1}, statesOfUnknown()},
 		{sendConnection, true, map[string]int{"resend": 1}, statesOfUnknown()},
 		{sendRequest, true, map[string]int{"resend": 1}, statesOfUnknown()},
 		{sendResponse, true, map[string]int{"resend": 2, "hold": 1, "fail": 1}, statesOfUnknown()},
-		{reportRequest, true, all(1), succeeds()},
-		{reportResponse, true, all(1), succeeds()},
+		{reportRequest, true, sameSends(1), alwaysSucceeds()},
+		{reportResponse, true, sameSends(1), alwaysSucceeds()},
 	} {
 		policies := []string{"hold"}
 		if c.at == sendResponse {
@@ -313,18 +316,20 @@ func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	}
 }
 
-func all(n int) map[string]int { return map[string]int{"resend": n, "hold": n, "fail": n} }
+// sameSends returns n for each on_unknown.
+func sameSends(n int) map[string]int { return map[string]int{"resend": n, "hold": n, "fail": n} }
 
-func succeeds() map[string]string {
+// alwaysSucceeds returns the state succeeded for each on_unknown.
+func alwaysSucceeds() map[string]string {
 	return map[string]string{"resend": "succeeded", "hold": "succeeded", "fail": "succeeded"}
 }
 
-// statesOfUnknown returns the states of tasks with an unknown outcome by on_unknown.
+// statesOfUnknown returns, by on_unknown, the state in which a task with an unknown outcome ends.
 func statesOfUnknown() map[string]string {
 	return map[string]string{"resend": "succeeded", "hold": "held", "fail": "failed"}
 }
 
-// kill kills the sender at its kill point.
+// kill waits until the sender reaches its kill point, and kills it.
 func (h *senderRun) kill() {
 	h.t.Helper()
 	select {
@@ -336,7 +341,7 @@ func (h *senderRun) kill() {
 	close(h.dead)
 }
 
-// The sender is killed while several sends are in progress, at any point of each.
+// The sender is killed while several sends are in progress, at no particular point.
 func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	t.Parallel()
 	service, _ := cluster.StartServer(t, sandbox.NewDatabase(t))
@@ -348,7 +353,7 @@ func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	}
 	for n := range 6 {
 		h.start("5")
-		h.waitAccepted(4 + n) // fifteen more may be claimed
+		h.waitAccepted(4 + n)
 		require.NoError(t, h.process.Kill())
 	}
 	h.start("5")

@@ -12,13 +12,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// docs/platform.md lists the differences of the two servers.
+// docs/platform.md lists these differences between our server and that of the Functions Framework.
 func TestDocumentedDifferencesOfTheServers(t *testing.T) {
 	t.Parallel()
 	const none = "postgres://nobody@127.0.0.1:1/none"
-	differs := map[string]struct{ unclean, longHeader int }{cluster.OwnServer.Name: {404, 431}, cluster.Framework.Name: {307, 200}}
+	statuses := map[string]struct{ doubleSlash, longHeader int }{cluster.OwnServer.Name: {404, 431}, cluster.Framework.Name: {307, 200}}
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
-		s, want := h.At(t, none, ""), differs[h.Name]
+		s, want := h.At(t, none, ""), statuses[h.Name]
 		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		status := func(path, header string) int {
 			req, err := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
@@ -29,7 +29,7 @@ func TestDocumentedDifferencesOfTheServers(t *testing.T) {
 			require.NoError(t, res.Body.Close())
 			return res.StatusCode
 		}
-		require.Equal(t, want.unclean, status("//healthz", ""))
+		require.Equal(t, want.doubleSlash, status("//healthz", ""))
 		require.Equal(t, want.longHeader, status("/healthz", strings.Repeat("x", 64<<10)))
 	})
 }

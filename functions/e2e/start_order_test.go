@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Only the trigger makes the streams, and the functions of a new system may run before the trigger. Everything that the functions
-// accept with 2xx is published when the trigger runs. The functions respond with 503 to a call that needs a stream.
+// Only the trigger makes the streams, but the functions of a new system may run before the trigger. Everything that they accept with 2xx
+// is published when the trigger runs. To a call that needs a stream, they respond with 503.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -20,7 +20,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	s, strict := o.At(at).Connect(o.DatabaseURL), o.At(o.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.NewCaller("bob", "receiver"), cluster.NewReceiver(t, nil)
 	cluster.RegisterEndpoint(s, `{"url":"`+shop.URL+`"}`)
-	refused := func(r cluster.Reply) {
+	requireRefused := func(r cluster.Reply) {
 		t.Helper()
 		require.Equal(t, 503, r.Status, r.Text)
 		require.NotEmpty(t, r.Header.Get("Retry-After"))
@@ -32,9 +32,9 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	require.Equal(t, 200, submit(s, "2", "msg.orders.paid", "saved").Status)
 	saved := submit(s, "3", "user:bob", "accepted").RequireOK()
 	require.Equal(t, "saved", saved.Data("ack"))
-	refused(submit(strict, "4", "user:bob", "accepted"))
-	refused(bob.Get(cluster.StreamsPath + "bob"))
-	refused(s.Tick("save"))
+	requireRefused(submit(strict, "4", "user:bob", "accepted"))
+	requireRefused(bob.Get(cluster.StreamsPath + "bob"))
+	requireRefused(s.Tick("save"))
 	id := s.SubmitTo(task.DefaultQueue)
 	s.Post("/api/v1/sms/task/"+id+"/cancel", `{}`).RequireOK()
 	for range 2 {
@@ -47,7 +47,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	_, err := o.JetStream().Stream(t.Context(), "USERS")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
-	s.Exec(`update stream_pauses set until = now()`) // the end of a pause may be a minute from now
+	s.Exec(`update stream_pauses set until = now()`) // otherwise a pause may last a minute more
 	o.StartTrigger(at)
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
 	received := cluster.OpenStream(bob, cluster.StreamsPath+"bob?after=0")

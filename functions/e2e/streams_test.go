@@ -33,11 +33,12 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(p.waitReadiness(503).Text), &health))
 	require.True(t, strings.HasPrefix(health.Status, "these routes do not run: save-1-of-1 (stream OTHER cannot be made: "), health.Status)
 	require.Contains(t, health.Status, "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
-	require.InDelta(t, 1, p.metric(`trigger_pulling{durable="record",function="deliver"}`), 0, "a stream that cannot grow is used as it is")
+	require.InDelta(t, 1, p.metric(`trigger_pulling{durable="record",function="deliver"}`), 0, "the stream EVENTS cannot grow, but is used as it is")
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS does not change it: nats: API error: code=500 err_code=10047")
 }
 
-// An event that no function can decode becomes a dead letter, in Postgres if the stream of dead letters is full.
+// An event that no function can decode becomes a dead letter: in Postgres, if the stream of dead letters is full. The messages after it
+// are saved.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
@@ -46,7 +47,7 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 		for {
 			if _, err := js.Publish(t.Context(), "dlq.test", make([]byte, size), jetstream.WithRetryAttempts(0)); err != nil {
 				var api *jetstream.APIError
-				if require.ErrorAs(t, err, &api); api.ErrorCode == 10077 {
+				if require.ErrorAs(t, err, &api); api.ErrorCode == 10077 { // the stream cannot store the message
 					return
 				}
 			}
@@ -69,7 +70,8 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
-// If the clock of NATS is ahead, a wake-up is published, and its schedule is removed, before the tasks or messages are due.
+// If the clock of NATS is ahead, a wake-up is published before the tasks or messages are due, and its schedule is gone. The function that
+// is woken must publish another schedule.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -91,7 +93,7 @@ func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	s.Exec(`update task_live set due_at = now() + interval '20 seconds'`)
 	s.Exec(`update message_live set next_at = now() + interval '20 seconds'`)
 	for _, function := range []string{"sweep", "relay", "deliver"} {
-		for range 3 { // this process has just published the same schedule
+		for range 3 { // also if this process has just published the same schedule
 			require.Equal(t, 204, s.Tick(function).Status)
 			cluster.Eventually(t, scheduled(function), function)
 			require.NoError(t, wake.Purge(t.Context()))

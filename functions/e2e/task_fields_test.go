@@ -19,14 +19,14 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// requestField is a field of a request. A comment has the reason if a view does not show its value.
+// requestField is a field of a request. If some views do not show its value, a comment says why.
 type requestField struct {
 	value any               // to send; nil = not sent, or set by the test
 	in    []string          // the views that show the field
-	as    map[string]string // the name of the field by view, if the name differs; "" = in all other views
+	as    map[string]string // by view: the name of the field, if it has another name there; "" = in all other views
 }
 
-// The views of a task.
+// The views of a task, where its fields are shown.
 const (
 	inGet      = "GET"
 	inArchive  = "GET of the archived task"
@@ -49,13 +49,13 @@ var submittedFields = map[string]requestField{
 	"content":         {value: "name=Ann", in: notShown}, // parameters of the template
 	"use_template":    {value: true, in: notShown},
 	"source":          {value: "crm", in: append([]string{inEvent}, inTaskViews...)},
-	"idempotency_key": {value: "key-77", in: notShown}, // the task is found by GET by-key
-	"template_id":     {in: notShown},                  // excludes template_name
+	"idempotency_key": {value: "key-77", in: notShown}, // GET by-key finds the task
+	"template_id":     {in: notShown},                  // not allowed with template_name
 	"template_name":   {value: "greeting", in: notShown},
-	"params":          {in: notShown}, // excludes content
+	"params":          {in: notShown}, // not allowed with content
 	"priority":        {value: 7, in: inTaskViews},
 	"send_at":         {value: "2026-01-02T03:04:05Z", in: inTaskViews},
-	"ttl_seconds":     {in: notShown}, // excludes expires_at
+	"ttl_seconds":     {in: notShown}, // not allowed with expires_at
 	"expires_at":      {value: time.Now().UTC().AddDate(0, 1, 0).Truncate(time.Second).Format(time.RFC3339), in: inTaskViews},
 	"max_retries":     {value: 8, in: inTaskViews},
 	"on_unknown":      {value: "hold", in: inTaskViews},
@@ -67,7 +67,7 @@ var submittedFields = map[string]requestField{
 // reportedFields are the fields of a report of success. should_retry, outcome and retry_after_seconds only decide the next state
 // of the task, and are not shown.
 var reportedFields = map[string]requestField{
-	"task_id":             {in: []string{inGet, inArchive, inAdmin, inEvent}}, // all entries of a timeline are of one task
+	"task_id":             {in: []string{inGet, inArchive, inAdmin, inEvent}}, // a timeline is that of one task
 	"app_id":              {value: "app", in: inAdminViews},
 	"claim_id":            {in: inAdminViews},
 	"status":              {value: 2, in: inAllViews},
@@ -76,7 +76,7 @@ var reportedFields = map[string]requestField{
 	"should_retry":        {value: true, in: notShown},
 	"outcome":             {in: notShown},
 	"retry_after_seconds": {in: notShown},
-	"sent_at":             {value: "2026-01-02T03:05:06Z", in: []string{inGet, inArchive, inAdmin, inEvent}}, // the timeline does not show it: report_logs stores the whole request
+	"sent_at":             {value: "2026-01-02T03:05:06Z", in: []string{inGet, inArchive, inAdmin, inEvent}}, // for the timeline: report_logs has the whole request
 }
 
 // emptyFields are the fields of each view that are absent for this task.
@@ -84,7 +84,7 @@ var emptyFields = map[string][]string{
 	inGet:      {"reason", "archived"},
 	inArchive:  {"reason"},
 	inAdmin:    {"reason", "archived", "lease_until"},
-	inTimeline: {"caller_name", "state"}, // of an operator's decision
+	inTimeline: {"caller_name", "state"}, // only decisions of operators have these
 	inEvent:    {"reason"},
 }
 

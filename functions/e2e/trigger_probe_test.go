@@ -23,9 +23,9 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// probedTrigger is a trigger process, and functions whose responses the test chooses.
+// probedTrigger is a trigger process, and a server in place of the functions whose responses the test chooses.
 type probedTrigger struct {
-	*cluster.Client // its probes
+	*cluster.Client // of the port of the trigger, which serves probes and metrics
 	process         *sandbox.Process
 	bin             string
 	env             []string // settings that are added to the required ones
@@ -33,7 +33,7 @@ type probedTrigger struct {
 	natsDir         string
 	accepted        string // the stream that NATS permits; "" = ACCEPTED
 	functions       *httptest.Server
-	status          atomic.Int32  // that the functions return
+	status          atomic.Int32  // what the functions return
 	held            chan struct{} // calls to sweep wait until held is closed; nil = they do not wait
 }
 
@@ -100,6 +100,7 @@ func (p *probedTrigger) waitMetric(name string, least float64) {
 	cluster.Eventually(p.T, func() bool { return p.metric(name) >= least }, name)
 }
 
+// waitReadiness waits until /readyz returns a status.
 func (p *probedTrigger) waitReadiness(status int) cluster.Reply {
 	p.T.Helper()
 	var r cluster.Reply
@@ -110,6 +111,7 @@ func (p *probedTrigger) waitReadiness(status int) cluster.Reply {
 // eventFunctions are the functions that a trigger wakes when the trigger connects to NATS.
 var eventFunctions = []string{"sweep", "relay", "deliver", "save", "wechat"}
 
+// labels returns the labels of the samples of a function whose consumer has its name.
 func labels(function string) string {
 	return fmt.Sprintf(`{durable=%q,function=%q}`, function, function)
 }
@@ -135,13 +137,13 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.Zero(t, p.metric("dead_letters"))
 	require.Zero(t, p.metric(`stream_used_ratio{stream="USERS"}`))
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
-	require.Equal(t, 404, p.Post("/events/sweep", `{}`).Status, "the trigger is no function")
+	require.Equal(t, 404, p.Post("/events/sweep", `{}`).Status, "the trigger serves no function")
 	require.NotContains(t, cluster.Metrics(t, p.URL), "secret")
 
 	require.NoError(t, p.nats.Stop())
 	var away cluster.Reply
 	cluster.Eventually(t, func() bool {
-		away = p.Get("/readyz") // it may first report a pull that ended before the connection did
+		away = p.Get("/readyz") // may first report that a pull has ended
 		return away.Status == 503 && away.Text == "{\"status\":\"not connected to NATS\"}\n"
 	})
 	require.Equal(t, "1", away.Header.Get("Retry-After"))
@@ -150,7 +152,7 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.Zero(t, code, output)
 	require.Zero(t, p.metric("trigger_connected"))
 	cluster.Eventually(t, func() bool { return p.metric("trigger_pulling"+labels("sweep")) == 0 })
-	require.InDelta(t, -1, p.metric("trigger_waiting"+labels("sweep")), 0, "no old value")
+	require.InDelta(t, -1, p.metric("trigger_waiting"+labels("sweep")), 0, "an outdated value is not shown")
 	require.InDelta(t, -1, p.metric(`stream_used_ratio{stream="USERS"}`), 0)
 	require.InDelta(t, 1, p.metric("trigger_delivered_total"+labels("sweep")), 0)
 
@@ -203,7 +205,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
 	p := startProbed(t, func(p *probedTrigger) { p.held = held })
-	t.Cleanup(release) // before the functions stop, which wait for their calls
+	t.Cleanup(release) // runs before the cleanup that stops the functions, which waits for their calls
 	p.waitMetric("trigger_under_way"+labels("sweep"), 1)
 	p.waitMetric("trigger_delivered_total"+labels("relay"), 1) // other routes continue
 	require.Equal(t, 200, p.Get("/healthz").Status, "the function hangs, not the trigger")
@@ -212,7 +214,7 @@ func TestTriggerReportsHangingRoute(t *testing.T) {
 	require.NoError(t, p.process.Signal(syscall.SIGSTOP))
 	var code int
 	var output string
-	// The kernel stops a thread when it next runs, which may be after the signal was sent.
+	// The kernel stops a thread only when the thread runs next, so the trigger may respond for a moment after the signal.
 	cluster.Eventually(t, func() bool { code, output = p.health(); return code == 1 })
 	require.Contains(t, output, "health failed")
 	require.NoError(t, p.process.Signal(syscall.SIGCONT))

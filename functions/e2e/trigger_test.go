@@ -25,7 +25,7 @@ func TestTasksInSeparateProcesses(t *testing.T) {
 		return tasks
 	}
 
-	// A claim whose lease expires, for the end of the test.
+	// The lease of this claim expires; the end of the test claims the task again.
 	silent := d.Submit(toSlow)
 	expiring := claimSlow(0, 10)
 	require.Len(t, expiring, 1)
