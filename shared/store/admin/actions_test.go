@@ -72,7 +72,7 @@ func TestBlockedWordAppliesAtOnceInEveryForm(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
-	db.MustSubmit(t, storetest.Submission()) // reads the list, which is empty
+	db.MustSubmit(t, storetest.Submission()) // so this process has read the list while it was empty
 	word, err := db.Admin.AddBlockedWord(ctx, "Hello", storetest.Tester)
 	require.NoError(t, err)
 	again, err := db.Admin.AddBlockedWord(ctx, "ＨＥＬＬＯ", storetest.Tester)

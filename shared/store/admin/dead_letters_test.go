@@ -11,11 +11,11 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// AddDeadLetter and CountPanic cut the id of an event alike, so that they find each other's row.
+// AddDeadLetter and CountPanic truncate the id of an event in the same way, so both find the same row.
 func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	id := make([]byte, 10_000) // of random text, which an index row cannot hold
+	id := make([]byte, 10_000) // random, because an index row can hold longer texts if they can be compressed
 	for i := range id {
 		id[i] = byte('a' + rand.IntN(26))
 	}
