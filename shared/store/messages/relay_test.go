@@ -78,7 +78,7 @@ func TestRelayRemovesLiveRowOfFinalMessage(t *testing.T) {
 	db := storetest.Open(t)
 	db.MustSave(t, storetest.Message("final", unconfirmed))
 	b := storetest.Always(storetest.Accepted)
-	db.Relay(t, b)
+	db.MakeDueAndRelay(t, b)
 	db.Exec(t, `insert into message_live (id, status, remaining_sends, kind, stream, bytes, next_at) select id, 1, 3, kind, 'MESSAGES', 2147483647, now() from messages`)
 	require.True(t, db.RelayDue(t, b).More, "because of its bytes")
 	require.False(t, db.RelayDue(t, b).More)
