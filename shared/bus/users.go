@@ -19,11 +19,13 @@ const (
 const account = "SENDONCE"
 
 // Limits of nats-server that ServerConfig sets. A user can make the server keep MaxPending bytes for each
-// connection from which the user does not read.
+// connection from which the user does not read, and about 10 KiB for each subscription with a long subject.
 const (
-	MaxPending          = 4 << 20 // bytes that wait for one connection; with more, the server closes it
-	accountConnections  = 200     // of all functions, triggers and operators together
-	receiverConnections = 16      // of one receiver
+	MaxPending            = 4 << 20 // bytes that wait for one connection; with more, the server closes it
+	maxTokens             = 16      // of the subject of a subscription; without a limit, a subscription could use 0.8 MB
+	accountConnections    = 200     // of all functions, triggers and operators together
+	receiverConnections   = 16      // of one receiver
+	receiverSubscriptions = 256     // of one connection of a receiver
 )
 
 // Domain is the JetStream domain through which a receiver reaches its consumer.
@@ -181,6 +183,7 @@ func PasswordConfig(passwords map[string]string) string {
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `max_pending: %[3]d # for one connection; a client that reads too slowly is disconnected
+max_sub_tokens: %[5]d # of the subject of a subscription, which uses memory for each token
 accounts {
   %[1]s {
     limits { max_connections: %[4]d }
@@ -192,7 +195,7 @@ accounts {
       {service: "$JS.ACK.%[2]s.>"}
     ]
     users: [
-`, account, StreamMessages, MaxPending, accountConnections)
+`, account, StreamMessages, MaxPending, accountConnections, maxTokens)
 	for _, u := range users {
 		fmt.Fprintf(&b, "      {user: %s, password: $%s, permissions: {\n        publish: [%s]\n        subscribe: [%s]\n      }}\n",
 			u.Name, PasswordVariable(u.Name), quoted(u.Publish), quoted(append([]string{ReplyPrefix(u.Name) + ".>"}, u.Subscribe...)))
@@ -218,7 +221,7 @@ func quoted(subjects []string) string {
 // whose filter grants the subjects. Check the name by CheckReceivers.
 func ReceiverConfig(name string) string {
 	return fmt.Sprintf(`  receiver-%[1]s {
-    limits { max_connections: %[6]d }
+    limits { max_connections: %[6]d, max_subscriptions: %[7]d }
     users: [{user: %[1]s, password: $%[2]s}]
     imports: [
       {service: {account: %[3]s, subject: "$JS.API.CONSUMER.INFO.%[4]s.%[1]s"}, to: "$JS.%[5]s.API.CONSUMER.INFO.%[4]s.%[1]s"}
@@ -226,5 +229,5 @@ func ReceiverConfig(name string) string {
       {service: {account: %[3]s, subject: "$JS.ACK.%[4]s.%[1]s.>"}}
     ]
   }
-`, name, PasswordVariable(name), account, StreamMessages, Domain, receiverConnections)
+`, name, PasswordVariable(name), account, StreamMessages, Domain, receiverConnections, receiverSubscriptions)
 }

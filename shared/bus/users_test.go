@@ -289,6 +289,24 @@ func TestReceiverPermissions(t *testing.T) {
 	require.Equal(t, before, g.messageCounts())
 }
 
+// With 2,500 subscriptions of 2,000 tokens, one connection used 2 GB of the server.
+func TestReceiverSubscriptionsAreLimited(t *testing.T) {
+	t.Parallel()
+	g := newSecuredBroker(t, "points")
+	deep := g.attacker("points")
+	_, err := deep.nc.SubscribeSync(strings.Repeat("a.", maxTokens) + "a")
+	require.NoError(t, err)
+	require.NoError(t, deep.nc.Flush())
+	require.ErrorContains(t, deep.nc.LastError(), "too many tokens")
+
+	many := g.attacker("points")
+	for n := range receiverSubscriptions + 1 {
+		_, err = many.nc.SubscribeSync(fmt.Sprint("s", n))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return errors.Is(many.nc.LastError(), nats.ErrMaxSubscriptionsExceeded) }, bustest.Soon, time.Millisecond, many.nc.LastError())
+}
+
 // A denied subject does not delay messages to other subjects.
 func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 	t.Parallel()
