@@ -96,7 +96,7 @@ func outcomeOf(status int, header http.Header, raw []byte) outcome {
 
 // verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) and a wrong
 // address (404, 405) affect every message. A 429 without fields is about the caller. A 429 that names a field of the
-// message means that the receiver's inbox is full.
+// message means that this sender has sent too much to one user.
 func verdictOf(refused *api.Error) verdict {
 	switch refused.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,
