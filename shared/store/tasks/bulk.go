@@ -138,7 +138,7 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 		return nil
 	})
 	if ctx.Err() == nil && store.SQLState(err) == store.CodeQueryCanceled || err == nil && n > MaxBulk {
-		return 0, task.Invalid([]task.Field{{Name: "from", Message: fmt.Sprintf("narrow the filter: more than %d tasks match, or counting them takes too long", MaxBulk)}})
+		return 0, task.Invalid([]task.Field{{Name: "filter.from", Message: fmt.Sprintf("narrow the filter: more than %d tasks match, or counting them takes too long", MaxBulk)}})
 	}
 	return n, store.Wrap("count tasks", err)
 }

@@ -25,7 +25,7 @@ echo "$registered" # its secret is shown once: keep it, it verifies the webhooks
 verify() { # id, timestamp, signatures, secret; the body, as received, on standard input
   key=$(printf %s "${4#whsec_}" | base64 -d | od -An -v -tx1 | tr -d ' \n')
   want=v1,$({ printf '%s.%s.' "$1" "$2"; cat; } | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$key" -binary | base64)
-  case " $3 " in *" $want "*) [ $(($(date +%s) - $2)) -le 300 ] ;; *) false ;; esac
+  case " $3 " in *" $want "*) age=$(($(date +%s) - $2)); [ "${age#-}" -le 300 ] ;; *) false ;; esac
 }
 # --- message
 call "$URL/api/v1/messages" -d '{"client_msg_id": "'"$order"'", "to": "user:'"$USER"'", "type": "text", "data": {"text": "hello"}}'
