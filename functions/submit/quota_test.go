@@ -61,6 +61,9 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	require.Equal(t, []int{200}, modest.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes(), "another caller is not limited")
 	require.Equal(t, 1, s.Count(`select count(*) from task_live where priority < 4 and caller_id = (select id from callers where name = 'greedy')`))
 
+	s.Do("PUT", at, `{"queues":["other"]}`).RequireOK()
+	require.Equal(t, []int{200, 403}, greedy.Post(batch, cluster.KeyedBatch(6, 7, "")).Codes(), "a replay is not refused because the caller lost the queue")
+
 	limited := s.NewCallerWith("limited", `"roles":["admin","submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
 	wider := limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"],"best_priority":2,"max_waiting_tasks":101}`)
 	require.Equal(t, 403, wider.Status, wider.Text)

@@ -175,15 +175,11 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Subm
 		return sub
 	}
 	s.fill(sub, &req)
-	if !c.MayUseQueue(sub.Queue) {
-		sub.Refused = task.Refuse(task.CodeForbidden, "this caller may not submit to queue "+sub.Queue)
-		return sub
-	}
 	if key != "" {
 		sub.Refused = setKey(sub, &req, key)
 	}
 	if sub.Refused == nil {
-		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.checkNow(time.Now(), s.env.Config.OutgoingNetworks))
+		sub.Refused = cmp.Or(err, checkQueue(c, sub.Queue), checkPriority(c, sub.Priority), req.checkNow(time.Now(), s.env.Config.OutgoingNetworks))
 	}
 	return sub
 }
@@ -198,6 +194,13 @@ func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
 	sub.SendAt = decode.ValueOr(r.SendAt, time.Time{})
 	sub.ExpiresAt = decode.ValueOr(r.ExpiresAt, time.Time{})
 	sub.TTL = decode.SecondsOr(r.TTLSeconds, 0)
+}
+
+func checkQueue(c *fn.Call, queue string) *task.Error {
+	if c.MayUseQueue(queue) {
+		return nil
+	}
+	return &task.Error{Code: task.CodeForbidden, Message: "this caller may not submit to queue " + queue}
 }
 
 // checkPriority refuses a priority that is better than the caller may use. A smaller number is a better priority.

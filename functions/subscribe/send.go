@@ -94,8 +94,9 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	s := &subscribe.Submission{
-		TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, CallbackURL: newest.CallbackURL, Metadata: noMetadata,
+	s := &subscribe.Submission{TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, Metadata: noMetadata}
+	if newest.CallerID == l.CallerID { // otherwise an admin sent the message of this caller again, with a callback of the admin
+		s.CallbackURL = newest.CallbackURL
 	}
 	out, err := h.env.Subscribe.Resend(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
 	if err != nil {
