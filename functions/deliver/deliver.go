@@ -207,8 +207,13 @@ func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 	return webhooks.RecordedEvent{ID: e.ID, Kind: kindOf(e.Type), Type: e.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
-// deliver posts everything that is due, schedules the next call, and removes old messages from the streams if a trim is due.
+// deliver removes old messages from the streams if a trim is due. Then it posts everything that is due, and schedules the next call.
+// It trims first: while webhooks and messages are always due, no call might reach the end of postDue.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
+	return errors.Join(d.trim(ctx, c), d.postDue(ctx, c))
+}
+
+func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 	next, due, err := d.webhookStore.NextDelivery(ctx)
 	if err == nil && due {
 		var started bool
@@ -229,7 +234,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if !next.IsZero() {
 		d.env.WakeAgainAt(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
-	return d.trim(ctx, c)
+	return nil
 }
 
 // post posts the webhooks and messages that are due. If another call of this process is claiming webhooks or messages, started is

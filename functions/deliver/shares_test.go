@@ -21,6 +21,24 @@ func insertPosts(s *cluster.Client, caller int, url string, n int) {
 		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($2, 8), 5 from m`, caller, url, n)
 }
 
+// While webhooks or messages are always due, the streams must be trimmed all the same.
+func TestStreamsAreTrimmedBeforePosting(t *testing.T) {
+	t.Parallel()
+	c := cluster.New(t)
+	c.StartWithoutTrigger()
+	c.EnsureStreams()
+	hang := make(chan struct{})
+	slow := cluster.NewReceiver(t, func(int, http.ResponseWriter, *http.Request) { <-hang })
+	insertPosts(c.Admin, 0, slow.URL, 1)
+	status := make(chan int)
+	go func() { status <- c.Admin.Tick("deliver").Status }()
+	cluster.Eventually(t, func() bool { return slow.Calls() == 1 })
+	trimmed := c.Admin.Count(`select count(*) from upkeep where what = 'events' and begun_at > now() - interval '1 minute'`)
+	close(hang)
+	require.Equal(t, 204, cluster.Within(t, cluster.WaitLimit, status, "the response of deliver"))
+	require.Equal(t, 1, trimmed, "while deliver waited for the receiver")
+}
+
 func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, "SENDONCE_WEBHOOK_TIMEOUT=20s")

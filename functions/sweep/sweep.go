@@ -47,13 +47,13 @@ type sweeper struct {
 	env         *fn.Env
 }
 
-// sweep handles all tasks and pauses that are due, in batches. Then it checks the alerts, ends deliveries,
-// makes bulk changes and runs maintenance. So that due tasks do not wait long, each of these later steps ends
-// soon and continues in the next call.
+// sweep handles tasks and pauses that are due, in batches, for sweepTime at most. Then it checks the alerts, ends
+// deliveries, makes bulk changes and runs maintenance. Each step ends soon and continues in the next call, so that
+// neither many due tasks nor a later step delays the others for long.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
-	for {
+	for until := time.Now().Add(sweepTime); ; {
 		swept, err := s.tasks.Sweep(ctx, batchSize)
 		for queue, n := range swept.Pending {
 			s.env.WakeClaims(queue, n)
@@ -65,7 +65,12 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			verdicts[string(verdict)] += n
 		}
 		next = swept.Next
-		if rows += swept.Rows; !swept.More {
+		rows += swept.Rows
+		if !swept.More {
+			break
+		}
+		if time.Now().After(until) {
+			s.env.WakeAgainAt(bus.WakeSweep, time.Now())
 			break
 		}
 	}
@@ -85,7 +90,10 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return errors.Join(alertErr, endErr, err)
 }
 
-const stepTime = 500 * time.Millisecond // for endUndeliverable, and as much for changeInBulk
+const (
+	sweepTime = 5 * time.Second
+	stepTime  = 500 * time.Millisecond // for endUndeliverable, and as much for changeInBulk
+)
 
 // endUndeliverable ends deliveries to endpoints that were deleted.
 func (s *sweeper) endUndeliverable(ctx context.Context) error {

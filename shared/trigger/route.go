@@ -42,10 +42,12 @@ type Route struct {
 // Routes returns the routes of the event functions. tick is the time between two safety ticks.
 func Routes(tick time.Duration) []Route {
 	return []Route{
-		{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
+		// While one call checks alerts or closes a day, another call handles due tasks.
+		{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 2, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
-		// While one call waits for a slow receiver, other calls handle new messages.
-		{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
+		// While calls wait for slow receivers, other calls handle new messages. In each process of the function, a call of webhooks and
+		// one of messages may claim while four others wait.
+		{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 32, AckWait: 5 * time.Second, TickInterval: tick},
 		// While one call waits for WeChat, other calls send new tasks.
 		{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: bus.StreamEvents, Durable: bus.RecordDurable, Filters: []string{bus.EventPrefix + ">"}, Function: "deliver", InFlight: 256, UnorderedBatch: 64, AckWait: 30 * time.Second},
