@@ -32,6 +32,7 @@ const (
 
 	bulkLease                 = 30 * time.Second
 	maxRunningBulks           = 20      // of all accounts
+	reservedBulks             = 5       // of these, for operators without queues
 	maxRunningBulksPerAccount = 5       // see callers.Caller.Account
 	bulkStartLock             = 7310020 // advisory lock
 )
@@ -164,7 +165,7 @@ returning ` + bulkColumns
 // is 0, the bulk change is stored as finished.
 func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, token TokenProof, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		if err := mayStartBulk(ctx, tx, by); err != nil {
+		if err := mayStartBulk(ctx, tx, len(filter.Queues) > 0, by); err != nil {
 			return store.AuditEntry{}, err
 		}
 		filterText := store.MustJSON(filter)
@@ -174,10 +175,14 @@ func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, f
 	return b, store.Wrap("start bulk change", err)
 }
 
-// mayStartBulk refuses an operator when too many bulk changes are running.
-func mayStartBulk(ctx context.Context, tx pgx.Tx, by store.Operator) error {
+// mayStartBulk refuses an operator when too many bulk changes are running. limited means that the operator has queues.
+func mayStartBulk(ctx context.Context, tx pgx.Tx, limited bool, by store.Operator) error {
 	if _, err := tx.Exec(ctx, lockStartSQL, bulkStartLock); err != nil {
 		return err
+	}
+	most := maxRunningBulks
+	if limited {
+		most -= reservedBulks
 	}
 	var all, own int
 	if err := tx.QueryRow(ctx, runningBulksSQL, by.CallerID).Scan(&all, &own); err != nil {
@@ -186,8 +191,8 @@ func mayStartBulk(ctx context.Context, tx pgx.Tx, by store.Operator) error {
 	switch {
 	case own >= maxRunningBulksPerAccount:
 		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes of this caller are running; wait for one, or stop one", maxRunningBulksPerAccount))
-	case all >= maxRunningBulks:
-		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", maxRunningBulks))
+	case all >= most:
+		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", all))
 	}
 	return nil
 }

@@ -229,9 +229,15 @@ func TestBulkChangesOfOneAccountAreLimited(t *testing.T) {
 	require.ErrorContains(t, err, "5 bulk changes of this caller are running; wait for one, or stop one")
 	_, err = startBulkAs(t, db, "neighbour", "{default}", pendingTasks())
 	require.NoError(t, err)
+	limited := pendingTasks()
+	limited.Queues = []string{"default"}
 	for i := range 14 {
 		_, err = startBulkAs(t, db, "other"+string(rune('a'+i)), "{default}", pendingTasks())
 		require.NoError(t, err)
+		if i == 8 {
+			_, err = startBulkAs(t, db, "limited", "{default}", limited)
+			require.ErrorContains(t, err, "15 bulk changes are running", "the other five are for operators without queues")
+		}
 	}
 	_, err = startBulkAs(t, db, "last", "{default}", pendingTasks())
 	require.ErrorContains(t, err, "20 bulk changes are running")
