@@ -27,7 +27,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
 		"GET " + root + "template":                  fn.List(fn.Admin, h.templates).Or(fn.Viewer).WithinQueues(),
-		"POST " + root + "template/preview":         fn.JSON(fn.Admin, h.previewDraft).WithinQueues(),
+		"POST " + root + "template/preview":         fn.JSON(fn.Admin, h.previewUnstored).WithinQueues(),
 		"GET " + root + "template/{id}":             fn.List(fn.Admin, withID("template", h.template)).Or(fn.Viewer).WithinQueues(),
 		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, withID("template", h.editTemplate)),
 		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, withID("template", h.activateTemplate)),

@@ -176,7 +176,7 @@ func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller,
 
 func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
-		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
+		ID: api.ID(row.ID), Name: row.Name, Roles: nonNilCopy(row.Roles), Queues: nonNilCopy(row.Queues), BusinessTypes: nonNilCopy(row.BusinessTypes), Receives: nonNilCopy(row.Receives),
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
 		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil only in the zero row, beside an error
 		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),

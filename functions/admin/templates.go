@@ -84,12 +84,12 @@ func (h *handlers) deactivateTemplate(ctx context.Context, c *fn.Call, id int32,
 func templateResponse(t admin.Template) api.TemplateResponse {
 	return api.TemplateResponse{
 		ID: api.ID(t.ID), TemplateName: t.Name, TemplateContent: t.Content, IsActive: t.Active,
-		Params: notNil(task.ParseTemplate(t.Content).Names()), CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
+		Params: nonNilCopy(task.ParseTemplate(t.Content).Names()), CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
 	}
 }
 
-// notNil returns a copy of the list that is not nil, so that an empty list is [] in JSON.
-func notNil(list []string) []string { return append([]string{}, list...) }
+// nonNilCopy returns a copy of list, which is never nil, so that an empty list is [] in JSON.
+func nonNilCopy(list []string) []string { return append([]string{}, list...) }
 
 // previewRequest previews a stored template.
 type previewRequest api.PreviewRequest
@@ -102,10 +102,10 @@ func (r *previewRequest) Validate() []task.Field {
 	return bad
 }
 
-// draftRequest previews a template that is not stored.
-type draftRequest api.PreviewRequest
+// unstoredRequest previews a template that is not stored.
+type unstoredRequest api.PreviewRequest
 
-func (r *draftRequest) Validate() []task.Field {
+func (r *unstoredRequest) Validate() []task.Field {
 	_, fields := (*previewRequest)(r).values()
 	bad := decode.BadFields(fields)
 	bad.AtMost("content", r.Content, task.MaxEncoded)
@@ -136,7 +136,7 @@ func (h *handlers) previewTemplate(ctx context.Context, _ *fn.Call, id int32, re
 	return h.preview(ctx, task.StoredTemplate{ID: t.ID, Name: t.Name, Content: t.Content}, &req)
 }
 
-func (h *handlers) previewDraft(ctx context.Context, _ *fn.Call, req draftRequest) (any, error) {
+func (h *handlers) previewUnstored(ctx context.Context, _ *fn.Call, req unstoredRequest) (any, error) {
 	return h.preview(ctx, task.StoredTemplate{Name: "of this preview", Content: req.TemplateContent}, (*previewRequest)(&req))
 }
 
@@ -147,7 +147,7 @@ func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *prev
 	segments, encoding := task.Segments(text)
 	response := api.PreviewResponse{
 		FinalContent: text, Segments: segments, Encoding: string(encoding), Length: utf8.RuneCountInString(text),
-		MissingParams: notNil(missing), UnusedParams: notNil(unused),
+		MissingParams: nonNilCopy(missing), UnusedParams: nonNilCopy(unused),
 	}
 	if _, err := (task.Draft{Params: values, UseTemplate: true}).Compose(&t); err != nil {
 		response.Problem = err.Error()

@@ -61,7 +61,7 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 	require.Equal(t, "queue default is not paused", again.Body["message"])
 }
 
-func TestBadPauseNamesItsFields(t *testing.T) {
+func TestResponseToBadPauseNamesBadFields(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	tooFar := time.Now().AddDate(1, 1, 0).Format(time.RFC3339)
@@ -124,7 +124,7 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 
 // A claim begins to wait before the pause, so it does not know when the pause ends. All processes that know the end are killed. The
 // schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
-func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
+func TestNewSweepEndsPauseAfterAllOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t)
 	claims, admin := c.At(c.Start("claim")), c.At(c.Start("admin"))
@@ -142,7 +142,7 @@ func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	for _, name := range []string{"admin", "sweep", "trigger"} {
 		require.NoError(t, c.Process(name).Kill())
 	}
-	// A task whose submitter died before it published a wake-up.
+	// A task whose submit process died after the commit, before it published a wake-up.
 	id := task.NewID()
 	c.Admin.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)

@@ -45,7 +45,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 	}
 	c.Header().Set("Location", location(out.ID))
 	c.Log("subscribe_id", out.ID, "again", out.Again, "skipped", out.Skipped)
-	if out.Skipped { // the text is that of the original subscribe message service
+	if out.Skipped { // this line has the wording of the service that Sendonce replaces
 		h.env.Log.Info("消息已发送过，跳过重复发送", "subscribe_id", out.ID, "request_id", c.RequestID)
 	}
 	return out, nil
@@ -53,8 +53,8 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
-// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or expires. A skipped repeat
-// does the same again: the process of the first request may have died before its wake-up.
+// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or expires. It
+// does so for a repeated submission (Skipped) too: the process of the first request may have died before its wake-up.
 func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:
@@ -84,7 +84,8 @@ func (r *resendRequest) Validate() []task.Field {
 	return bad
 }
 
-// resend sends the message again, with the retries, policy and callback of its newest task.
+// resend sends the message again, with max_retries and on_unknown of its newest task, and with the callback of that task if its
+// caller is the caller of the message.
 func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (any, error) {
 	l, err := h.ownMessage(ctx, c)
 	if err != nil {
@@ -95,7 +96,7 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 		return nil, err
 	}
 	s := &subscribe.Submission{TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, Metadata: noMetadata}
-	if newest.CallerID == l.CallerID { // otherwise an admin sent the message of this caller again, with a callback of the admin
+	if newest.CallerID == l.CallerID { // otherwise an admin submitted the newest task, and the callback is the admin's
 		s.CallbackURL = newest.CallbackURL
 	}
 	out, err := h.env.Subscribe.Resend(ctx, l.ID, s, req.Force, c.Operator(req.Reason))

@@ -31,7 +31,7 @@ func (m *Machine) Pgbench(connections int, d time.Duration) Baseline {
 	return Baseline{"pgbench", func(ctx context.Context) (float64, error) { return m.PgbenchRate(ctx, connections, d) }}
 }
 
-var pgbenchRate = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
+var tpsLine = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
 
 // PgbenchRate returns how many single-row transactions pgbench inserts per second, over the
 // Unix socket, into a copy of the migrated database. It returns 0 if pgbench is not installed.
@@ -39,7 +39,7 @@ func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Durat
 	if m.pgbench == "" {
 		return 0, nil
 	}
-	clients := min(connections, m.maxConnections-10) // 10 are left for superusers and the server under test
+	clients := min(connections, m.maxConnections-10) // 10 are left for superusers and for the Sendonce process that is measured
 	limit := []string{"-T", strconv.Itoa(int(math.Ceil(d.Seconds())))}
 	if d < time.Second/2 {
 		limit = []string{"-t", "10"} // transactions per client; -T accepts only whole seconds
@@ -51,7 +51,7 @@ func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Durat
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("pgbench: %w\n%s", err, out), ctx.Err())
 	}
-	match := pgbenchRate.FindSubmatch(out)
+	match := tpsLine.FindSubmatch(out)
 	if match == nil {
 		return 0, fmt.Errorf("no tps in the output of pgbench:\n%s", out)
 	}

@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	nearlyFull  = 0.9             // part of a stream
+	nearlyFull  = 0.9             // used part of a stream's size
 	trimTimeout = 8 * time.Second // of one stream
 	trimMargin  = 2 * time.Second // a trim begins no deletion in the last part of trimTimeout
-	trimBudget  = 4 * time.Second // a trim that has run for longer does not begin another page
+	trimBudget  = 4 * time.Second // after this time, TrimMessages does not read another page of headers
 	trimDeletes = 32              // parallel deletions
 )
 
-// How long EVENTS keeps a recorded event for other subscribers.
+// How long EVENTS keeps an event that deliver has recorded in Postgres. Consumers other than deliver can read the event until then.
 const (
-	eventsKept     = time.Hour
-	eventsKeptHalf = 15 * time.Minute // once the stream is half full
-	eventsFull     = 0.75             // once more than this part is used, no recorded event stays: one batch of relay may fill a tenth of the stream
+	eventsKept         = time.Hour
+	eventsKeptHalfFull = 15 * time.Minute // while more than half of the stream's size is used
+	eventsFull         = 0.75             // while more than this part of the size is used, no recorded event stays: one batch of relay may need a tenth
 )
 
-// TrimEvents removes old recorded events from EVENTS. EVENTS refuses new events while it is full. full means
-// that the stream has refused an event. If full is true, or if more than three quarters are used, TrimEvents
+// TrimEvents removes old recorded events from EVENTS. refused means that EVENTS has refused an event because it
+// was full. If refused is true, or if more than three quarters are used, TrimEvents
 // removes every recorded event, so that one caller's flood does not delay the webhooks of other callers.
 // Unrecorded events stay. If a removed event is published again, it is not recorded twice: NATS detects the
 // duplicate for ten minutes, or until it restarts, and the function deliver always detects the duplicate.
-func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error) {
+func (b *Bus) TrimEvents(ctx context.Context, refused bool) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
 	conn, stream, err := b.stream(ctx, StreamEvents)
@@ -46,10 +46,10 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	recorded = min(recorded, info.State.LastSeq)
 	used := fillRatio(info)
 	first, last := info.State.FirstSeq, recorded
-	if !full && used <= eventsFull {
+	if !refused && used <= eventsFull {
 		kept := eventsKept
 		if used > 0.5 {
-			kept = eventsKeptHalf
+			kept = eventsKeptHalfFull
 		}
 		if last, err = lastOlderThan(ctx, stream, first, recorded, b.cfg.ago(kept)); err != nil {
 			return 0, err
@@ -64,8 +64,8 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	return int(last - first + 1), nil // approximately: some may have been removed before
 }
 
-// recordedTo returns the sequence number up to which all events are recorded; 0 if RecordDurable is missing or ahead of the
-// stream, until the trigger has created it again.
+// recordedTo returns the sequence number up to which all events are recorded. The result is 0 if the consumer RecordDurable is
+// missing, or has received messages that the stream has lost (isAhead): then the trigger must create the consumer again.
 func (conn *Connection) recordedTo(ctx context.Context, events jetstream.Stream) (uint64, error) {
 	consumer, err := conn.js.Consumer(ctx, StreamEvents, RecordDurable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -84,15 +84,15 @@ func (conn *Connection) recordedTo(ctx context.Context, events jetstream.Stream)
 	return consumer.CachedInfo().AckFloor.Stream, nil
 }
 
-// lastOlderThan returns the last sequence number, from first to last, whose message is older than at; 0 if no
-// message is. Missing messages count as old.
-func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
+// lastOlderThan returns the last sequence number, from first to last, whose message was stored before limit;
+// 0 if there is none. Missing messages count as old.
+func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, limit time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {
 		middle := first + (last-first)/2
 		m, err := stream.GetMsg(ctx, middle)
 		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Time.Before(at):
+		case errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Time.Before(limit):
 			old, first = middle, middle+1
 		case err != nil:
 			return 0, unavailable(err)
@@ -104,10 +104,10 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 }
 
 // removeMessages removes the messages up to purgeTo (0 = none) by one purge, and the messages with the sequence
-// numbers in others one by one, several in parallel. purged is the number of messages up to purgeTo. removed is
-// the number of removed messages, without messages of others that did not exist. complete is false if some of
-// others are left because the deadline of ctx is closer than trimMargin.
-func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purged int, others []uint64) (removed int, complete bool, err error) {
+// numbers in others one by one, several in parallel. The caller passes in purgeCount how many messages there are up to
+// purgeTo. removed does not count numbers in others whose message was already gone. complete is false after an
+// error, or if some of others are left because the deadline of ctx is closer than trimMargin.
+func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purgeCount int, others []uint64) (removed int, complete bool, err error) {
 	if purgeTo > 0 {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(purgeTo+1)); err != nil {
 			return 0, false, unavailable(err)
@@ -128,7 +128,7 @@ func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64
 				err := stream.DeleteMsg(ctx, others[i])
 				if err == nil {
 					deleted.Add(1)
-				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
+				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // ErrMsgDeleteUnsuccessful: the message was already gone
 					errs[w] = unavailable(err)
 				}
 			}
@@ -136,5 +136,5 @@ func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64
 	}
 	all.Wait()
 	err = cmp.Or(errs...) // usually all are the same
-	return purged + int(deleted.Load()), err == nil && int(next.Load()) >= len(others), err
+	return purgeCount + int(deleted.Load()), err == nil && int(next.Load()) >= len(others), err
 }

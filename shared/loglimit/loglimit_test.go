@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOneLineAMinuteCountsTheOthers(t *testing.T) {
+func TestLogsOncePerMinuteWithNumberOfUnlogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var l Limit
@@ -23,7 +23,7 @@ func TestOneLineAMinuteCountsTheOthers(t *testing.T) {
 	})
 }
 
-func TestByKeyLimitsEachKeyAndTheirNumber(t *testing.T) {
+func TestByKeyLimitsEachKeyAndTheNumberOfKeys(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var b ByKey[int]

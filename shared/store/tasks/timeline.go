@@ -23,9 +23,9 @@ type Event struct {
 	CallerID   *int64 `json:"caller_id"`
 	CallerName string `json:"caller_name"` // of the operator who decided
 	State      string `json:"state"`       // the task's state after an operator's decision
-	Status     int    `json:"status"`      // the status that a sender reported: 2 or 3; 0 = none
+	Status     int    `json:"status"`      // the status that a sender reported: 2 = succeeded, 3 = failed; 0 = none
 	StatusCode int    `json:"status_code"` // the HTTP status of the response to a submission
-	Verdict    string `json:"verdict"`     // the effect of a report or of a due time
+	Verdict    string `json:"verdict"`     // the effect of a report, an extension, the end of a lease, an expiry or a decision
 	ErrorCode  string `json:"error_code"`
 	Message    string `json:"message"`
 	RequestID  string `json:"request_id"`
@@ -33,7 +33,7 @@ type Event struct {
 	UserAgent  string `json:"user_agent"`
 }
 
-// EventKind says which log an event is from.
+// EventKind says what happened.
 type EventKind string
 
 // The kinds of events.
@@ -46,9 +46,9 @@ const (
 	EventVerdict  EventKind = "verdict"  // a lease ended, the task expired, or an operator or the submitter decided
 )
 
-// timelineSQL reads the newest lines of each log before a cursor. The order is by n, the number of a
-// line in its log, so that many lines of one log do not hide the lines of other logs. One transaction wrote
-// an operator's decision and its audit entry, so both have the same time.
+// timelineSQL reads the newest lines of each log before a cursor. The order is by n, which counts the
+// lines of each log from the newest: a page may end early because of its size, and must then have the newest lines of
+// every log. A decision is joined to its audit entry in operator_actions by the time, because one transaction wrote both.
 const timelineSQL = `
 select log, id, n, at, event, fields
 from ((
