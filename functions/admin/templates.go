@@ -113,7 +113,8 @@ func (r *unstoredRequest) Validate() []task.Field {
 	return bad
 }
 
-// values returns the parameters, never nil, or the bad fields.
+// values returns either the parameters, as a map that is not nil, or the bad fields. The request has the parameters in params, or
+// URL-encoded in content.
 func (r *previewRequest) values() (map[string]string, []task.Field) {
 	switch {
 	case r.Params != nil && r.Content != "":
@@ -137,6 +138,7 @@ func (h *handlers) previewTemplate(ctx context.Context, _ *fn.Call, id int32, re
 }
 
 func (h *handlers) previewUnstored(ctx context.Context, _ *fn.Call, req unstoredRequest) (any, error) {
+	// The name completes the error "template of this preview needs it" of Compose.
 	return h.preview(ctx, task.StoredTemplate{Name: "of this preview", Content: req.TemplateContent}, (*previewRequest)(&req))
 }
 

@@ -76,9 +76,9 @@ func TestResponseToBadPauseNamesBadFields(t *testing.T) {
 		require.Equal(t, 400, got.Status, body)
 		require.ElementsMatch(t, fields, got.Fields(), body)
 	}
-	for _, queue := range []string{"a%20b", "%00", strings.Repeat("q", 64), "%E9%98%9F"} {
-		require.Equal(t, 404, s.Post(cluster.AdminPath+"queues/"+queue+"/pause", `{"reason":"x"}`).Status, queue)
-		require.Equal(t, 404, s.Post(cluster.AdminPath+"subscribe-templates/"+queue+"/resume", `{"reason":"x"}`).Status, queue)
+	for _, name := range []string{"a%20b", "%00", strings.Repeat("q", 64), "%E9%98%9F"} {
+		require.Equal(t, 404, s.Post(cluster.AdminPath+"queues/"+name+"/pause", `{"reason":"x"}`).Status, name)
+		require.Equal(t, 404, s.Post(cluster.AdminPath+"subscribe-templates/"+name+"/resume", `{"reason":"x"}`).Status, name)
 	}
 	require.Equal(t, 403, s.NewCaller("app", "sender").Post(cluster.AdminPath+"queues/default/pause", `{"reason":"x"}`).Status)
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
@@ -93,21 +93,21 @@ func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	id := s.SubmitTo(task.DefaultQueue)
 	until := time.Now().Add(3 * time.Second)
 	pauseQueue(s, "default", until)
-	woken := s.StartWaiting(wait)
+	waiting := s.StartWaiting(wait)
 	require.True(t, time.Now().Before(until))
-	cluster.RequireClaimed(t, woken, time.Until(until)+2*time.Second, id)
+	cluster.RequireClaimed(t, waiting, time.Until(until)+2*time.Second, id)
 	require.False(t, time.Now().Before(until), "not before the pause ends")
 
 	pauseQueue(s, "default", time.Time{})
-	id, woken = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
+	id, waiting = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
 	resumeQueue(s, "default")
-	cluster.RequireClaimed(t, woken, 2*time.Second, id)
+	cluster.RequireClaimed(t, waiting, 2*time.Second, id)
 
 	pauseQueue(s, "default", time.Time{})
-	id, woken = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
+	id, waiting = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
 	s.Exec(`update queue_pauses set until = now()`) // as a resume does, but without its wake-up
 	require.Equal(t, 204, s.Tick("sweep").Status)
-	cluster.RequireClaimed(t, woken, 2*time.Second, id)
+	cluster.RequireClaimed(t, waiting, 2*time.Second, id)
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
@@ -117,9 +117,9 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	claims, admin, submit := c.At(c.Start("claim")), c.At(c.Start("admin")), c.At(c.Start("submit"))
 	id := submit.SubmitTo(task.DefaultQueue)
 	pauseQueue(admin, "default", time.Time{})
-	woken := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	resumeQueue(admin, "default")
-	cluster.RequireClaimed(t, woken, 2*time.Second, id)
+	cluster.RequireClaimed(t, waiting, 2*time.Second, id)
 }
 
 // A claim begins to wait before the pause, so it does not know when the pause ends. All processes that know the end are killed. The

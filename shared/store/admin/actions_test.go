@@ -68,7 +68,7 @@ func TestDefaultIsSentAgainAfterAReset(t *testing.T) {
 	require.Equal(t, "欢迎使用我们的服务", deleted.Content, "a refused edit changes nothing")
 }
 
-func TestBlockedWordAppliesAtOnceInEveryForm(t *testing.T) {
+func TestBlockedWordAppliesImmediatelyInEveryForm(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()

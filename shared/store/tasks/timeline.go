@@ -13,7 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Event is one line of a task's timeline. It has only the fields of the log that it is from.
+// Event is one line of a task's timeline, read from receive_logs, send_logs or report_logs. Fields that its log does not
+// have are zero.
 type Event struct {
 	At    time.Time `json:"-"`
 	Event EventKind `json:"-"`
@@ -91,8 +92,8 @@ type timelineLine struct {
 	Fields json.RawMessage
 }
 
-// Timeline returns a page of a task's history, sorted by time: the newest lines of each log before a
-// cursor, at most limit of each. The next page has older lines; next is zero on the last page.
+// Timeline returns a page of a task's history, oldest first. It has the newest lines of each log before
+// a cursor, at most limit of each. The next page has older lines; next is zero on the last page.
 func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
 	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
 		timelineSQL, id, limit+1, before[0], before[1], before[2])
