@@ -296,7 +296,9 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}
 	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`), "late reports are logged")
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: ok, Queues: []string{"wechat"}, Request: []byte(`{}`)}, storetest.Report(task.Report{TaskID: task.NewID(), AppID: "app"})})
+	stranger := ok
+	stranger.CallerID = 6
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: stranger, Queues: []string{"wechat"}, Request: []byte(`{}`)}, storetest.Report(task.Report{TaskID: task.NewID(), AppID: "app"})})
 	require.Equal(t, []error{nil, nil}, errs)
 	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
 	require.False(t, outs[1].Found)

@@ -57,7 +57,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"updateLive":                    storetest.SomeIDs + `, array[1]::smallint[], array[1]::smallint[], array['']::text[], array['']::text[], array[1]::smallint[], array[null]::timestamptz[]`,
 			"insertEvents":                  storetest.SomeIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"reviveSQL":                     storetest.SomeIDs,
-			"extendSQL":                     storetest.AnID + `, 'app', 0, 60, false, array[]::text[], 0`,
+			"extendSQL":                     storetest.AnID + `, 'app', 0, 60, false, 0`,
 			"detailSQL":                     storetest.AnID,
 			"firstCallsSQL":                 storetest.SomeIDs + `, ` + storetest.SomeIDs,
 			"knownKeysSQL":                  storetest.SomeIDs,
