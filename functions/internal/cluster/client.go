@@ -252,10 +252,11 @@ func (s *Client) StartWaitingToo(path string) <-chan Reply {
 }
 
 // UntilWaiting returns when a claim that began after since waits for a task. The last statement before the wait reads whether the
-// queue is paused.
+// queue is paused. UntilWaiting looks every millisecond, because Postgres shows only the last statement of a session, and another call
+// may use the same session.
 func (s *Client) UntilWaiting(since time.Time) {
 	s.T.Helper()
-	Eventually(s.T, func() bool {
+	eventually(s.T, time.Millisecond, func() bool {
 		return s.Count(`select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()
 			and state = 'idle' and state_change > $1 and query like '%from queue_pauses where queue = $1'`, since) > 0
 	}, "the claim waits")

@@ -13,7 +13,12 @@ const WaitLimit = time.Minute
 // Eventually waits until a condition is true, WaitLimit at most. The condition runs in the test's goroutine.
 func Eventually(t testing.TB, condition func() bool, what ...any) {
 	t.Helper()
-	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(15 * time.Millisecond) {
+	eventually(t, 15*time.Millisecond, condition, what...)
+}
+
+func eventually(t testing.TB, tick time.Duration, condition func() bool, what ...any) {
+	t.Helper()
+	for end := time.Now().Add(WaitLimit); !condition(); time.Sleep(tick) {
 		if time.Now().After(end) {
 			require.Fail(t, "not within "+WaitLimit.String(), what...)
 		}
