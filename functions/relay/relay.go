@@ -7,6 +7,9 @@
 // dies, its rows stay due. The messages of one sender to one receiver keep their order, even while NATS
 // is unavailable.
 //
+// Callers take turns. The relay publishes further events only when deliver has recorded most of the earlier ones, so a caller's burst
+// of events does not fill the stream that the events of all callers go through.
+//
 // The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their order, their
 // rows are not updated, and other streams are not affected. If a stream refuses a single message, for
@@ -60,6 +63,7 @@ type relayer struct {
 	events         *events.Store
 	messages       *messages.Store
 	env            *fn.Env
+	recordLimit    recordLimit
 	destinationLog loglimit.Limit // of logBadDestination
 }
 
@@ -83,8 +87,12 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			lastMessages, messagesErr = r.relayMessages(ctx)
 			messageCount += lastMessages.Rows
 		}
-		if eventsErr == nil {
+		switch {
+		case eventsErr != nil:
+		case !r.recordLimit.isReached(ctx, r.env.Bus()):
 			lastEvents, eventsErr = r.relayEvents(ctx, &eventCount)
+		case lastEvents.More && !lastMessages.More:
+			pause(ctx, pauseAtLimit)
 		}
 	}
 	c.Log("messages", messageCount, "events", eventCount)
@@ -95,6 +103,13 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(unavailablePause))
 	}
 	return r.scheduleNext(ctx)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // scheduleNext schedules a call for when the next message or event is due or a stream pause ends. Rows that
@@ -143,6 +158,7 @@ func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
 func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
 	return r.finishBatch(r.events.Relay(ctx, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
+		r.recordLimit.count(len(due))
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil
 	}))
 }

@@ -67,21 +67,49 @@ func (b *Bus) TrimEvents(ctx context.Context, refused bool) (removed int, err er
 // recordedTo returns the sequence number up to which all events are recorded. The result is 0 if the consumer RecordDurable is
 // missing, or has received messages that the stream has lost (isAhead): then the trigger must create the consumer again.
 func (conn *Connection) recordedTo(ctx context.Context, events jetstream.Stream) (uint64, error) {
-	consumer, err := conn.js.Consumer(ctx, StreamEvents, RecordDurable)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, unavailable(err)
+	consumer, err := conn.recordConsumer(ctx)
+	if err != nil || consumer == nil {
+		return 0, err
 	}
 	info, err := events.Info(ctx)
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	if isAhead(consumer.CachedInfo(), info) {
+	if isAhead(consumer, info) {
 		return 0, nil
 	}
-	return consumer.CachedInfo().AckFloor.Stream, nil
+	return consumer.AckFloor.Stream, nil
+}
+
+// recordConsumer returns the state of the consumer RecordDurable; nil if it is missing.
+func (conn *Connection) recordConsumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	consumer, err := conn.js.Consumer(ctx, StreamEvents, RecordDurable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return consumer.CachedInfo(), nil
+}
+
+// Recorded is which events of EVENTS the function deliver has recorded.
+type Recorded struct {
+	To      uint64 // all events up to this sequence number of the stream are recorded
+	Waiting int    // number of events that are not recorded
+}
+
+// Recorded returns which events are recorded; the zero value if the consumer RecordDurable is missing. The error is an ErrUnavailable.
+func (b *Bus) Recorded(ctx context.Context) (r Recorded, err error) {
+	conn, err := b.connection(ctx)
+	if err != nil {
+		return r, unavailable(err)
+	}
+	consumer, err := conn.recordConsumer(ctx)
+	if err != nil || consumer == nil {
+		return r, err
+	}
+	return Recorded{To: consumer.AckFloor.Stream, Waiting: int(consumer.NumPending) + consumer.NumAckPending}, nil
 }
 
 // lastOlderThan returns the last sequence number, from first to last, whose message was stored before limit;

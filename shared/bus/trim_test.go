@@ -22,6 +22,22 @@ func recordAll(t *testing.T, broker *bustest.Broker) {
 	fetchAndAck(t, c, int(c.CachedInfo().NumPending))
 }
 
+func TestRelayReadsWhichEventsAreRecorded(t *testing.T) {
+	t.Parallel()
+	g := newSecuredBroker(t)
+	relay := g.bus("relay")
+	recorded := func() Recorded {
+		r, err := relay.Recorded(bustest.Within(t, bustest.Soon))
+		require.NoError(t, err)
+		return r
+	}
+	require.Zero(t, recorded(), "without RecordDurable")
+	recordAll(t, g.Broker)
+	require.Equal(t, Recorded{To: 1}, recorded())
+	publishAll(t, relay, eventMessage("1"), eventMessage("2"))
+	bustest.Eventually(t, func() bool { return recorded() == Recorded{To: 1, Waiting: 2} }, "two events wait")
+}
+
 func TestTrimEventsKeepsYoungAndUnrecordedEvents(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)

@@ -54,10 +54,11 @@ func Users(accepted string, subjects ...string) []User {
 	}
 	accept := slices.Concat([]string{AcceptPrefix + ">", findStream}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
 	publishedStreams := []string{StreamEvents, StreamMessages, StreamUsers}
+	recorded := api("CONSUMER.INFO", StreamEvents+"."+RecordDurable)
 	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", findStream}, subjects, api("STREAM.INFO", publishedStreams...))
 	trim := slices.Concat(
 		api("STREAM.MSG.GET", publishedStreams...), api("STREAM.PURGE", publishedStreams...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
-		api("CONSUMER.INFO", StreamEvents+"."+RecordDurable), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headerStreams, ""))
+		recorded, api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headerStreams, ""))
 
 	claim := function("claim")
 	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")
@@ -75,7 +76,7 @@ func Users(accepted string, subjects ...string) []User {
 		// console serves the API of admin and messages too.
 		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted)),
 		function("sweep"),
-		function("relay", publish, []string{EventPrefix + ">"}),
+		function("relay", publish, recorded, []string{EventPrefix + ">"}),
 		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
 		function("save", api("STREAM.MSG.GET", accepted), api("STREAM.PURGE", accepted), api("CONSUMER.LIST", accepted)),
 		function("wechat"),

@@ -129,7 +129,7 @@ func TestUserPermissions(t *testing.T) {
 		"$JS.API.CONSUMER.DELETE.MESSAGES.points": {UserTrigger}, "$SENDONCE.HEADERS.MESSAGES": {"deliver"}, "$SENDONCE.HEADERS.USERS": {"deliver"},
 		"$SENDONCE.HEADERS.ACCEPTED": nil, "_INBOX.deliver.x": {UserTrigger}, "_INBOX.sendonce.x": {UserTrigger},
 		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.MSG.NEXT.ACCEPTED.save-1-of-1": {UserTrigger},
-		"$JS.API.CONSUMER.DELETE.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.PAUSE.EVENTS.record": nil, "$JS.ACK.EVENTS.record.1.1.1.1.0": {UserTrigger},
+		"$JS.API.CONSUMER.INFO.EVENTS.record": {"relay", "deliver", UserTrigger}, "$JS.API.CONSUMER.DELETE.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.PAUSE.EVENTS.record": nil, "$JS.ACK.EVENTS.record.1.1.1.1.0": {UserTrigger},
 		"$JS.API.STREAM.MSG.GET.USERS": {"stream", "deliver"}, "$JS.API.STREAM.MSG.GET.ACCEPTED": {"messages", "stream", "save", "console"},
 		"$JS.API.STREAM.MSG.GET.MESSAGES": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.USERS": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.ACCEPTED": nil,
 		"$JS.API.STREAM.PURGE.ACCEPTED": {"save"}, "$JS.API.STREAM.PURGE.USERS": {"deliver"}, "$JS.API.STREAM.PURGE.DEADLETTERS": nil,

@@ -1,0 +1,62 @@
+package relay
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/bus"
+)
+
+const (
+	maxUnrecorded   = 1000        // with more events that deliver has not recorded, relay publishes no others
+	eventsPerCheck  = 500         // published events between two checks
+	checkTimeout    = time.Second // of one check
+	pauseAtLimit    = 20 * time.Millisecond
+	pauseAfterError = 30 * time.Second // without a limit
+	stalledAfter    = 5 * time.Second  // without a recorded event
+)
+
+// recordLimit limits how many events wait in EVENTS until deliver records them. Events beyond the limit wait in Postgres,
+// where callers take turns. The stream has one order for all: there, an event would wait for everything that was published before it.
+//
+// There is no limit while deliver records nothing, because other services read EVENTS, too, nor while NATS does not say how many
+// events are recorded.
+type recordLimit struct {
+	mu         sync.Mutex
+	published  int // since the last check
+	reached    bool
+	recordedTo uint64    // at the last check
+	progressAt time.Time // when recordedTo last changed
+	nextCheck  time.Time // not before
+}
+
+// count adds published events.
+func (l *recordLimit) count(published int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.published += published
+}
+
+// isReached reports whether further events must wait. It usually sends one request to NATS for every eventsPerCheck events.
+func (l *recordLimit) isReached(ctx context.Context, b *bus.Bus) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if !l.reached && l.published < eventsPerCheck || now.Before(l.nextCheck) {
+		return l.reached
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	recorded, err := b.Recorded(ctx)
+	l.published = 0
+	if err != nil {
+		l.reached, l.nextCheck = false, now.Add(pauseAfterError)
+		return false
+	}
+	if recorded.To != l.recordedTo || l.progressAt.IsZero() {
+		l.recordedTo, l.progressAt = recorded.To, now
+	}
+	l.reached = recorded.Waiting > maxUnrecorded && now.Sub(l.progressAt) < stalledAfter
+	return l.reached
+}

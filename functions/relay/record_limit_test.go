@@ -1,0 +1,72 @@
+package relay_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/bus"
+)
+
+const burst = 10000 // events of one caller
+
+// startBurst starts all functions, inserts a burst of events and starts a call of relay, which publishes the events. Nothing posts
+// the events to deliver: the test may record them by acknowledging them to recorder.
+func startBurst(t *testing.T) (c *cluster.Cluster, recorder jetstream.Consumer, ended <-chan int) {
+	t.Helper()
+	c = cluster.New(t)
+	c.StartWithoutTrigger()
+	c.EnsureStreams()
+	recorder, err := c.JetStream().CreateOrUpdateConsumer(t.Context(), bus.StreamEvents, jetstream.ConsumerConfig{
+		Durable: bus.RecordDurable, AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: []string{bus.EventPrefix + ">"},
+	})
+	require.NoError(t, err)
+	c.Admin.Exec(`insert into event_outbox (kind, ids, caller_id) select 'task.failed', array[gen_random_uuid()], 1 from generate_series(1, $1)`, burst)
+	status := make(chan int, 1)
+	go func() { status <- c.Admin.Tick("relay").Status }()
+	cluster.Eventually(t, func() bool { return c.MessagesIn(bus.StreamEvents) >= 1000 })
+	return c, recorder, status
+}
+
+// Events of another caller must not wait until all events of a burst are recorded.
+func TestBurstOfEventsDoesNotDelayOtherCallers(t *testing.T) {
+	t.Parallel()
+	c, recorder, ended := startBurst(t)
+	events, err := recorder.Messages()
+	require.NoError(t, err)
+	defer events.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
+	defer cancel()
+	const before = 1500
+	other := 0 // the position of the other caller's event in the stream
+	for n := range burst + 1 {
+		if n == before {
+			c.Admin.Exec(`insert into event_outbox (kind, ids, caller_id) values ('task.succeeded', array[gen_random_uuid()], 2)`)
+		}
+		event, err := events.Next(jetstream.NextContext(ctx))
+		require.NoError(t, err, "without the limit, relay may have ended before the other caller's event")
+		if event.Subject() == "evt.task.succeeded" {
+			other = n
+		}
+		if n < before {
+			require.NoError(t, event.DoubleAck(t.Context()), "slower than relay publishes")
+		} else {
+			require.NoError(t, event.Ack())
+		}
+	}
+	require.Greater(t, other, before)
+	require.Less(t, other, before+3500)
+	require.Equal(t, 204, cluster.Within(t, cluster.WaitLimit, ended, "the response of relay"))
+	require.Zero(t, c.Admin.Count(`select count(*) from event_outbox`))
+}
+
+// Other services read EVENTS, too, so events must not wait for ever while deliver records nothing.
+func TestEventsArePublishedWhileNothingIsRecorded(t *testing.T) {
+	t.Parallel()
+	c, _, ended := startBurst(t)
+	require.Equal(t, 204, cluster.Within(t, cluster.WaitLimit, ended, "the response of relay"))
+	require.Equal(t, burst, c.MessagesIn(bus.StreamEvents))
+}
