@@ -30,7 +30,7 @@ func Catalogue() []fn.Function {
 		stream.Function,
 		webhooks.Function,
 		admin.Function,
-		console.Function.Uses(submit.Function, subscribe.Function, messages.Function, webhooks.Function, admin.Function),
+		console.Function.CallsRoutesOf(submit.Function, subscribe.Function, messages.Function, webhooks.Function, admin.Function),
 		exporter.Function,
 		sweep.Function,
 		relay.Function,

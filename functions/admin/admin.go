@@ -1,14 +1,17 @@
-// Package admin is the function that operators call. All its routes are below /api/v1/admin.
+// Package admin is the function that operators call. All its routes are below /api/v1/admin. Viewers may use most of the routes that
+// only read; submitters may search, read and reveal their own tasks.
 //
 // Every change is committed together with a row of operator_actions, which has the operator and the values before and after the
-// change. A change without effect adds no row. A change of a caller is effective on all instances within a second if they are
+// change. A change without effect adds no row. A change to a caller takes effect on all instances within a second if they are
 // connected to NATS, else within 60 s, the lifetime of their caches.
 //
-// An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the tasks and
-// pauses of these queues, reads their alerts, and administers the callers whose names begin with its own name and a dot (ops.phone
-// for ops) and whose permissions are within its own. It may read the templates, which all submitters share. For other tasks and
+// An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the tasks of
+// these queues and their pauses, reads their alerts, and administers the callers whose names begin with its own name and a dot (ops.phone
+// for ops) and whose permissions are within its own. It may read and preview the SMS templates, which all submitters share. For other tasks and
 // callers the error is not_found. The callers that it creates share its quotas. If it is revoked or its permissions are reduced, the
 // same happens to these callers.
+//
+// A dead letter is an event that a function could never process.
 package admin
 
 import (
@@ -17,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Function serves the routes of operators.
+// Function serves the routes below /api/v1/admin.
 var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
@@ -61,7 +64,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, h.pauseQueue).WithinQueues(),
 		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, h.resumeQueue).WithinQueues(),
 		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, h.subscribeTemplates).Or(fn.Viewer).WithinQueues(),
-		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, h.resumeTemplate).WithinQueues(),
+		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, h.resumeSubscribeTemplate).WithinQueues(),
 
 		"GET " + root + "blocked-words":         fn.List(fn.Admin, h.blockedWords).Or(fn.Viewer),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, h.addBlockedWord),
@@ -84,7 +87,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id of the path to a handler. kind names what has the id, for the error.
+// withID passes the id of the path to a handler. The error for a wrong id is "no such " and kind.
 func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
 		id, err := fn.RowID[I](c, kind)

@@ -21,12 +21,12 @@ func (r *blockedWordRequest) Validate() []task.Field {
 }
 
 func (h *handlers) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
-	w, err := h.env.Admin.AddBlockedWord(ctx, req.Word, c.Operator(""))
+	w, err := h.env.Admin.AddBlockedWord(ctx, req.Word, c.AsOperator(""))
 	return blockedWordResponse(w), err
 }
 
 func (h *handlers) removeBlockedWord(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
-	w, err := h.env.Admin.RemoveBlockedWord(ctx, id, c.Operator(""))
+	w, err := h.env.Admin.RemoveBlockedWord(ctx, id, c.AsOperator(""))
 	return blockedWordResponse(w), err
 }
 

@@ -96,7 +96,7 @@ func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (
 	if matched > req.Expected {
 		return nil, task.Refuse(task.CodeConflict, fmt.Sprintf("%d tasks match, more than the %d expected; look at them and begin again", matched, req.Expected))
 	}
-	b, err := h.env.Tasks.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, tasks.TokenProof{Salt: c.Caller.Salt, Proof: c.Caller.Proof}, c.Operator(req.Reason))
+	b, err := h.env.Tasks.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, tasks.TokenProof{Salt: c.Caller.Salt, Proof: c.Caller.Proof}, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, er
 func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	b, err := h.readableBulk(ctx, c)
 	if err == nil {
-		b, err = h.env.Tasks.StopBulk(ctx, b.ID, c.Operator(req.Reason))
+		b, err = h.env.Tasks.StopBulk(ctx, b.ID, c.AsOperator(req.Reason))
 	}
 	return bulkResponse(b), err
 }

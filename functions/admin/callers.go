@@ -103,7 +103,7 @@ func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest)
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := h.env.Callers.Add(ctx, req.Name, hash, req.grants(), c.Operator(""))
+	row, err := h.env.Callers.Add(ctx, req.Name, hash, req.grants(), c.AsOperator(""))
 	h.env.CallersChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
@@ -148,19 +148,19 @@ func (h *handlers) caller(ctx context.Context, c *fn.Call, id int64, _ struct{})
 }
 
 func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, id int64, req callerChange) (any, error) {
-	row, created, err := h.env.Callers.Update(ctx, id, callers.Grants(req), c.Operator(""))
+	row, created, err := h.env.Callers.Update(ctx, id, callers.Grants(req), c.AsOperator(""))
 	return h.publishChanges(ctx, row, created), err
 }
 
 func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
 	token, hash := newToken()
-	row, err := h.env.Callers.RotateToken(ctx, id, hash, c.Operator(""))
+	row, err := h.env.Callers.RotateToken(ctx, id, hash, c.AsOperator(""))
 	h.env.CallersChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
 
 func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
-	row, created, err := h.env.Callers.Revoke(ctx, id, c.Operator(""))
+	row, created, err := h.env.Callers.Revoke(ctx, id, c.AsOperator(""))
 	return h.publishChanges(ctx, row, created), err
 }
 

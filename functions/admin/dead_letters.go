@@ -26,7 +26,7 @@ func (r *dismissRequest) Validate() []task.Field {
 
 func (h *handlers) dismiss(ctx context.Context, c *fn.Call, id int64, req dismissRequest) (any, error) {
 	c.Status(http.StatusNoContent)
-	return nil, h.env.Admin.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
+	return nil, h.env.Admin.DismissDeadLetter(ctx, id, c.AsOperator(req.Reason))
 }
 
 func deadLetterResponse(l store.DeadLetter) api.DeadLetterResponse {

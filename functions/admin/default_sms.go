@@ -36,7 +36,7 @@ func checkDefaultContent(bad *decode.BadFields, content string, useTemplate bool
 }
 
 func (h *handlers) addDefault(ctx context.Context, c *fn.Call, req defaultRequest) (any, error) {
-	row, err := h.env.Admin.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
+	row, err := h.env.Admin.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.AsOperator(""))
 	return defaultResponse(row), err
 }
 
@@ -96,12 +96,12 @@ func (h *handlers) resetDefault(ctx context.Context, c *fn.Call, id int32, _ str
 }
 
 func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, id int32, edit func(*admin.DefaultSMS) error) (any, error) {
-	row, err := h.env.Admin.EditDefault(ctx, id, c.Operator(""), edit)
+	row, err := h.env.Admin.EditDefault(ctx, id, c.AsOperator(""), edit)
 	return defaultResponse(row), err
 }
 
 func (h *handlers) deleteDefault(ctx context.Context, c *fn.Call, id int32, _ struct{}) (any, error) {
-	row, err := h.env.Admin.DeleteDefault(ctx, id, c.Operator(""))
+	row, err := h.env.Admin.DeleteDefault(ctx, id, c.AsOperator(""))
 	return defaultResponse(row), err
 }
 

@@ -232,7 +232,7 @@ func TestLimitedOperatorCannotTakeUserNames(t *testing.T) {
 	second := operator.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.Data("next_after")))
 	require.Contains(t, second.Text, `"team.1"`, "hidden callers do not leave gaps in the pages")
 	require.Nil(t, second.Data("next_after"))
-	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues may create bob")
+	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin who is not limited to queues may create bob")
 }
 
 // A change of callers checks the stored limits of the admin, not the cached limits.

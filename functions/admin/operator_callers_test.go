@@ -47,7 +47,7 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 		require.Equal(t, 401, caller.Get(poll).Status, caller.User)
 		require.Equal(t, "caller.revoke", auditOf(s, caller.User)[0], caller.User)
 	}
-	require.Equal(t, 200, independent.Get(poll).Status, "an admin without queues created this caller, and the operator never had its token")
+	require.Equal(t, 200, independent.Get(poll).Status, "an admin who is not limited to queues created this caller, and the operator never had its token")
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 

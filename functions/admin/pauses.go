@@ -21,7 +21,7 @@ type queuesRequest api.QueuesRequest
 func (r *queuesRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, queuesPerPage)
-	bad.After(r.After == "" || task.ValidQueue(r.After))
+	bad.AfterUnless(r.After == "" || task.ValidQueue(r.After))
 	return bad
 }
 
@@ -60,7 +60,7 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 	}
 	p := tasks.Pause{Queue: queue, Reason: req.Reason}
 	setIfGiven(&p.Until, req.Until)
-	p, err = h.env.Tasks.PauseQueue(ctx, p, c.Operator(req.Reason))
+	p, err = h.env.Tasks.PauseQueue(ctx, p, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req resumeReques
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.env.Tasks.ResumeQueue(ctx, queue, c.Operator(req.Reason))
+	p, err := h.env.Tasks.ResumeQueue(ctx, queue, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

@@ -12,13 +12,13 @@ import (
 
 func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any, error) {
 	s, err := h.env.Tasks.Statistics(ctx)
-	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.Counts), Subscribe: taskStatistics(s.Subscribe)}, err
+	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.SMS), Subscribe: taskStatistics(s.Subscribe)}, err
 }
 
 func taskStatistics(c tasks.Counts) api.TaskStatistics {
 	response := api.TaskStatistics{
 		LiveCounts: liveCounts(c.Live), SucceededTasks: c.Succeeded, FailedTasks: c.Failed, Queues: make([]api.QueueStatistics, len(c.Queues)),
-		MoreQueues: c.MoreQueues,
+		MoreQueues: c.HasMoreQueues,
 	}
 	for i, q := range c.Queues {
 		response.Queues[i] = api.QueueStatistics{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}

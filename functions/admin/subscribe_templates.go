@@ -23,7 +23,7 @@ func (r *subscribeTemplatesRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseTemplateCursor(r.After)
-	bad.After(ok)
+	bad.AfterUnless(ok)
 	return bad
 }
 
@@ -62,24 +62,24 @@ func validTemplateID(id string) bool {
 	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateIDChars
 }
 
-// subscribeTemplates lists the templates with errors: first the paused templates, then the templates with too few errors for a pause.
-// All of them belong to the queue wechat.
+// subscribeTemplates lists each template and caller whose last sends failed: first the paused ones, then those with too few consecutive
+// errors (strikes) for a pause. All of them belong to the queue wechat.
 func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subscribeTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
 	after, _ := parseTemplateCursor(req.After) // Validate has checked it
 	templates, more, err := h.env.Subscribe.Templates(ctx, after, decode.PageLimit(req.Limit))
-	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
+	page := fn.PageOf(templates, more, func(t subscribe.Template) api.SubscribeTemplate { return h.subscribeTemplateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
 
-func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.SubscribeTemplate {
+func (h *handlers) subscribeTemplateResponse(c *fn.Call, t subscribe.Template) api.SubscribeTemplate {
 	response := api.SubscribeTemplate{
 		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
-	case c.LimitedToQueues(): // may not see the names of callers
+	case c.LimitedToQueues(): // sees no names here, but those of its own callers in callers/names
 	case t.CallerID == builtInAdmin:
 		response.CallerName = h.env.Config.Username
 	default:
@@ -88,15 +88,15 @@ func (h *handlers) templateResponse(c *fn.Call, t subscribe.Template) api.Subscr
 	return response
 }
 
-type resumeTemplateRequest api.ResumeTemplateRequest
+type resumeSubscribeTemplateRequest api.ResumeTemplateRequest
 
-func (r *resumeTemplateRequest) Validate() []task.Field {
+func (r *resumeSubscribeTemplateRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReasonLength)
 	return bad
 }
 
-func (h *handlers) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTemplateRequest) (any, error) {
+func (h *handlers) resumeSubscribeTemplate(ctx context.Context, c *fn.Call, req resumeSubscribeTemplateRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
@@ -104,10 +104,10 @@ func (h *handlers) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTem
 	if !validTemplateID(id) {
 		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
 	}
-	due, err := h.env.Subscribe.ResumeTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
+	released, err := h.env.Subscribe.ResumeTemplate(ctx, id, (*int64)(req.CallerID), c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
 	h.env.WakeSweepAt(time.Now())
-	return api.ResumeTemplateResponse{TemplateID: id, DueTasks: due}, nil
+	return api.ResumeTemplateResponse{TemplateID: id, DueTasks: released}, nil
 }

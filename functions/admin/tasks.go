@@ -74,7 +74,7 @@ type taskRequest api.AdminTaskRequest
 func (r *taskRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	_, ok := parseTimelineCursor(r.After)
-	bad.After(ok)
+	bad.AfterUnless(ok)
 	return bad
 }
 
@@ -142,7 +142,7 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	if err := h.env.Tasks.RecordReveal(ctx, t.ID, c.Operator(req.Reason)); err != nil {
+	if err := h.env.Tasks.RecordReveal(ctx, t.ID, c.AsOperator(req.Reason)); err != nil {
 		return nil, err
 	}
 	return api.RevealResponse{TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content}, nil
@@ -158,12 +158,12 @@ func (r *reasonRequest) Validate() []task.Field {
 
 func (h *handlers) retry(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return h.env.Tasks.RetryFailed(ctx, id, c.Operator(req.Reason))
+		return h.env.Tasks.RetryFailed(ctx, id, c.AsOperator(req.Reason))
 	})
 }
 
 func (h *handlers) cancel(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
-	by := c.Operator(req.Reason)
+	by := c.AsOperator(req.Reason)
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.env.Tasks.Cancel(ctx, id, &by) })
 }
 
@@ -183,7 +183,7 @@ func (r *resolveRequest) Validate() []task.Field {
 
 func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return h.env.Tasks.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
+		return h.env.Tasks.Resolve(ctx, id, task.Resolution(req.Outcome), c.AsOperator(req.Reason))
 	})
 }
 

@@ -21,7 +21,7 @@ func (r *templateRequest) Validate() []task.Field {
 }
 
 func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
-	t, err := h.env.Admin.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
+	t, err := h.env.Admin.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.AsOperator(""))
 	return templateResponse(t), err
 }
 
@@ -58,7 +58,7 @@ func (r *templateChange) Validate() []task.Field {
 }
 
 func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, id int32, req templateChange) (any, error) {
-	t, err := h.env.Admin.EditTemplate(ctx, id, c.Operator(""), func(t *admin.Template) {
+	t, err := h.env.Admin.EditTemplate(ctx, id, c.AsOperator(""), func(t *admin.Template) {
 		setIfGiven(&t.Name, req.TemplateName)
 		setIfGiven(&t.Content, req.TemplateContent)
 		setIfGiven(&t.Active, req.IsActive)

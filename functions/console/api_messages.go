@@ -152,7 +152,7 @@ var apiMessages = map[string]string{
 	// callers
 	"an admin with queues does not change what it may do itself":                                                               "限定队列的管理员不能修改自己的权限",
 	"an admin with queues names callers after itself, and grants no more than it has":                                          "限定队列的管理员创建的调用方须以自己的名称开头，且权限不能超过自己",
-	"is set by an admin without queues":                                                                                        "只能由不限定队列的管理员设置",
+	"is set by an admin who is not limited to queues":                                                                          "只能由不限定队列的管理员设置",
 	"must be a subject such as msg.orders.paid or a pattern of subjects such as msg.orders.> or msg.*.paid, at most 255 bytes": "必须是主题，例如 msg.orders.paid，或主题的模式，例如 msg.orders.> 和 msg.*.paid，最多 255 字节",
 	"must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others":        "必须在 0 到 5 之间：调用方可给任务的最小优先级数值，0 最优先",
 	"must be between 0 and %s, where 0 means %s":                                                                               "必须在 0 到 %s 之间，0 表示按设置 %s",
@@ -163,12 +163,12 @@ var apiMessages = map[string]string{
 	"must give roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks or best_priority": "至少要给出一项",
 	"must name at least one of submitter, sender, receiver, viewer, trigger, admin":                                                  "至少选择一个角色",
 	"the operator is no caller": "操作者不是调用方",
-	"this caller belongs to another admin with queues (made_by): only that admin, those to whom it belongs, and admins without queues may change the caller or rotate its token; this admin may revoke it": "该调用方属于另一个限定队列的管理员：只有那个管理员、它的创建者和不限定队列的管理员可以修改它或更换令牌；你可以吊销它",
+	"this caller belongs to another admin with queues (made_by): only that admin, those to whom it belongs, and admins who are not limited to queues may change the caller or rotate its token; this admin may revoke it": "该调用方属于另一个限定队列的管理员：只有那个管理员、它的创建者和不限定队列的管理员可以修改它或更换令牌；你可以吊销它",
 	"this caller is no admin any more":                    "该调用方已不是管理员",
 	"this caller is revoked; create another one":          "该调用方已吊销；请新建一个",
 	"this name is taken; a revoked caller keeps its name": "名称已被使用；吊销的调用方仍保留其名称",
 	"this name is that of the built-in admin":             "这是内置管理员的名称",
-	"this operator and its callers have made %s callers that are not revoked or were revoked within a day, and may make %s: revoke some, or have an admin without queues make the caller": "该操作者及其调用方已创建 %s 个未吊销或一天内才吊销的调用方，上限为 %s 个：请吊销一些，或让不限定队列的管理员创建",
+	"this operator and its callers have made %s callers that are not revoked or were revoked within a day, and may make %s: revoke some, or have an admin who is not limited to queues make the caller": "该操作者及其调用方已创建 %s 个未吊销或一天内才吊销的调用方，上限为 %s 个：请吊销一些，或让不限定队列的管理员创建",
 
 	// messages and subscribe messages
 	"%s has sent %s messages to this user within the last 15 minutes, a quarter of what an inbox holds": "%s 在最近 15 分钟内给该用户发送了 %s 条消息，已达收件箱的四分之一",
@@ -228,12 +228,12 @@ var apiMessages = map[string]string{
 	"the service is busy, try again":      "服务繁忙，请稍后再试",
 	"the service is overloaded or its database is unavailable; repeat the same call later": "服务过载或数据库不可用，请稍后再试",
 	"there is no such path": "没有这个页面",
-	"this caller has too many %s; retry after the time in Retry-After":      "该调用方的请求过多，请稍后再试",
-	"this caller may not act for %s; only an admin without queues may":      "该调用方不能代表 %s；只有不限定队列的管理员可以",
-	"this concerns more than the queues to which this admin is limited: %s": "这超出了该管理员限定的队列：%s",
-	"this instance has no memory left for this call, try again":             "服务内存不足，请稍后再试",
-	"this instance is about to end, try again":                              "服务正在重启，请稍后再试",
-	"this needs the role %s":                                                "需要角色：%s",
+	"this caller has too many %s; retry after the time in Retry-After":               "该调用方的请求过多，请稍后再试",
+	"this caller may not act for %s; only an admin who is not limited to queues may": "该调用方不能代表 %s；只有不限定队列的管理员可以",
+	"this concerns more than the queues to which this admin is limited: %s":          "这超出了该管理员限定的队列：%s",
+	"this instance has no memory left for this call, try again":                      "服务内存不足，请稍后再试",
+	"this instance is about to end, try again":                                       "服务正在重启，请稍后再试",
+	"this needs the role %s": "需要角色：%s",
 
 	// things that are not found
 	"no such bulk change":              "没有这个批量操作",

@@ -90,7 +90,7 @@ func TestCallers(t *testing.T) {
 		got.has(t, "ops.phone")
 		require.NotContains(t, got.text, "shop")
 		require.Equal(t, 404, v.get(page).status)
-		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "a caller without queues may use all queues")
+		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "a caller that is not limited to queues may use all queues")
 	})
 }
 

@@ -216,7 +216,7 @@ func (p *page) Closed(path string) bool {
 var menu = []struct {
 	path, text string
 	roles      []fn.Role // beside admin; nil = all visitors
-	allQueues  bool      // only for callers without queues, as are the routes of the API that the page calls
+	allQueues  bool      // only for callers that are not limited to queues, as are the routes of the API that the page calls
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},

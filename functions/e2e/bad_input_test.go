@@ -17,10 +17,10 @@ import (
 func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	id := s.SubmitTo(task.DefaultQueue)
-	message := s.Subscribe(cluster.Booking(1, "")).Data("id")
+	taskID := s.SubmitTo(task.DefaultQueue)
+	subscribeID := s.Subscribe(cluster.Booking(1, "")).Data("id")
 	const maxInt64 = "9223372036854775807"
-	cursors := []string{id, "open." + id, "1." + id}
+	cursors := []string{taskID, "open." + taskID, "1." + taskID} // two of these forms are for alerts and tasks
 	for _, n := range []string{"2147483648", "-2147483649", maxInt64, "-9223372036854775808", "9223372036854775808"} {
 		cursors = append(cursors, n, n+"."+n, n+"."+n+"."+n, n+".1.1", "1."+n+".1", "1.1."+n, "1."+n, "."+n+".t", "9007199254740991."+n, "9007199254740991."+n+".t")
 	}
@@ -33,9 +33,9 @@ func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 			req, responses := c.ExampleCall(t, s.URL, pattern), map[int]int{}
 			switch pattern {
 			case "GET " + cluster.AdminPath + "tasks/{task_id}":
-				req.URL.Path = cluster.AdminPath + "tasks/" + id
+				req.URL.Path = cluster.AdminPath + "tasks/" + taskID
 			case "GET " + cluster.SubscribePath + "{id}":
-				req.URL.Path = fmt.Sprint(cluster.SubscribePath, message)
+				req.URL.Path = fmt.Sprint(cluster.SubscribePath, subscribeID)
 			}
 			query := req.URL.Query()
 			for _, cursor := range cursors {
@@ -50,5 +50,5 @@ func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 		}
 	}
 	slices.Sort(alwaysRefused)
-	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these operations require that the message of the cursor exists")
+	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these operations look up the message whose id is the cursor")
 }

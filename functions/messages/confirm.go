@@ -34,7 +34,7 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	if err != nil {
 		return nil, err
 	}
-	consumer, err := c.ActFor(req.Consumer)
+	consumer, err := c.UserToActFor(req.Consumer)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 			return confirmer.PermissionFor(m.To, "") != message.NoPermission
 		})
 	}
-	m, err := h.env.Messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.Operator("")})
+	m, err := h.env.Messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.AsOperator("")})
 	if err != nil {
 		c.Log("message", id.String(), "rejected", err.Error())
 		return nil, err

@@ -96,7 +96,7 @@ func (h *handlers) peers(ctx context.Context, c *fn.Call, req peersRequest) (any
 	user := req.User
 	if user == "" || !c.ReadsAll() {
 		var err error
-		if user, err = c.ActFor(req.User); err != nil {
+		if user, err = c.UserToActFor(req.User); err != nil {
 			return nil, err
 		}
 	}
@@ -131,7 +131,7 @@ func (r *readRequest) Validate() []task.Field {
 
 // markRead moves the read cursor of a member forward. A repeat or an earlier message changes nothing.
 func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, error) {
-	reader, err := c.ActFor(req.Reader)
+	reader, err := c.UserToActFor(req.Reader)
 	if err != nil {
 		return nil, err
 	}

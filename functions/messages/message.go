@@ -33,7 +33,7 @@ func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any
 	if !task.ValidKey(key) {
 		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: task.KeyRule}})
 	}
-	from, err := c.ActFor(req.From)
+	from, err := c.UserToActFor(req.From)
 	if err != nil {
 		return nil, err
 	}

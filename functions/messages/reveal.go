@@ -46,5 +46,5 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (a
 		ids = append(ids, id)
 		revealed.Items = append(revealed.Items, api.RevealedMessage{ServerMsgID: m.ServerMsgID, Data: m.Data})
 	}
-	return revealed, h.env.Messages.RecordReveal(ctx, ids, c.Operator(req.Reason))
+	return revealed, h.env.Messages.RecordReveal(ctx, ids, c.AsOperator(req.Reason))
 }

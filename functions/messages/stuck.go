@@ -94,7 +94,7 @@ func changeOne(ctx context.Context, c *fn.Call, reason string, change func(conte
 	if err != nil {
 		return nil, err
 	}
-	m, err := change(ctx, id, c.Operator(reason))
+	m, err := change(ctx, id, c.AsOperator(reason))
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageB
 	if err != nil || req.DryRun {
 		return api.MessageBulkResponse{Matched: matched}, err
 	}
-	changed, err := change(ctx, filter, decode.ValueOr(req.Limit, maxBulk), c.Operator(req.Reason))
+	changed, err := change(ctx, filter, decode.ValueOr(req.Limit, maxBulk), c.AsOperator(req.Reason))
 	if changed > 0 {
 		h.env.WakeForMessage(message.Subject)
 		h.env.WakeForMessage(message.URL)

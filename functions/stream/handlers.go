@@ -38,7 +38,7 @@ func (r *request) Validate() []task.Field {
 // openFollower starts to read the events of the user in the path, if the caller may read them.
 func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*bus.Follower, error) {
 	user := c.PathValue("user")
-	if _, err := c.ActFor(user); err != nil {
+	if _, err := c.UserToActFor(user); err != nil {
 		return nil, err
 	}
 	after, err := startAfter(c, req)

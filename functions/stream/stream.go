@@ -62,7 +62,7 @@ func token(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
 	if !task.ValidUser(user) {
 		return nil, task.Invalid([]task.Field{{Name: "user", Message: task.UserRule}})
 	}
-	if _, err := c.ActFor(user); err != nil {
+	if _, err := c.UserToActFor(user); err != nil {
 		return nil, err
 	}
 	text, expires, err := c.Token("/api/v1/stream/" + user)

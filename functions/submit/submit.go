@@ -287,7 +287,7 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 	}
 	var by *store.Operator // nil: the submitter cancels its own task
 	if t.CallerID != c.Caller.ID {
-		operator := c.Operator("")
+		operator := c.AsOperator("")
 		by = &operator
 	}
 	t.Task, err = s.env.Tasks.Cancel(ctx, t.ID, by)

@@ -99,7 +99,7 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 	if newest.CallerID == l.CallerID { // otherwise an admin submitted the newest task, and the callback is the admin's
 		s.CallbackURL = newest.CallbackURL
 	}
-	out, err := h.env.Subscribe.Resend(ctx, l.ID, s, req.Force, c.Operator(req.Reason))
+	out, err := h.env.Subscribe.Resend(ctx, l.ID, s, req.Force, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

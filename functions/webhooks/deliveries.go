@@ -52,7 +52,7 @@ func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ st
 }
 
 func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Resend(ctx, id, changeScope(c), c.Operator(""))
+	d, err := h.webhooks.Resend(ctx, id, changeScope(c), c.AsOperator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 	f := webhooks.FailedFilter{Since: req.Since, CallerID: callerID}
 	f.EndpointID, _ = task.ParseID(req.EndpointID) // validated; zero if absent
 	limit := decode.ValueOr(req.Limit, maxResent)
-	resent, err := h.webhooks.ResendFailed(ctx, f, limit, c.Operator(req.Reason))
+	resent, err := h.webhooks.ResendFailed(ctx, f, limit, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +104,11 @@ const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
 		d.URL = c.ShownURL(d.URL)
-		if c.HidesURLs() && d.EventType == disabledEvent {
+		if c.SeesOnlyHosts() && d.EventType == disabledEvent {
 			d.Payload = string(task.MaskURLFields([]byte(d.Payload)))
 		}
 		shown := deliveryResponse(d)
-		if c.HidesURLs() {
+		if c.SeesOnlyHosts() {
 			for i := range shown.Tries {
 				shown.Tries[i].Response = "" // error pages of receivers often contain the path and query of the URL
 			}

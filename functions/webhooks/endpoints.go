@@ -86,7 +86,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	}
 	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
 		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: cmp.Or(newSecret, req.Secret),
-	}, c.Operator(""))
+	}, c.AsOperator(""))
 	return endpointResponseWithSecret(e, newSecret), err
 }
 
@@ -116,7 +116,7 @@ func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ st
 
 // deleteEndpoint also wakes sweep, which fails the pending deliveries that DeleteEndpoint leaves.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	if err := h.webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.Operator("")); err != nil {
+	if err := h.webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.AsOperator("")); err != nil {
 		return nil, err
 	}
 	h.env.WakeSweepAt(time.Now())
@@ -126,7 +126,7 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 
 // enableEndpoint also wakes deliver, because pending deliveries to the endpoint are due again.
 func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.EnableEndpoint(ctx, id, changeScope(c), c.Operator(""))
+	e, err := h.webhooks.EnableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -135,13 +135,13 @@ func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 }
 
 func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.DisableEndpoint(ctx, id, changeScope(c), c.Operator(""))
+	e, err := h.webhooks.DisableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
 	return endpointResponse(e), err
 }
 
 func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	secret := api.NewWebhookSecret()
-	e, err := h.webhooks.RotateEndpoint(ctx, id, changeScope(c), secret, c.Operator(""))
+	e, err := h.webhooks.RotateEndpoint(ctx, id, changeScope(c), secret, c.AsOperator(""))
 	return endpointResponseWithSecret(e, secret), err
 }
 
@@ -152,7 +152,7 @@ func (h *handlers) getSigningSecret(ctx context.Context, c *fn.Call, _ struct{})
 }
 
 func (h *handlers) rotateSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	s, err := h.webhooks.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.Operator(""))
+	s, err := h.webhooks.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.AsOperator(""))
 	return signingSecretResponse(s), err
 }
 

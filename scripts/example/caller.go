@@ -10,12 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// callerAdmin manages the callers of Sendonce as its admin.
-type callerAdmin struct{ url, user, password string }
+// callersClient manages the callers of Sendonce as the built-in admin.
+type callersClient struct{ url, user, password string }
 
-// createReceiver creates a caller that may only confirm messages to one subject, and returns its token. If an earlier
-// demo created the caller, createReceiver replaces the token.
-func (a callerAdmin) createReceiver(ctx context.Context, name, subject string) (string, error) {
+// createReceiver creates a caller whose only right is to confirm the messages that are sent to this NATS subject, and returns its
+// token. If an earlier run of the command demo created the caller, createReceiver replaces the token.
+func (a callersClient) createReceiver(ctx context.Context, name, subject string) (string, error) {
 	var caller api.CallerResponse
 	status, err := a.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)
 	if status == http.StatusConflict {
@@ -26,7 +26,7 @@ func (a callerAdmin) createReceiver(ctx context.Context, name, subject string) (
 	return caller.Token, err
 }
 
-func (a callerAdmin) find(ctx context.Context, name string) (api.CallerResponse, error) {
+func (a callersClient) find(ctx context.Context, name string) (api.CallerResponse, error) {
 	for query := "?limit=200"; ; {
 		var page api.Page[api.CallerResponse]
 		if _, err := a.call(ctx, http.MethodGet, query, nil, &page); err != nil {
@@ -45,7 +45,7 @@ func (a callerAdmin) find(ctx context.Context, name string) (api.CallerResponse,
 }
 
 // call makes one call and decodes the data of its response.
-func (a callerAdmin) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
+func (a callersClient) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
 	var raw []byte
 	if body != nil {
 		if raw, err = json.Marshal(body); err != nil {
@@ -67,10 +67,10 @@ func (a callerAdmin) call(ctx context.Context, method, path string, body, data a
 	defer res.Body.Close()
 	response := api.Envelope{Data: data}
 	if err := json.NewDecoder(res.Body).Decode(&response); err != nil {
-		return res.StatusCode, fmt.Errorf("%s callers returned %s: %w", method, res.Status, err)
+		return res.StatusCode, fmt.Errorf("%s %s returned %s: %w", method, req.URL.Path, res.Status, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return res.StatusCode, fmt.Errorf("%s callers returned %s: %s", method, res.Status, response.Message)
+		return res.StatusCode, fmt.Errorf("%s %s returned %s: %s", method, req.URL.Path, res.Status, response.Message)
 	}
 	return res.StatusCode, nil
 }

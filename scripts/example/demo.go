@@ -51,7 +51,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 			return err
 		}
 	}
-	admin := callerAdmin{run["SENDONCE_URL"], run["SENDONCE_USER"], run["SENDONCE_PASSWORD"]}
+	admin := callersClient{run["SENDONCE_URL"], run["SENDONCE_USER"], run["SENDONCE_PASSWORD"]}
 	token, err := admin.createReceiver(ctx, consumerName, paidSubject)
 	if err != nil {
 		return err

@@ -30,7 +30,8 @@ type Authenticator struct {
 
 // Source reads callers; callers.Store is one.
 type Source interface {
-	ByName(ctx context.Context, name string, list bool) (callers.Caller, error)
+	// ByName returns a caller. forList is true if the caller calls a route for lists, which has connections of its own.
+	ByName(ctx context.Context, name string, forList bool) (callers.Caller, error)
 	Existing(ctx context.Context, names []string) (existing []string, err error)
 }
 

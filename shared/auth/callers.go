@@ -32,13 +32,13 @@ type Callers struct {
 }
 
 // findCaller is Source.ByName.
-type findCaller func(ctx context.Context, name string, list bool) (callers.Caller, error)
+type findCaller func(ctx context.Context, name string, forList bool) (callers.Caller, error)
 
 // callerQuery identifies a query. Calls for lists use another connection pool, so that a call for a list
 // that waits does not delay other calls.
 type callerQuery struct {
-	name string
-	list bool
+	name    string
+	forList bool
 }
 
 // lookup is a query or its result. The fields after done may be read once done is closed.
@@ -87,8 +87,8 @@ func (c *Callers) noteExisting(name string) {
 	}
 }
 
-func (c *Callers) byName(ctx context.Context, name string, list bool) (callers.Caller, error) {
-	l, err := c.get(ctx, callerQuery{name, list})
+func (c *Callers) byName(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+	l, err := c.get(ctx, callerQuery{name, forList})
 	return l.caller, err
 }
 
@@ -139,7 +139,7 @@ func (c *Callers) begin(ctx context.Context, q callerQuery) *lookup {
 func (c *Callers) run(ctx context.Context, q callerQuery, l *lookup) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	l.caller, l.err = c.find(ctx, q.name, q.list)
+	l.caller, l.err = c.find(ctx, q.name, q.forList)
 	l.expires = time.Now().Add(CallerTTL)
 	if l.err != nil {
 		l.expires = time.Now().Add(unknownCallerTTL)

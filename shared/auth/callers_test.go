@@ -69,12 +69,12 @@ func TestCallerLookupsAreShared(t *testing.T) {
 func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-			if list {
+		c := newCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+			if forList {
 				<-ctx.Done()
 				return callers.Caller{}, ctx.Err()
 			}
-			return knownCallers(ctx, name, list)
+			return knownCallers(ctx, name, forList)
 		})
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -119,8 +119,8 @@ func TestGuessedNamesDoNotEvictKnownOnes(t *testing.T) {
 func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-			caller, err := knownCallers(ctx, name, list)
+		c := newCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+			caller, err := knownCallers(ctx, name, forList)
 			time.Sleep(time.Second)
 			return caller, err
 		})

@@ -28,15 +28,15 @@ func TestFloodOfUnknownNamesCausesFewQueries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var created atomic.Bool
 				var queries atomic.Int32
-				find := authtest.Source(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+				find := authtest.Source(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 					if name == "new" && created.Load() {
 						name = "submitter"
 					}
-					return knownCallers(ctx, name, list)
+					return knownCallers(ctx, name, forList)
 				})
-				p := newProcess(t, nil, func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+				p := newProcess(t, nil, func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 					queries.Add(1)
-					return find(ctx, name, list)
+					return find(ctx, name, forList)
 				})
 				p.deferred.findExisting = func(ctx context.Context, names []string) ([]string, error) {
 					queries.Add(1)
@@ -122,9 +122,9 @@ func TestUnknownNameFailsLikeWrongPasswordOverLimit(t *testing.T) {
 	}
 	for _, lookup := range []time.Duration{0, failureTime / 2, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newProcess(t, nil, func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+			p := newProcess(t, nil, func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 				time.Sleep(lookup)
-				return knownCallers(ctx, name, list)
+				return knownCallers(ctx, name, forList)
 			})
 			_, err := p.login("submitter", token)
 			require.NoError(t, err)

@@ -82,7 +82,7 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 		{"a route for events", admin, []Role{Trigger}, false, false},
 		{"a role of its own", callers.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
 		{"no admin within queues", callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
-		{"an admin without queues", callers.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
+		{"an admin who is not limited to queues", callers.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
 	} {
 		call := &Call{Caller: c.caller, roles: c.roles, withinQueues: c.within}
 		require.Equal(t, c.want, call.admitted() == nil, c.name)

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// A Call is one authenticated request. A Call must be used by one goroutine at a time, and not after
-// the handler has returned.
+// A Call is one authenticated request, or one frame of a Socket. A Call must be used by one goroutine at a time, and not after the
+// handler has returned.
 type Call struct {
 	Caller    callers.Caller // ID 0 is the built-in admin (BASIC_AUTH_USERNAME)
 	RequestID string         // at most 50 characters of A-Z a-z 0-9 . _ -
@@ -24,7 +24,7 @@ type Call struct {
 
 	env          *Env
 	roles        []Role // of the route; the caller needs one of them
-	withinQueues bool   // the route is WithinQueues
+	withinQueues bool   // the route also allows admins who are limited to queues
 	r            *http.Request
 	memory       *callMemory
 	header       http.Header
@@ -32,7 +32,7 @@ type Call struct {
 	attrs        []slog.Attr
 	slot         *slot
 
-	correlation string // client_msg_id of the frame of a Socket
+	correlation string // client_msg_id of a frame of a Socket
 	badFields   int    // of the items of a batch
 	itemsFailed int    // items of a batch that failed with a 5xx
 }
@@ -60,7 +60,7 @@ func (c *Call) Log(args ...any) {
 	c.attrs = append(c.attrs, slog.Group("", args...).Value.Group()...)
 }
 
-// Correlate sets the client_msg_id of the error frame that the client gets if this frame of a Socket is refused.
+// Correlate is for a frame of a Socket. It sets the client_msg_id of the error frame that the client gets if the frame is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
 // StartWaiting must be called before a long poll waits: waiting calls have their own limit. It returns
@@ -83,8 +83,8 @@ func (c *Call) dropHeaders() {
 	c.r.Header, c.r.Trailer = header, nil
 }
 
-// May reports whether the caller has the role or is an admin without queues. May(Admin) is false
-// for an admin with queues, who may use only the routes for admins that are WithinQueues.
+// May reports whether the caller has the role or is an admin who is not limited to queues. May(Admin) is false for an admin who is
+// limited to queues: such an admin may use only routes that are marked WithinQueues.
 func (c *Call) May(role Role) bool {
 	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.LimitedToQueues()
 }
@@ -92,39 +92,39 @@ func (c *Call) May(role Role) bool {
 // HasRole reports whether the caller has the role itself, whatever its queues.
 func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
-// ReadsAll reports whether the caller may read what belongs to other callers. Only an admin or a viewer without
-// queues may.
+// ReadsAll reports whether the caller may read what belongs to other callers. Only admins and viewers may, and only if they are not
+// limited to queues.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
-// HidesURLs reports whether the caller is a viewer who sees only the host of other callers' URLs. The rest of
+// SeesOnlyHosts reports whether the caller sees only the host of other callers' URLs, because it is a viewer and no admin. The rest of
 // a URL may be a secret: anyone who knows it can post to the URL.
-func (c *Call) HidesURLs() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
+func (c *Call) SeesOnlyHosts() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
 
 // ShownURL returns a URL of another caller, masked if this caller sees only its host.
 func (c *Call) ShownURL(url string) string {
-	if c.HidesURLs() {
+	if c.SeesOnlyHosts() {
 		return task.MaskURL(url)
 	}
 	return url
 }
 
-// ActFor returns the user that the call acts for: name, or the caller itself if name is "". ActFor
-// returns an error if name is another user, unless the caller is an admin without queues.
-func (c *Call) ActFor(name string) (string, error) {
+// UserToActFor returns the name of the user for whom the call acts: name, or the caller's own name if name is "". It returns an error
+// if name is not the caller's own, unless the caller is an admin who is not limited to queues.
+func (c *Call) UserToActFor(name string) (string, error) {
 	switch {
 	case name == "" || name == c.Caller.Name:
 		return c.Caller.Name, nil
 	case c.May(Admin):
 		return name, nil
 	}
-	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name+"; only an admin without queues may")
+	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name+"; only an admin who is not limited to queues may")
 }
 
 // LimitedToQueues reports whether the caller is limited to queues.
 func (c *Call) LimitedToQueues() bool { return len(c.Caller.Queues) > 0 }
 
-// MayUseQueue reports whether the caller may submit tasks to the queue and claim tasks from it. A caller
-// without a list of queues may use all queues.
+// MayUseQueue reports whether the caller's list of queues allows the queue, whatever the caller's roles. A caller without a list of
+// queues may use all queues.
 func (c *Call) MayUseQueue(queue string) bool {
 	return !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, queue)
 }
@@ -140,9 +140,8 @@ func (c *Call) request() decode.Request {
 	return decode.Request{Method: c.r.Method, Query: c.r.URL.RawQuery, Body: c.Body}
 }
 
-// Reserve reserves n bytes of memory for data that the function is about to load. A call waits for room
-// for up to 2 s, an event for up to 20 s. Then Reserve returns an error. The memory is released when the
-// call ends.
+// Reserve reserves n bytes of memory for data that the function is about to load. It waits for room for up
+// to 2 s, or up to 20 s if the call delivers events, and then returns an error. The memory is released when the call ends.
 func (c *Call) Reserve(ctx context.Context, n int) error {
 	return c.memory.reserve(ctx, int64(n), false)
 }
@@ -154,8 +153,8 @@ func (c *Call) TryReserve(n int) error { return c.memory.tryReserve(int64(n)) }
 // Unreserve before it waits.
 func (c *Call) Unreserve() { c.memory.resize(0) }
 
-// AcquireRead waits until fewer than readsAtOnce of the caller's streams and sockets read events.
-// done releases the slot.
+// AcquireRead waits for permission to read events: of the streams and sockets of callers that share a quota, at most readsAtOnce read
+// at a time. Call done after the read.
 func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
 	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
 }

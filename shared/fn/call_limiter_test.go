@@ -140,8 +140,8 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
-	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin-"), list)
+	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin-"), forList)
 		if name != caller.Name {
 			caller.Name, caller.Roles = name, []string{"admin"}
 		}
@@ -188,12 +188,12 @@ func TestUnknownCallerTakesNoSlot(t *testing.T) {
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
 	calling, release := make(chan struct{}, 100), make(chan struct{})
-	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 		if strings.HasPrefix(name, "nobody") {
 			calling <- struct{}{}
 			<-release
 		}
-		return knownCallers(ctx, name, list)
+		return knownCallers(ctx, name, forList)
 	})
 	var all sync.WaitGroup
 	for i := range 20 {
@@ -241,8 +241,8 @@ func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, eventFunction(nil))
 	runServer(t, h, nil, held.function(), eventFunction(nil))
-	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), list)
+	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), forList)
 		caller.Name = name
 		return caller, err
 	})

@@ -288,8 +288,8 @@ func TestCallLogsOneLineWithoutPath(t *testing.T) {
 		require.Equal(t, want, line[name], name)
 	}
 	require.NotContains(t, h.log.String(), "13800138000")
-	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
-		caller, err := knownCallers(ctx, "submitter", list)
+	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+		caller, err := knownCallers(ctx, "submitter", forList)
 		caller.Name = name
 		return caller, err
 	})

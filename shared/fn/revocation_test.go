@@ -34,11 +34,11 @@ type changing struct {
 
 func (h *testServer) changing() *changing {
 	c := &changing{apply: func(*callers.Caller) {}}
-	h.setCallers(func(ctx context.Context, name string, list bool) (callers.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.lookups.Add(1)
-		caller, err := knownCallers(ctx, name, list)
+		caller, err := knownCallers(ctx, name, forList)
 		if name != "receiver" {
 			c.apply(&caller)
 		}

@@ -2,7 +2,7 @@ package fn
 
 import "strings"
 
-// A Role is what a caller may do. An admin without queues may do everything (for an admin with queues,
+// A Role is what a caller may do. An admin who is not limited to queues may do everything (for an admin with queues,
 // see Route.WithinQueues).
 type Role string
 

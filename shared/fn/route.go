@@ -58,7 +58,7 @@ func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), rol
 func (r Route) Changes() Route { r.changesState = true; return r }
 
 // WithinQueues also allows admins who are limited to some queues. The handler must limit the call
-// to these queues (Call.MayUseQueue, Call.Operator), unless its response belongs to no queue and no
+// to these queues (Call.MayUseQueue, Call.AsOperator), unless its response belongs to no queue and no
 // caller. Without WithinQueues, a route for admins refuses every caller who is limited to queues.
 func (r Route) WithinQueues() Route { r.withinQueues = true; return r }
 

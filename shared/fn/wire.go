@@ -67,8 +67,8 @@ func RowID[I int32 | int64](c *Call, what string) (I, error) {
 	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// Operator returns the caller as the author of a manual change.
-func (c *Call) Operator(reason string) store.Operator {
+// AsOperator returns the caller as the author of a manual change.
+func (c *Call) AsOperator(reason string) store.Operator {
 	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
 }
 

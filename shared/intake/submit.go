@@ -77,7 +77,7 @@ func (in *Intake) makeRoom() {
 // whose address may not be called. This refusal, and that of the caller's quota, apply only to a new message: a
 // repeat gets the result of the first request.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
-	from, err := c.ActFor(req.From)
+	from, err := c.UserToActFor(req.From)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPromotedStandbyHasAcknowledgedCommits(t *testing.T) {
+func TestPromotedStandbyKeepsAcknowledgedCommits(t *testing.T) {
 	t.Parallel()
 	pair := NewPair(t)
 	conn, err := pgx.Connect(t.Context(), pair.URL("postgres"))
@@ -21,7 +21,7 @@ func TestPromotedStandbyHasAcknowledgedCommits(t *testing.T) {
 	pair.KillPrimary()
 	require.Error(t, conn.Ping(t.Context()))
 	_, err = pgx.Connect(t.Context(), pair.URL("postgres"))
-	require.ErrorContains(t, err, "read only", "a standby refuses writes")
+	require.ErrorContains(t, err, "read only", "the URL allows only a server that accepts writes, and the standby is not promoted yet")
 	pair.Promote()
 	conn, err = pgx.Connect(t.Context(), pair.URL("postgres"))
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// contractJSON returns the contract as JSON.
+// contractJSON returns the contract, openapi.yaml, as JSON.
 func contractJSON() ([]byte, error) {
 	var contract any
 	if err := yaml.Unmarshal(api.OpenAPI(), &contract); err != nil {
@@ -114,8 +114,9 @@ func (n node) json() string {
 	return b.String()
 }
 
-func (n node) writeJSON(b *strings.Builder, newline string) {
-	inner := newline + "  "
+// writeJSON writes the value. line is a line break and the indentation of the value.
+func (n node) writeJSON(b *strings.Builder, line string) {
+	inner := line + "  "
 	switch {
 	case n.yaml == nil:
 		b.WriteString("null")
@@ -129,7 +130,7 @@ func (n node) writeJSON(b *strings.Builder, newline string) {
 			e.value.writeJSON(b, inner)
 		}
 		if len(n.yaml.Content) > 0 {
-			b.WriteString(newline)
+			b.WriteString(line)
 		}
 		b.WriteString("}")
 	case n.yaml.Kind == yaml.SequenceNode:
@@ -142,7 +143,7 @@ func (n node) writeJSON(b *strings.Builder, newline string) {
 			item.writeJSON(b, inner)
 		}
 		if len(n.yaml.Content) > 0 {
-			b.WriteString(newline)
+			b.WriteString(line)
 		}
 		b.WriteString("]")
 	case n.yaml.ShortTag() == "!!str" || n.yaml.ShortTag() == "!!timestamp":

@@ -11,11 +11,11 @@ import (
 )
 
 // Source implements auth.Source with a function instead of a database.
-type Source func(ctx context.Context, name string, list bool) (callers.Caller, error)
+type Source func(ctx context.Context, name string, forList bool) (callers.Caller, error)
 
-// ByName calls find.
-func (find Source) ByName(ctx context.Context, name string, list bool) (callers.Caller, error) {
-	return find(ctx, name, list)
+// ByName calls the function find, its receiver.
+func (find Source) ByName(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+	return find(ctx, name, forList)
 }
 
 // Existing returns the names for which find returns no error.
@@ -28,7 +28,7 @@ func (find Source) Existing(ctx context.Context, names []string) (existing []str
 	return existing, nil
 }
 
-// Callers returns a Source of callers with these names, each with the token and the role of its name. The caller "gone"
+// Callers returns a Source of callers with these names. All have this token, and the only role of each is its name. The caller "gone"
 // is revoked. A lookup of "outage" fails as if the database were unavailable.
 func Callers(token string, names ...string) Source {
 	return func(_ context.Context, name string, _ bool) (callers.Caller, error) {

@@ -8,5 +8,5 @@
 //
 // No timer runs the checks. sweep checks the queues after a failure that counts, after a task
 // became pending, and while an alert is open. deliver checks the streams before it trims them.
-// The events go to the webhook endpoints of admins without queues.
+// The events go to the webhook endpoints of admins who are not limited to queues.
 package alerts

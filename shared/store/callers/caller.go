@@ -72,11 +72,11 @@ select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues,
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 
-// ByName returns a caller, revoked or not; task.CodeNotFound if there is none. If list is true, ByName
+// ByName returns a caller, revoked or not; task.CodeNotFound if there is none. If forList is true, ByName
 // uses the read role: a request for a list needs a connection of this role anyway.
-func (st *Store) ByName(ctx context.Context, name string, list bool) (Caller, error) {
+func (st *Store) ByName(ctx context.Context, name string, forList bool) (Caller, error) {
 	pool := st.db.Hot
-	if list {
+	if forList {
 		pool = st.db.Read
 	}
 	caller, err := store.QueryOne[Caller](ctx, pool, "caller", callerByNameSQL, store.Unprepared, store.Storable(name), st.salt)

@@ -82,7 +82,7 @@ func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) e
 	err := tx.QueryRow(ctx, madeByChainSQL, c.ID, o.ID).Scan(&own)
 	if err == nil && !own {
 		err = task.Refuse(task.CodeForbidden, "this caller belongs to another admin with queues (made_by): only that admin, those to whom it belongs, "+
-			"and admins without queues may change the caller or rotate its token; this admin may revoke it")
+			"and admins who are not limited to queues may change the caller or rotate its token; this admin may revoke it")
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func (g Grants) narrowerThan(other Grants) (fields []task.Field) {
 	} {
 		switch {
 		case quota.mine == 0 && quota.other != 0:
-			fields = append(fields, task.Field{Name: quota.name, Message: "is set by an admin without queues"})
+			fields = append(fields, task.Field{Name: quota.name, Message: "is set by an admin who is not limited to queues"})
 		case quota.mine != 0 && (quota.other == 0 || quota.other > quota.mine):
 			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
 		}

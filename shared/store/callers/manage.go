@@ -45,7 +45,7 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 			}
 			if most := st.operatorCallers; made >= most {
 				return store.AuditEntry{}, task.Refuse(task.CodeForbidden, fmt.Sprintf("this operator and its callers have made %d callers that are not revoked or were revoked within a day, "+
-					"and may make %d: revoke some, or have an admin without queues make the caller", made, most))
+					"and may make %d: revoke some, or have an admin who is not limited to queues make the caller", made, most))
 			}
 		}
 		c, err = store.QueryOne[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
@@ -215,7 +215,7 @@ func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, 
 }
 
 // narrowMade reduces the grants of the callers that maker made to the grants of maker. It does nothing
-// if maker is an admin without queues, and so without limits.
+// if maker is an admin who is not limited to queues, and so without limits.
 func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Operator) ([]StoredCaller, error) {
 	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
 		return nil, nil

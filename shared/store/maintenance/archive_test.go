@@ -268,8 +268,8 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	require.Equal(t, len(failed), db.Count(t, `select count(*) from report_logs`), "every report is kept")
 	require.Equal(t, fmt.Sprint(count[task.Applied], 0, count[task.Applied], total-count[task.Applied]), taskCounts(t, db))
 	after := db.MustStatistics(t)
-	require.Equal(t, before.Succeeded+int64(count[task.Applied]), after.Succeeded)
-	require.Equal(t, before.Failed-int64(count[task.Applied]), after.Failed)
+	require.Equal(t, before.SMS.Succeeded+int64(count[task.Applied]), after.SMS.Succeeded)
+	require.Equal(t, before.SMS.Failed-int64(count[task.Applied]), after.SMS.Failed)
 }
 
 func TestNothingChangesAnArchivedTask(t *testing.T) {

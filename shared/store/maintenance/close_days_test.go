@@ -36,7 +36,7 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	insertResults(t, db, today.AddDate(0, 0, -2), 2, 1)
 	db.Exec(t, storetest.InsertClosedDaySQL, today.AddDate(0, 0, -4), 100, 10)
 	before := db.MustStatistics(t)
-	require.Equal(t, []int64{104, 11}, []int64{before.Succeeded, before.Failed})
+	require.Equal(t, []int64{104, 11}, []int64{before.SMS.Succeeded, before.SMS.Failed})
 
 	done := make(chan error)
 	for range 2 {
@@ -52,7 +52,7 @@ func TestClosedDayTotalsFollowWithdrawnResults(t *testing.T) {
 	late := storetest.Value[task.ID](t, db, `select id from task_done where status = 3`)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: late, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
 	after := db.MustStatistics(t)
-	require.Equal(t, []int64{105, 10}, []int64{after.Succeeded, after.Failed})
+	require.Equal(t, []int64{105, 10}, []int64{after.SMS.Succeeded, after.SMS.Failed})
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 0`, old))
 }
 
@@ -73,7 +73,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	db.Exec(t, storetest.InsertClosedDaySQL, day.AddDate(0, 0, -1), 100, 10)
 	db.Maintenance.SetCountTime(time.Millisecond)
 	before := db.MustStatistics(t)
-	require.Equal(t, []int64{10100, 10010}, []int64{before.Succeeded, before.Failed})
+	require.Equal(t, []int64{10100, 10010}, []int64{before.SMS.Succeeded, before.SMS.Failed})
 
 	const partial = `select count(*) from task_totals where counted_to is not null`
 	for more := true; db.Count(t, partial) == 0; {
@@ -100,7 +100,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	require.NoError(t, <-done)
 	require.Zero(t, db.Count(t, partial))
 	after := db.MustStatistics(t)
-	require.Equal(t, []int64{10102, 10008}, []int64{after.Succeeded, after.Failed}, "no part was counted twice")
+	require.Equal(t, []int64{10102, 10008}, []int64{after.SMS.Succeeded, after.SMS.Failed}, "no part was counted twice")
 }
 
 func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
@@ -110,7 +110,7 @@ func TestCloseDaysBeginsBeforeTheOldestResult(t *testing.T) {
 	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, $2)`, task.IDFloor(made), made)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	require.Equal(t, 1, db.Count(t, `select sum(succeeded)::int from task_totals`))
-	require.Equal(t, int64(1), db.MustStatistics(t).Succeeded)
+	require.Equal(t, int64(1), db.MustStatistics(t).SMS.Succeeded)
 }
 
 // A compromised function can write such a row. The id has the time 1970, where the count then begins.

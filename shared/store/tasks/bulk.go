@@ -32,7 +32,7 @@ const (
 
 	bulkLease                 = 30 * time.Second
 	maxRunningBulks           = 20      // of all accounts
-	reservedBulks             = 5       // of these, for operators without queues
+	reservedBulks             = 5       // of these, for operators who are not limited to queues
 	maxRunningBulksPerAccount = 5       // see callers.Caller.Account
 	bulkStartLock             = 7310020 // advisory lock
 )

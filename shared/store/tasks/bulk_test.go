@@ -236,7 +236,7 @@ func TestBulkChangesOfOneAccountAreLimited(t *testing.T) {
 		require.NoError(t, err)
 		if i == 8 {
 			_, err = startBulkAs(t, db, "limited", "{default}", limited)
-			require.ErrorContains(t, err, "15 bulk changes are running", "the other five are for operators without queues")
+			require.ErrorContains(t, err, "15 bulk changes are running", "the other five are for operators who are not limited to queues")
 		}
 	}
 	_, err = startBulkAs(t, db, "last", "{default}", pendingTasks())

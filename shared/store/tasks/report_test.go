@@ -197,7 +197,7 @@ func TestRetryWithBackoffIsScheduledAndPromoted(t *testing.T) {
 	batch, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.WithinDuration(t, waits.DueAt, batch.Next, 0)
-	require.Equal(t, int64(2), db.MustStatistics(t).Live.Scheduled)
+	require.Equal(t, int64(2), db.MustStatistics(t).SMS.Live.Scheduled)
 
 	db.Exec(t, `update task_live set due_at = now() where state = 0`)
 	batch, err = db.Tasks.Sweep(t.Context(), 10)

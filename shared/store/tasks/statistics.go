@@ -12,17 +12,17 @@ import (
 
 // Statistics are the numbers of tasks by state, all at one instant.
 type Statistics struct {
-	Counts           // of SMS
+	SMS       Counts
 	Subscribe Counts // of sends of subscribe messages
 }
 
 // Counts are the numbers of tasks in either the SMS queues or the queues of subscribe messages.
 type Counts struct {
-	Live       LiveCounts    // of all these queues
-	Succeeded  int64         // since the first task
-	Failed     int64         // since the first task
-	Queues     []QueueCounts // queues with live tasks, by name; at most the 1000 with most tasks
-	MoreQueues bool          // there are queues with live tasks that Queues does not have; set only for SMS
+	Live          LiveCounts    // of all these queues
+	Succeeded     int64         // since the first task
+	Failed        int64         // since the first task
+	Queues        []QueueCounts // queues with live tasks, by name; at most the 1000 with most tasks
+	HasMoreQueues bool          // there are queues with live tasks that Queues does not have; set only for SMS
 }
 
 // LiveCounts are the numbers of tasks that are not final. The view sms_tasks has status 0 for pending tasks
@@ -117,12 +117,12 @@ func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	var queue *string   // null in the row of all queues together
 	var scheduled, fresh, retry, processing, held *int64
 	var oldest *float64
-	targets := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
+	targets := []any{&s.SMS.Succeeded, &s.SMS.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
 	err := store.QueryEach(ctx, tx, statisticsSQL, []any{day}, targets, func() {
 		if subscribe == nil {
 			return
 		}
-		counts := &s.Counts
+		counts := &s.SMS
 		if *subscribe {
 			counts = &s.Subscribe
 		}
@@ -135,11 +135,11 @@ func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 			counts.Queues = append(counts.Queues, QueueCounts{*queue, live})
 		}
 	})
-	unlisted := s.Live.tasks()
-	for _, q := range s.Queues {
+	unlisted := s.SMS.Live.tasks()
+	for _, q := range s.SMS.Queues {
 		unlisted -= q.tasks()
 	}
-	s.MoreQueues = unlisted > 0
+	s.SMS.HasMoreQueues = unlisted > 0
 	return s, err
 }
 

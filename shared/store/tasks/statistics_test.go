@@ -36,20 +36,20 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	db.Exec(t, `update task_live set updated_at = now() - interval '90 seconds' where queue = 'bulk'`)
 
 	s := db.MustStatistics(t)
-	require.Equal(t, int64(1), s.Succeeded)
-	require.Equal(t, int64(1), s.Failed)
-	require.Len(t, s.Queues, 2)
-	require.Equal(t, "bulk", s.Queues[0].Queue)
-	require.InDelta(t, 90, s.Live.OldestPending.Seconds(), 30, "the oldest pending task of all queues")
-	require.Less(t, s.Queues[1].OldestPending.Seconds(), 30.0)
-	s.Live.OldestPending = nil
-	require.Equal(t, tasks.LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.Live)
+	require.Equal(t, int64(1), s.SMS.Succeeded)
+	require.Equal(t, int64(1), s.SMS.Failed)
+	require.Len(t, s.SMS.Queues, 2)
+	require.Equal(t, "bulk", s.SMS.Queues[0].Queue)
+	require.InDelta(t, 90, s.SMS.Live.OldestPending.Seconds(), 30, "the oldest pending task of all queues")
+	require.Less(t, s.SMS.Queues[1].OldestPending.Seconds(), 30.0)
+	s.SMS.Live.OldestPending = nil
+	require.Equal(t, tasks.LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.SMS.Live)
 
 	var fresh, retry, processing, failed int64 // counted by the query of the original SMS API
 	require.NoError(t, db.Read.QueryRow(t.Context(), `select
 		count(case when status = 0 and retry_count = 0 then 1 end), count(case when status = 0 and retry_count > 0 then 1 end),
 		count(case when status = 1 then 1 end), count(case when status = 3 then 1 end) from sms_tasks`).Scan(&fresh, &retry, &processing, &failed))
-	require.Equal(t, []int64{fresh, retry, processing, failed}, []int64{s.Live.PendingNew, s.Live.PendingRetry, s.Live.Processing, s.Failed})
+	require.Equal(t, []int64{fresh, retry, processing, failed}, []int64{s.SMS.Live.PendingNew, s.SMS.Live.PendingRetry, s.SMS.Live.Processing, s.SMS.Failed})
 }
 
 func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
@@ -68,10 +68,10 @@ func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 
 	requireCounts := func(when string, lateSuccesses int64) {
 		s := db.MustStatistics(t)
-		require.Equal(t, []int64{1, 0}, []int64{s.Succeeded, s.Failed}, when)
+		require.Equal(t, []int64{1, 0}, []int64{s.SMS.Succeeded, s.SMS.Failed}, when)
 		require.Equal(t, []int64{1 + lateSuccesses, 1 - lateSuccesses}, []int64{s.Subscribe.Succeeded, s.Subscribe.Failed}, when)
-		require.Len(t, s.Queues, 1, when)
-		require.Equal(t, []int64{1, 0}, []int64{s.Live.PendingNew, s.Live.Processing}, when)
+		require.Len(t, s.SMS.Queues, 1, when)
+		require.Equal(t, []int64{1, 0}, []int64{s.SMS.Live.PendingNew, s.SMS.Live.Processing}, when)
 		require.Len(t, s.Subscribe.Queues, 2, when)
 		require.Equal(t, []int64{1, 1}, []int64{s.Subscribe.Live.PendingNew, s.Subscribe.Live.Processing}, when)
 	}
@@ -117,7 +117,7 @@ func TestFalseTotalsDoNotStopStatistics(t *testing.T) {
 		select day, 9e18, -9e18, 9e18, -9e18 from unnest('{2026-01-01, 2026-01-02}'::date[]) day`)
 	db.Exec(t, `insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
 		select day, 9, 'booking', 9e18, 9e18, -9e18 from unnest('{2026-01-01, 2026-01-02}'::date[]) day`)
-	require.Positive(t, db.MustStatistics(t).Succeeded)
+	require.Positive(t, db.MustStatistics(t).SMS.Succeeded)
 	rates, err := db.Subscribe.TemplateRates(t.Context(), time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC), nil)
 	require.NoError(t, err)
 	require.Len(t, rates, 1)

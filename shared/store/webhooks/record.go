@@ -21,7 +21,7 @@ type RecordedEvent struct {
 
 // receiversSQL returns the receivers of each event: enabled endpoints that want the kind of event. If the subject is a
 // task or a disabled endpoint, they are endpoints of the caller of the subject. If the subject is an alert, they are
-// endpoints of all admins without queues, the built-in admin included. A revoked caller receives nothing. Each event
+// endpoints of all admins who are not limited to queues, the built-in admin included. A revoked caller receives nothing. Each event
 // whose subject exists has at least one row. The caller of a deleted endpoint is found in the deliveries to the endpoint.
 // The row of an alert is not read, because a cleared alert may be deleted before its events are recorded.
 const receiversSQL = `
