@@ -13,8 +13,8 @@ const (
 	eventsPerCheck  = 500         // published events between two checks
 	checkTimeout    = time.Second // of one check
 	pauseAtLimit    = 20 * time.Millisecond
-	pauseAfterError = 30 * time.Second // without a limit
-	stalledAfter    = 5 * time.Second  // without a recorded event
+	pauseAfterError = 5 * time.Second // without a limit
+	stalledAfter    = 5 * time.Second // without a recorded event
 )
 
 // recordLimit limits how many events wait in EVENTS until deliver records them. Events beyond the limit wait in Postgres,
@@ -26,8 +26,8 @@ type recordLimit struct {
 	mu         sync.Mutex
 	published  int // since the last check
 	reached    bool
-	recordedTo uint64    // at the last check
-	progressAt time.Time // when recordedTo last changed
+	progress   uint64    // at the last check
+	progressAt time.Time // when progress last changed
 	nextCheck  time.Time // not before
 }
 
@@ -46,17 +46,20 @@ func (l *recordLimit) isReached(ctx context.Context, b *bus.Bus) bool {
 	if !l.reached && l.published < eventsPerCheck || now.Before(l.nextCheck) {
 		return l.reached
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	checkCtx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	recorded, err := b.Recorded(ctx)
-	l.published = 0
-	if err != nil {
-		l.reached, l.nextCheck = false, now.Add(pauseAfterError)
+	recorded, err := b.Recorded(checkCtx)
+	switch {
+	case ctx.Err() != nil: // the call ends
+		return l.reached
+	case err != nil:
+		l.published, l.reached, l.nextCheck = 0, false, now.Add(pauseAfterError)
 		return false
 	}
-	if recorded.To != l.recordedTo || l.progressAt.IsZero() {
-		l.recordedTo, l.progressAt = recorded.To, now
+	if recorded.Progress != l.progress || l.progressAt.IsZero() {
+		l.progress, l.progressAt = recorded.Progress, now
 	}
+	l.published = 0
 	l.reached = recorded.Waiting > maxUnrecorded && now.Sub(l.progressAt) < stalledAfter
 	return l.reached
 }

@@ -74,11 +74,12 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if err := c.Reserve(ctx, reservedBytes); err != nil {
 		return err
 	}
+	c.Pause() // large batches of events for other functions need not wait until this call ends
 	var messageCount, eventCount int
 	var messagesErr, eventsErr error
 	lastMessages, lastEvents := store.Relayed{More: true}, store.Relayed{More: true} // the last batches
 	for lastMessages.More || lastEvents.More {
-		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < maxBatchTime {
+		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < maxBatchTime || r.env.IsDraining() {
 			r.env.WakeRelayAt(time.Time{}) // the next call continues
 			break
 		}
@@ -87,11 +88,14 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			lastMessages, messagesErr = r.relayMessages(ctx)
 			messageCount += lastMessages.Rows
 		}
-		switch {
-		case eventsErr != nil:
-		case !r.recordLimit.isReached(ctx, r.env.Bus()):
-			lastEvents, eventsErr = r.relayEvents(ctx, &eventCount)
-		case lastEvents.More && !lastMessages.More:
+		atLimit := eventsErr == nil && r.recordLimit.isReached(ctx, r.env.Bus())
+		if eventsErr == nil {
+			lastEvents, eventsErr = r.relayEvents(ctx, atLimit, &eventCount)
+		}
+		if atLimit && lastEvents.More && lastEvents.Rows == 0 && !lastMessages.More {
+			if messagesErr != nil {
+				break // the next call tries the messages again
+			}
 			pause(ctx, pauseAtLimit)
 		}
 	}
@@ -154,9 +158,14 @@ func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
 	}))
 }
 
-// relayEvents adds the number of its events to count. A row of event_outbox may have several events.
-func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
-	return r.finishBatch(r.events.Relay(ctx, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
+// relayEvents adds the number of its events to count. A row of event_outbox may have several events. At the limit of unrecorded
+// events it publishes only events for other streams than EVENTS.
+func (r *relayer) relayEvents(ctx context.Context, atLimit bool, count *int) (store.Relayed, error) {
+	except := ""
+	if atLimit {
+		except = bus.StreamEvents
+	}
+	return r.finishBatch(r.events.RelayExcept(ctx, except, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
 		r.recordLimit.count(len(due))
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil

@@ -123,8 +123,11 @@ func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 		if ran.More && time.Now().Before(until) {
 			continue
 		}
-		if ran.More {
+		switch {
+		case ran.More:
 			s.env.WakeAgainAt(bus.WakeSweep, time.Now())
+		case !ran.Next.IsZero():
+			s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(ran.Next, time.Second))
 		}
 		if changed > 0 {
 			c.Log("bulk_changed", changed)

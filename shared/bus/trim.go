@@ -93,13 +93,13 @@ func (conn *Connection) recordConsumer(ctx context.Context) (*jetstream.Consumer
 	return consumer.CachedInfo(), nil
 }
 
-// Recorded is which events of EVENTS the function deliver has recorded.
+// Recorded is how far the function deliver has recorded the events of EVENTS.
 type Recorded struct {
-	To      uint64 // all events up to this sequence number of the stream are recorded
-	Waiting int    // number of events that are not recorded
+	Progress uint64 // grows with the recorded events
+	Waiting  int    // number of events that are not recorded
 }
 
-// Recorded returns which events are recorded; the zero value if the consumer RecordDurable is missing. The error is an ErrUnavailable.
+// Recorded returns how far events are recorded; the zero value if the consumer RecordDurable is missing. The error is an ErrUnavailable.
 func (b *Bus) Recorded(ctx context.Context) (r Recorded, err error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -109,7 +109,7 @@ func (b *Bus) Recorded(ctx context.Context) (r Recorded, err error) {
 	if err != nil || consumer == nil {
 		return r, err
 	}
-	return Recorded{To: consumer.AckFloor.Stream, Waiting: int(consumer.NumPending) + consumer.NumAckPending}, nil
+	return Recorded{Progress: consumer.AckFloor.Stream + consumer.Delivered.Stream, Waiting: int(consumer.NumPending) + consumer.NumAckPending}, nil
 }
 
 // lastOlderThan returns the last sequence number, from first to last, whose message was stored before limit;

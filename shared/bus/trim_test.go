@@ -22,7 +22,7 @@ func recordAll(t *testing.T, broker *bustest.Broker) {
 	fetchAndAck(t, c, int(c.CachedInfo().NumPending))
 }
 
-func TestRelayReadsWhichEventsAreRecorded(t *testing.T) {
+func TestRelayReadsHowManyEventsAreRecorded(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
 	relay := g.bus("relay")
@@ -33,9 +33,9 @@ func TestRelayReadsWhichEventsAreRecorded(t *testing.T) {
 	}
 	require.Zero(t, recorded(), "without RecordDurable")
 	recordAll(t, g.Broker)
-	require.Equal(t, Recorded{To: 1}, recorded())
+	require.Equal(t, Recorded{Progress: 2}, recorded())
 	publishAll(t, relay, eventMessage("1"), eventMessage("2"))
-	bustest.Eventually(t, func() bool { return recorded() == Recorded{To: 1, Waiting: 2} }, "two events wait")
+	bustest.Eventually(t, func() bool { return recorded() == Recorded{Progress: 2, Waiting: 2} }, "two events wait")
 }
 
 func TestTrimEventsKeepsYoungAndUnrecordedEvents(t *testing.T) {

@@ -42,10 +42,12 @@ const eventCallers = `e (stream, caller_id, next_at, events) as (
 // so no caller's backlog delays another caller. The content of a stream's events is limited to about 4 MiB: beyond that,
 // the last events of each caller are left out. room = 0 means that there may be more events.
 //
+// The events of the stream $2 are left out.
+//
 // The result of a task is returned only while the task still has the outcome that the event reports.
 const lockEventsSQL = `
 with recursive ` + eventCallers + `, due as materialized (
-    select s.*, p.failures, random() as chance from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
+    select s.*, p.failures, random() as chance from e s` + store.JoinStreamPauses + `where s.next_at <= now() and s.stream <> $2 and ` + store.StreamIsOpen + `
 ), picked as materialized (
     select *, greatest(part / count(*) over (partition by stream), 1) as room from (
         select due.*, $1 / (select count(distinct stream) from due) as part,
@@ -155,8 +157,8 @@ type eventRow struct {
 // ID identifies the event. It stays the same when the event is published again.
 func (e *Due) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
-func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams store.StreamStates, err error) {
-	rows, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit)
+func lockEvents(ctx context.Context, tx pgx.Tx, limit int, except string) (due []Due, streams store.StreamStates, err error) {
+	rows, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit, except)
 	streams = store.StreamStates{}
 	for _, row := range rows {
 		e := row.Due
@@ -170,10 +172,11 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []Due, streams s
 	return due, streams, err
 }
 
-// anyEventSQL lets an idle relay skip the transaction.
+// anyEventSQL lets an idle relay skip the transaction. It returns whether events are due for streams other than $1, and for $1.
 const anyEventSQL = `
 with recursive ` + eventCallers + `
-select exists (select from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`
+select coalesce(bool_or(s.stream <> $1), false), coalesce(bool_or(s.stream = $1), false)
+from e s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen
 
 const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 
@@ -189,13 +192,18 @@ update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 the
 //
 // If publish fails, the process dies or the commit is lost, the same events are published again under the same ids, by
 // which receivers recognise them.
-func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
-	var anyDue bool
-	if err := st.db.Hot.QueryRow(ctx, anyEventSQL).Scan(&anyDue); err != nil || !anyDue {
-		return relayed, store.Wrap("relay events", err)
+func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (store.Relayed, error) {
+	return st.RelayExcept(ctx, "", limit, publish)
+}
+
+// RelayExcept is Relay without the events of one stream. If there are such events, More is true.
+func (st *Store) RelayExcept(ctx context.Context, stream string, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+	var anyDue, left bool
+	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, stream).Scan(&anyDue, &left); err != nil || !anyDue {
+		return store.Relayed{More: left}, store.Wrap("relay events", err)
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		due, streams, err := lockEvents(ctx, tx, limit)
+		due, streams, err := lockEvents(ctx, tx, limit, stream)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -216,6 +224,7 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 		streams.Queue(&batch, &relayed)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
+	relayed.More = relayed.More || left
 	return relayed, store.Wrap("relay events", err)
 }
 

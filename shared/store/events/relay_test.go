@@ -272,6 +272,33 @@ func whileWaiting(t *testing.T, db *storetest.DB, lock string, id any, do func()
 	return <-done
 }
 
+func TestRelayExceptLeavesTheEventsOfOneStream(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into event_outbox (kind, ids) values ('task.succeeded', array[gen_random_uuid()]), ('message.saved', array[gen_random_uuid()])`)
+	relay := func(except string) (kinds []string, more bool) {
+		relayed, err := db.Events.RelayExcept(t.Context(), except, 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
+			for _, e := range due {
+				kinds, results = append(kinds, e.Kind), append(results, storetest.Accepted)
+			}
+			return results, nil
+		})
+		require.NoError(t, err)
+		return kinds, relayed.More
+	}
+	for _, want := range []struct {
+		except string
+		kinds  []string
+		more   bool
+	}{
+		{"EVENTS", []string{"message.saved"}, true}, {"EVENTS", nil, true}, {"", []string{"task.succeeded"}, false}, {"", nil, false},
+	} {
+		kinds, more := relay(want.except)
+		require.Equal(t, want.kinds, kinds)
+		require.Equal(t, want.more, more)
+	}
+}
+
 func TestEndpointAddedDuringLockWaitGetsTheEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))

@@ -104,8 +104,8 @@ insert into webhook_events (id, payload) select id, '{}' from tasks;
 insert into message_live (id, kind, destination_key, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
 		Tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "webhook_events", "message_live"},
 		Args: map[string]string{
-			"lockEventsSQL":       "4",
-			"anyEventSQL":         "",
+			"lockEventsSQL":       "4, ''",
+			"anyEventSQL":         "''",
 			"keepEventsSQL":       "1, " + storetest.SomeIDs + ", 0, 1",
 			"deleteEventsSQL":     "array[1]",
 			"receiversSQL":        storetest.SomeIDs + `, array['webhook.disabled']`,

@@ -295,7 +295,11 @@ type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
 	More    bool           // call RunBulk again, even after an error: the error concerns one bulk change only
+	Next    time.Time      // if there is no more now: when the first lease of a bulk change ends; zero = none is leased
 }
+
+// nextBulkSQL returns when the first lease of an unfinished bulk change ends.
+const nextBulkSQL = `select min(leased_to) from bulk_changes where finished_at is null and leased_to <= now() + interval '1 minute'`
 
 // RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. One
 // transaction commits the batch and the new Place, so a batch is applied once even if processes die. If single tasks may
@@ -305,8 +309,9 @@ type BulkResult struct {
 func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
 	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
 	switch {
-	case task.CodeOf(err) == task.CodeNotFound:
-		return BulkResult{}, nil
+	case task.CodeOf(err) == task.CodeNotFound: // if a process died, nothing but the end of its lease frees a bulk change
+		result.Next, err = st.db.QueryTime(ctx, nextBulkSQL)
+		return result, store.Wrap("bulk change", err)
 	case err != nil:
 		return BulkResult{}, store.Wrap("bulk change", err)
 	case b.FinishedAt != nil:

@@ -133,6 +133,26 @@ func TestBulkRunsOnceInManyProcesses(t *testing.T) {
 	require.Equal(t, 60, db.Count(t, `select count(*) from report_logs where verdict = 'cancelled'`))
 }
 
+// After the process of a batch has died, the caller of RunBulk must learn when the bulk change can go on.
+func TestRunBulkReturnsWhenTheNextLeaseEnds(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	run := func() tasks.BulkResult {
+		ran, err := db.Tasks.RunBulk(t.Context(), 7)
+		require.NoError(t, err)
+		return ran
+	}
+	require.Zero(t, run(), "no bulk change")
+	submitMany(t, db, 3)
+	startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	db.Exec(t, `update bulk_changes set leased_to = now() + interval '20 seconds'`)
+	ran := run()
+	require.False(t, ran.More)
+	require.WithinDuration(t, time.Now().Add(20*time.Second), ran.Next, 10*time.Second)
+	db.Exec(t, `update bulk_changes set leased_to = now() - interval '1 second'`)
+	require.Equal(t, 3, run().Changed)
+}
+
 func TestBulkStops(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
