@@ -103,8 +103,7 @@ func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Resul
 	if err != nil {
 		return nil, err
 	}
-	out, err := post[batchResponse[SendResponse]](ctx, c, "/api/v1/sms/send/batch", SendBatchRequest{Items: items}, repeatIf(keyed))
-	return out.results(), err
+	return postBatch[SendResponse](ctx, c, "/api/v1/sms/send/batch", SendBatchRequest{Items: items}, len(items), repeatIf(keyed))
 }
 
 // Task reads a task of this caller.
@@ -152,8 +151,7 @@ func (c *Client) ReportBatch(ctx context.Context, appID string, reports []Report
 	if err != nil {
 		return nil, err
 	}
-	out, err := post[batchResponse[ReportResponse]](ctx, c, "/api/v1/sms/report/batch", ReportBatchRequest{AppID: appID, Items: items}, repeatIf(fenced))
-	return out.results(), err
+	return postBatch[ReportResponse](ctx, c, "/api/v1/sms/report/batch", ReportBatchRequest{AppID: appID, Items: items}, len(items), repeatIf(fenced))
 }
 
 // Statistics counts tasks. The caller must be an admin.
@@ -181,18 +179,26 @@ type batchResponse[T any] struct {
 	} `json:"items"`
 }
 
-func (b batchResponse[T]) results() []Result[T] {
-	results := make([]Result[T], len(b.Items))
-	for i, item := range b.Items {
+// postBatch posts a batch of n items and returns one result per item.
+func postBatch[T any](ctx context.Context, c *Client, path string, body any, n int, mayRepeat repeatPolicy) ([]Result[T], error) {
+	response, err := post[batchResponse[T]](ctx, c, path, body, mayRepeat)
+	if err != nil {
+		return nil, err
+	}
+	if len(response.Items) != n {
+		return nil, fmt.Errorf("POST %s: the response has %d results for %d items", path, len(response.Items), n)
+	}
+	results := make([]Result[T], n)
+	for i, item := range response.Items {
 		results[i] = Result[T]{Data: item.Data, Replayed: item.Replayed}
 		if item.Code/100 != 2 {
 			results[i].Err = &Error{Status: item.Code, Code: item.Error, Message: item.Message, Fields: item.Fields}
 		}
 	}
-	return results
+	return results, nil
 }
 
-// noResponseError means that no response to a call was received. The call may have taken effect or not.
+// noResponseError means that no valid response to a call was received. The call may have taken effect or not.
 type noResponseError struct{ error }
 
 func (e noResponseError) Unwrap() error { return e.error }
@@ -237,18 +243,22 @@ func get[T any](ctx context.Context, c *Client, path string) (data T, err error)
 }
 
 func post[T any](ctx context.Context, c *Client, path string, body any, mayRepeat repeatPolicy) (data T, err error) {
-	var raw []byte
-	if body != nil {
-		if raw, err = json.Marshal(body); err != nil {
-			return data, fmt.Errorf("encode the request: %w", err)
-		}
-	}
-	err = c.call(ctx, http.MethodPost, path, raw, &data, mayRepeat)
+	err = c.post(ctx, path, body, &data, mayRepeat)
 	return data, err
 }
 
+func (c *Client) post(ctx context.Context, path string, body, data any, mayRepeat repeatPolicy) (err error) {
+	var raw []byte
+	if body != nil {
+		if raw, err = json.Marshal(body); err != nil {
+			return fmt.Errorf("encode the request: %w", err)
+		}
+	}
+	return c.call(ctx, http.MethodPost, path, raw, data, mayRepeat)
+}
+
 // call tries until there is a final response. If ctx would end during the pause before the next try, call returns the
-// error of the last try at once.
+// error of the last try at once. data is nil for a method without data.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, mayRepeat repeatPolicy) error {
 	for try := 1; ; try++ {
 		err := c.try(ctx, method, path, body, data)
@@ -304,13 +314,32 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	if res.StatusCode/100 != 2 {
 		return refusal(res, raw)
 	}
-	if res.StatusCode == http.StatusNoContent {
+	if res.StatusCode == http.StatusNoContent && data == nil {
 		return nil
 	}
-	if err := json.Unmarshal(raw, &Envelope{Data: data}); err != nil {
-		return fmt.Errorf("%s %s: cannot read the response with status %d: %w", method, path, res.StatusCode, err)
+	if err := decodeResponse(res.StatusCode, raw, data); err != nil {
+		return noResponseError{fmt.Errorf("%s %s: status %d, but not a response of the service: %w", method, path, res.StatusCode, err)}
 	}
 	return nil
+}
+
+// decodeResponse decodes the data of a response with a status 2xx. A body that is not an envelope with this status is
+// from a proxy or gateway, and does not prove that the service has executed the call.
+func decodeResponse(status int, raw []byte, data any) error {
+	var envelope struct {
+		Code int             `json:"code"`
+		Data json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(raw, &envelope); err != nil {
+		return err
+	}
+	if envelope.Code != status {
+		return fmt.Errorf("its code is %d", envelope.Code)
+	}
+	if data == nil {
+		return nil
+	}
+	return json.Unmarshal(envelope.Data, data)
 }
 
 // refusal returns the error of a response with a status other than 2xx. A body that is not an envelope is ignored: it

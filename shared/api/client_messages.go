@@ -35,8 +35,7 @@ func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
 // ConfirmDelivery is ConfirmMessage for a message to a URL of this caller: token is the attribute confirmtoken of the
 // CloudEvent that the URL received.
 func (c *Client) ConfirmDelivery(ctx context.Context, serverMsgID, token string) error {
-	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{Token: token}, repeatable)
-	return err
+	return c.post(ctx, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{Token: token}, nil, repeatable)
 }
 
 // Conversation reads one page of the messages between two users, newest first, and how far each user has read. The
@@ -53,6 +52,5 @@ func (c *Client) Peers(ctx context.Context, r PeersRequest) (Page[Peer], error) 
 
 // MarkRead marks how far a user has read a conversation. The mark never moves back, so a repeat is harmless.
 func (c *Client) MarkRead(ctx context.Context, r ReadRequest) error {
-	_, err := post[struct{}](ctx, c, "/api/v1/messages/read", r, repeatable)
-	return err
+	return c.post(ctx, "/api/v1/messages/read", r, nil, repeatable)
 }

@@ -102,7 +102,7 @@ func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 		return err
 	}
 	read := func(ctx context.Context, c *Client) error { _, err := c.Task(ctx, "t"); return err }
-	empty := reply{status: 200, body: `{"code":200,"message":"success","data":{"items":[]}}`}
+	both := reply{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"code":200},{"code":200}]}}`}
 
 	for name, c := range map[string]struct {
 		do      func(context.Context, *Client) error
@@ -116,8 +116,8 @@ func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 		"send with a key is not repeated after a refusal":  {send(keyed), []reply{staleReply, taskReply}, 1, true},
 		"send without a key is never repeated":             {send(bare), []reply{busyReply, taskReply}, 1, true},
 		"send without a key is not repeated after a reset": {send(bare), []reply{resetReply, taskReply}, 1, true},
-		"a batch is repeated if all items have a key":      {sendBatch(keyed, keyed), []reply{resetReply, empty}, 2, false},
-		"a batch is not repeated if an item has no key":    {sendBatch(keyed, bare), []reply{resetReply, empty}, 1, true},
+		"a batch is repeated if all items have a key":      {sendBatch(keyed, keyed), []reply{resetReply, both}, 2, false},
+		"a batch is not repeated if an item has no key":    {sendBatch(keyed, bare), []reply{resetReply, both}, 1, true},
 		"a report with a claim_id is repeated":             {report(7), []reply{busyReply, resetReply, taskReply}, 3, false},
 		"a report without a claim_id is not repeated":      {report(0), []reply{resetReply, taskReply}, 1, true},
 		"a claim is repeated without a connection":         {claim, []reply{noConnection, claimReply}, 2, false},
@@ -136,6 +136,60 @@ func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 				require.Len(t, s.calls, c.calls)
 				for _, again := range s.calls {
 					require.Equal(t, s.calls[0].body, again.body, "the body of a repeat is the same")
+				}
+			})
+		})
+	}
+}
+
+func TestOnlyResponseOfTheServiceIsSuccess(t *testing.T) {
+	t.Parallel()
+	send := func(c *Client, ctx context.Context) error {
+		_, err := c.Send(ctx, SendRequest{IdempotencyKey: "k"})
+		return err
+	}
+	record := func(c *Client, ctx context.Context) error {
+		_, err := c.RecordSubscribe(ctx, SubscribeRecordRequest{})
+		return err
+	}
+	withoutData := []func(*Client, context.Context) error{
+		func(c *Client, ctx context.Context) error { return c.ConfirmMessage(ctx, "m") },
+		func(c *Client, ctx context.Context) error { return c.MarkRead(ctx, ReadRequest{}) },
+		func(c *Client, ctx context.Context) error { return c.DeleteEndpoint(ctx, "a") },
+	}
+	for name, c := range map[string]struct {
+		reply             reply
+		data, withoutData bool // methods with data, and methods without data, accept the reply
+	}{
+		"an empty object":        {reply{status: 200, body: `{}`}, false, false},
+		"null":                   {reply{status: 200, body: `null`}, false, false},
+		"an object of a gateway": {reply{status: 200, body: `{"status":"ok"}`}, false, false},
+		"a page":                 {reply{status: 200, body: `<html>`}, false, false},
+		"an empty body":          {reply{status: 200}, false, false},
+		"no data":                {reply{status: 200, body: `{"code":200,"message":"success"}`}, false, true},
+		"another code":           {reply{status: 202, body: `{"code":200,"data":{}}`}, false, false},
+		"no content":             {reply{status: 204}, false, true},
+		"a response with 202":    {reply{status: 202, body: `{"code":202,"data":{}}`}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				calls := func(call func(*Client, context.Context) error) (n int, err error) {
+					s := &script{replies: []reply{c.reply, {status: 200, body: `{"code":200,"data":{}}`}}}
+					err = call(s.client(), t.Context())
+					return len(s.calls), err
+				}
+				n, err := calls(send)
+				require.NoError(t, err)
+				require.Equal(t, c.data, n == 1, "other responses are repeated")
+				n, err = calls(record)
+				require.Equal(t, 1, n, "the service may have executed the call")
+				require.Equal(t, c.data, err == nil)
+				require.False(t, errors.As(err, new(*Error)), "it is not a refusal")
+				for _, call := range withoutData {
+					n, err := calls(call)
+					require.NoError(t, err)
+					require.Equal(t, c.withoutData, n == 1)
 				}
 			})
 		})
@@ -230,9 +284,13 @@ func TestBatchReturnsResultOfEachItem(t *testing.T) {
 		{Data: SendResponse{TaskID: "t", FinalContent: "hi"}, Replayed: true},
 		{Err: &Error{Status: 409, Code: "stale_claim", Message: "stale"}},
 	}, sent)
-	_, err = s.client().ReportBatch(t.Context(), "app", []ReportRequest{{TaskID: "t", ClaimID: 7}})
+	_, err = s.client().ReportBatch(t.Context(), "app", []ReportRequest{{TaskID: "t", ClaimID: 7}, {TaskID: "u", ClaimID: 8}})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"app_id":"app","items":[{"task_id":"t","claim_id":"7"}]}`, s.calls[1].body)
+	require.JSONEq(t, `{"app_id":"app","items":[{"task_id":"t","claim_id":"7"},{"task_id":"u","claim_id":"8"}]}`, s.calls[1].body)
+	_, err = s.client().SendBatch(t.Context(), []SendRequest{{PhoneNumber: "1"}})
+	require.ErrorContains(t, err, "2 results for 1 items")
+	_, err = s.client().ReportBatch(t.Context(), "app", make([]ReportRequest, 3))
+	require.ErrorContains(t, err, "2 results for 3 items")
 }
 
 func TestEachMethodCallsItsPath(t *testing.T) {

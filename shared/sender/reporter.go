@@ -2,7 +2,6 @@ package sender
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -133,9 +132,6 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining
 		return batch, err
 	}
 	for i, p := range batch {
-		if i >= len(results) {
-			return append(remaining, batch[i:]...), errMissingItems
-		}
 		refused := results[i].Err
 		if refused != nil && !isFinal(refused.Status) {
 			remaining, err = append(remaining, p), refused
@@ -151,8 +147,6 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining
 	}
 	return remaining, err
 }
-
-var errMissingItems = errors.New("the response has fewer items than the call")
 
 // isFinal reports whether a refused report must not be sent again: the server would refuse it again.
 func isFinal(status int) bool {
