@@ -24,7 +24,7 @@ type Client struct {
 	BaseURL  string // "https://sms.example.com", with or without a slash at its end
 	User     string
 	Password string
-	HTTP     *http.Client // nil = http.DefaultClient
+	HTTP     *http.Client // nil = http.DefaultClient; a redirect is an *Error in any case
 	Tries    int          // tries of one call, the first included; 0 = 6, 1 = never repeat
 }
 
@@ -43,11 +43,20 @@ func NewClient(baseURL, user, password string) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = idleConns, idleConns
 	return &Client{BaseURL: baseURL, User: user, Password: password, HTTP: &http.Client{
-		Transport: transport,
-		Timeout:   callTimeout,
-		// A redirected POST would arrive as a GET.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     transport,
+		Timeout:       callTimeout,
+		CheckRedirect: followNone,
 	}}
+}
+
+// followNone makes an HTTP client return a redirect and not follow it. A redirected POST would arrive as a GET.
+func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// httpClient returns a copy of the HTTP client that follows no redirects.
+func (c *Client) httpClient() *http.Client {
+	client := *cmp.Or(c.HTTP, http.DefaultClient)
+	client.CheckRedirect = followNone
+	return &client
 }
 
 // NewKey makes an idempotency key of 130 random bits. Use one key per message, not per try, and store it so that it
@@ -302,7 +311,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
+	res, err := c.httpClient().Do(req)
 	if err != nil {
 		return noResponseError{err}
 	}
@@ -346,6 +355,9 @@ func decodeResponse(status int, raw []byte, data any) error {
 // is from a proxy or gateway, not from the service.
 func refusal(res *http.Response, raw []byte) *Error {
 	e := &Error{Status: res.StatusCode, Message: http.StatusText(res.StatusCode)}
+	if location := res.Header.Get("Location"); res.StatusCode/100 == 3 && location != "" {
+		e.Message += ": it redirects to " + location + "; use the final URL as BaseURL"
+	}
 	var envelope Envelope
 	if json.Unmarshal(raw, &envelope) == nil && envelope.Error != "" {
 		e.Code, e.Message, e.Fields = envelope.Error, envelope.Message, envelope.Fields

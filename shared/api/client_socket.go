@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,10 +31,10 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 	if r.After != nil {
 		header.Set("Last-Event-ID", strconv.FormatInt(*r.After, 10))
 	}
-	client := *cmp.Or(c.HTTP, http.DefaultClient)
+	client := c.httpClient()
 	client.Timeout = 0 // a socket stays open
 	conn, res, err := websocket.Dial(ctx, strings.TrimSuffix(c.BaseURL, "/")+"/api/v1/stream/"+url.PathEscape(user),
-		&websocket.DialOptions{HTTPClient: &client, HTTPHeader: header})
+		&websocket.DialOptions{HTTPClient: client, HTTPHeader: header})
 	if err == nil {
 		conn.SetReadLimit(maxSocketFrame)
 		return &Socket{conn: conn, last: r.After}, nil

@@ -100,7 +100,7 @@ func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent
 	}
 	timeout := time.AfterFunc(streamTimeout, cancel)
 	defer timeout.Stop()
-	client := *cmp.Or(s.client.HTTP, http.DefaultClient)
+	client := s.client.httpClient()
 	client.Timeout = 0 // a stream stays open
 	res, err := client.Do(req)
 	if err != nil {

@@ -3,10 +3,14 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,6 +198,50 @@ func TestOnlyResponseOfTheServiceIsSuccess(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRedirectIsAnError(t *testing.T) {
+	t.Parallel()
+	var followed atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, err := strconv.Atoi(strings.Split(r.URL.Path, "/")[1])
+		if err != nil {
+			followed.Add(1)
+			_, _ = w.Write([]byte(`{"code":200,"message":"success","data":{}}`))
+			return
+		}
+		http.Redirect(w, r, "/new"+r.URL.Path[4:], status)
+	}))
+	defer server.Close()
+	calls := map[string]func(*Client, context.Context) error{
+		"post": func(c *Client, ctx context.Context) error {
+			_, err := c.AddEndpoint(ctx, EndpointRequest{})
+			return err
+		},
+		"get": func(c *Client, ctx context.Context) error { _, err := c.Statistics(ctx); return err },
+		"stream": func(c *Client, ctx context.Context) (end error) {
+			for _, end = range c.Stream(ctx, "ann", StreamRequest{}) {
+			}
+			return end
+		},
+		"socket": func(c *Client, ctx context.Context) error {
+			_, err := c.Socket(ctx, "ann", StreamRequest{})
+			return err
+		},
+	}
+	clients := map[string]*http.Client{"the default client": nil, "a custom client": {}, "the client of NewClient": NewClient("", "", "").HTTP}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		for client, custom := range clients {
+			for name, call := range calls {
+				var refused *Error
+				err := call(&Client{BaseURL: fmt.Sprint(server.URL, "/", status), HTTP: custom}, t.Context())
+				require.ErrorAs(t, err, &refused, "%s %s %d", client, name, status)
+				require.Equal(t, status, refused.Status)
+				require.Contains(t, refused.Message, "redirects to /new/api/v1/")
+			}
+		}
+	}
+	require.Zero(t, followed.Load())
 }
 
 func TestRepeatWaitsForRetryAfter(t *testing.T) {
