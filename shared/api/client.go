@@ -36,6 +36,11 @@ const (
 	longestRetryAfter = 24 * time.Hour // limit of Retry-After
 	callTimeout       = time.Minute    // of one try; longer than the longest wait of a claim
 	idleConns         = 100            // Go closes all but 2 by default
+
+	// maxResponse is the limit of a response in bytes: at least four times the largest ones. A page has at most 200 messages
+	// with 64 KiB of data and a few KiB of other fields, less than 16 MiB. The response to a batch of 1,000 items repeats
+	// parts of the request, of which each item has at most 13 KiB.
+	maxResponse = 64 << 20
 )
 
 // NewClient makes a client with a connection pool of its own and a timeout of one minute for each try of a call.
@@ -316,7 +321,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 		return noResponseError{err}
 	}
 	defer res.Body.Close()
-	raw, err := io.ReadAll(res.Body)
+	raw, err := readBody(res)
 	if err != nil {
 		return noResponseError{fmt.Errorf("%s %s: read the response: %w", method, path, err)}
 	}
@@ -330,6 +335,14 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 		return noResponseError{fmt.Errorf("%s %s: status %d, but not a response of the service: %w", method, path, res.StatusCode, err)}
 	}
 	return nil
+}
+
+func readBody(res *http.Response) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxResponse+1))
+	if err == nil && len(raw) > maxResponse {
+		return nil, fmt.Errorf("the response is larger than %d MiB", maxResponse>>20)
+	}
+	return raw, err
 }
 
 // decodeResponse decodes the data of a response with a status 2xx. A body that is not an envelope with this status is

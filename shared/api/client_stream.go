@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -41,6 +42,10 @@ type StreamEvent struct {
 	Kind string
 	Data JSON
 }
+
+// maxStreamEvent is the limit of one event in bytes. An event has at most 64 KiB of data, or 448 KiB if each byte is a
+// line of its own.
+const maxStreamEvent = 1 << 20
 
 // streamTimeout is the time without data after which the client reconnects: three heartbeats of the service.
 const streamTimeout = 45 * time.Second
@@ -108,22 +113,30 @@ func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		raw, err := io.ReadAll(res.Body)
+		raw, err := readBody(res)
 		if err != nil {
 			return false, noResponseError{err}
 		}
 		return false, refusal(res, raw)
 	}
-	return true, s.read(bufio.NewReader(res.Body), func() { timeout.Reset(streamTimeout) }, each)
+	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
+		return false, noResponseError{fmt.Errorf("GET %s: status 200, but the Content-Type %q is not that of a stream", s.path, kind)}
+	}
+	return true, s.read(res.Body, func() { timeout.Reset(streamTimeout) }, each)
 }
 
 // read parses the lines of a connection until the connection ends. It calls received after each line, and each with
 // each event.
-func (s *streamReader) read(body *bufio.Reader, received func(), each func(StreamEvent) bool) error {
+func (s *streamReader) read(connection io.Reader, received func(), each func(StreamEvent) bool) error {
+	limited := &io.LimitedReader{R: connection, N: maxStreamEvent}
+	body := bufio.NewReader(limited)
 	id, kind, data := s.last, "", []string(nil) // of the event that is being read
 	for {
 		line, err := body.ReadString('\n')
 		if errors.Is(err, io.EOF) {
+			if limited.N <= 0 {
+				return fmt.Errorf("the event after %q is larger than %d MiB", s.last, maxStreamEvent>>20)
+			}
 			return nil
 		}
 		if err != nil {
@@ -147,7 +160,7 @@ func (s *streamReader) read(body *bufio.Reader, received func(), each func(Strea
 		if line != "\n" {
 			continue
 		}
-		s.last = id
+		s.last, limited.N = id, maxStreamEvent
 		if data != nil {
 			n, err := strconv.ParseInt(id, 10, 64)
 			if err != nil {

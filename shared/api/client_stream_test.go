@@ -24,7 +24,7 @@ type streams struct {
 func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.after = append(s.after, r.Header.Get("Last-Event-ID"))
 	s.at = append(s.at, time.Since(s.started))
-	res := &http.Response{StatusCode: 200, Header: http.Header{}, Request: r}
+	res := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Request: r}
 	switch body := s.bodies[len(s.after)-1].(type) {
 	case string:
 		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(body), failing{}))
@@ -33,7 +33,7 @@ func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	case reply:
 		res.StatusCode, res.Body = body.status, io.NopCloser(strings.NewReader(body.body))
-		res.Header.Set("Retry-After", body.retry)
+		res.Header = http.Header{"Retry-After": {body.retry}, "Content-Type": {"application/json"}}
 	case error:
 		return nil, body
 	case nil:
@@ -80,6 +80,49 @@ func TestStreamContinuesAfterDisconnects(t *testing.T) {
 		require.Equal(t, 250*time.Millisecond, s.at[4]-s.at[3])
 		require.GreaterOrEqual(t, s.at[5]-s.at[4], streamTimeout)
 	})
+}
+
+func TestStreamReadsOnlyStreams(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &streams{bodies: []any{reply{status: 200, body: "id: 7\nevent: message\ndata: 1\n\n"}, "id: 8\nevent: message\ndata: 2\n\n"}}
+		for e, err := range s.client().Stream(t.Context(), "ann", StreamRequest{}) {
+			require.NoError(t, err)
+			require.EqualValues(t, 8, e.ID, "a response of another type is ignored, and the call is repeated")
+			break
+		}
+	})
+}
+
+func TestStreamLimitsEachEvent(t *testing.T) {
+	t.Parallel()
+	newlines := "id: 8\nevent: message\n" + strings.Repeat("data: \n", 64<<10) + "\n" // 64 KiB of data, in the longest form
+	long := strings.Repeat("x", 2*maxStreamEvent)
+	for name, c := range map[string]struct {
+		body   string
+		events int
+	}{
+		"large events":   {newlines + newlines + newlines + newlines, 4},
+		"a long line":    {newlines + "data: " + long + "\n\n", 1},
+		"too many lines": {newlines + newlines[:len(newlines)-1] + newlines[:len(newlines)-1] + newlines[:len(newlines)-1] + "\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &streams{bodies: []any{c.body, reply{status: 403}}}
+				events, end := 0, error(nil)
+				for _, err := range s.client().Stream(t.Context(), "ann", StreamRequest{}) {
+					if end = err; err == nil {
+						events++
+					}
+				}
+				require.Equal(t, c.events, events)
+				if c.events == 1 {
+					require.ErrorContains(t, end, "larger than 1 MiB")
+				}
+			})
+		})
+	}
 }
 
 func TestStreamEndsWithLoopOrContext(t *testing.T) {

@@ -200,6 +200,16 @@ func TestOnlyResponseOfTheServiceIsSuccess(t *testing.T) {
 	}
 }
 
+func TestResponseHasLimitedSize(t *testing.T) {
+	t.Parallel()
+	_, err := readBody(&http.Response{Body: io.NopCloser(zeros{})})
+	require.ErrorContains(t, err, "larger than 64 MiB")
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
 func TestRedirectIsAnError(t *testing.T) {
 	t.Parallel()
 	var followed atomic.Int64
