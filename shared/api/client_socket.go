@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -19,8 +21,9 @@ const maxSocketFrame = 1 << 20 // bytes of one frame from the service
 // after a while, and a network failure breaks it. Then open another socket with After, and send again each message that
 // has no response: with the same ClientMsgID the message has no second effect.
 type Socket struct {
-	conn *websocket.Conn
-	last *int64 // id of the last event; see After
+	conn    *websocket.Conn
+	silence *time.Timer // closes the socket; runs during Next only
+	last    *int64      // id of the last event; see After
 }
 
 // Socket opens a WebSocket for a user. The caller must be the user, or an admin.
@@ -32,12 +35,16 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 		header.Set("Last-Event-ID", strconv.FormatInt(*r.After, 10))
 	}
 	client := c.httpClient()
-	client.Timeout = 0 // a socket stays open
+	client.Timeout = cmp.Or(client.Timeout, streamTimeout) // of the handshake only
+	s := &Socket{last: r.After}
+	received := func(context.Context, []byte) bool { s.silence.Reset(streamTimeout); return true }
 	conn, res, err := websocket.Dial(ctx, strings.TrimSuffix(c.BaseURL, "/")+"/api/v1/stream/"+url.PathEscape(user),
-		&websocket.DialOptions{HTTPClient: client, HTTPHeader: header})
+		&websocket.DialOptions{HTTPClient: client, HTTPHeader: header, OnPingReceived: received})
 	if err == nil {
 		conn.SetReadLimit(maxSocketFrame)
-		return &Socket{conn: conn, last: r.After}, nil
+		s.conn, s.silence = conn, time.AfterFunc(streamTimeout, func() { _ = conn.CloseNow() })
+		s.silence.Stop()
+		return s, nil
 	}
 	if res == nil || res.StatusCode == http.StatusSwitchingProtocols {
 		return nil, noResponseError{err}
@@ -59,10 +66,14 @@ func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 	return s.conn.Write(ctx, websocket.MessageText, text)
 }
 
-// Next waits for the next frame. An error, or the end of ctx, closes the socket. Only one goroutine at a time may call
-// Next; other goroutines may call Send meanwhile.
+// Next waits for the next frame. An error, the end of ctx, or 45 s without a frame or ping of the service closes the
+// socket. Only one goroutine at a time may call Next; other goroutines may call Send meanwhile.
 func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
+	s.silence.Reset(streamTimeout)
 	_, text, err := s.conn.Read(ctx)
+	if closed := !s.silence.Stop(); closed && err != nil {
+		return f, fmt.Errorf("nothing received for %s: %w", streamTimeout, err)
+	}
 	if err != nil {
 		return f, err
 	}

@@ -47,7 +47,7 @@ type StreamEvent struct {
 // line of its own.
 const maxStreamEvent = 1 << 20
 
-// streamTimeout is the time without data after which the client reconnects: three heartbeats of the service.
+// streamTimeout is the time without data after which a stream reconnects and a socket ends: three heartbeats of the service.
 const streamTimeout = 45 * time.Second
 
 // Stream yields the events of a user as they arrive, until ctx or the loop ends. The caller must be the user, or an
