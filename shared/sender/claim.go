@@ -60,9 +60,11 @@ func (r *run) claim() {
 		if !connected {
 			wait = 0 // an immediate response, to log that the service is available
 		}
-		tasks, err := r.Client.Claim(r.running, api.ClaimRequest{
+		ctx, cancel := context.WithTimeout(r.running, callTimeout)
+		tasks, err := r.Client.Claim(ctx, api.ClaimRequest{
 			AppID: r.AppID, Queue: r.Queue, Limit: &slots, LeaseSeconds: &r.lease, MarksSending: true, Wait: &wait,
 		})
+		cancel()
 		for _, t := range tasks {
 			r.queue <- r.newAttempt(t)
 		}

@@ -9,6 +9,10 @@ import (
 const (
 	minPause = time.Second / 2  // between the starts of claims that return no tasks, and after the first failed call
 	maxPause = 10 * time.Second // after repeatedly failed calls
+
+	// callTimeout limits a call with all its tries. It is longer than the wait of a claim. The client does not wait for a
+	// Retry-After beyond it, so a long one, for example of a proxy, does not stop the sender.
+	callTimeout = time.Minute
 )
 
 // pace limits a rate: the calls of wait return in their order, at least interval apart.

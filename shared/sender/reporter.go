@@ -127,6 +127,8 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining
 	for i, p := range batch {
 		reports[i] = p.report
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	results, err := r.Client.ReportBatch(ctx, r.AppID, reports)
 	if err != nil {
 		return batch, err

@@ -127,3 +127,25 @@ func TestCallsToAnUnavailableServiceBackOff(t *testing.T) {
 		s.finish()
 	})
 }
+
+func TestLongRetryAfterDoesNotStopSender(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"claim", "mark", "report"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				service := newTestService(names(12)...)
+				service.retryAfter = "3600"
+				service.refuseCalls(call, 503)
+				s := startSender(t, service, ok, func(c *sender.Config) { c.Client.Tries = 0 })
+				advance(time.Minute)
+				service.refuseCalls("", 0)
+				advance(time.Minute)
+				service.submit("later")
+				advance(time.Minute)
+				require.Equal(t, []string{"2"}, service.outcomes()["later"])
+				s.finish()
+			})
+		})
+	}
+}

@@ -63,6 +63,8 @@ func (r *run) extendLease(a *attempt) {
 // extend extends the lease once and, if sending is true, marks the task as sending. It returns errLost if the
 // sender has lost the claim.
 func (r *run) extend(ctx context.Context, a *attempt, sending bool) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	started := time.Now() // the server's lease starts later than this
 	_, err := r.Client.Extend(ctx, a.task.TaskID, api.ExtendRequest{
 		AppID: r.AppID, ClaimID: a.task.ClaimID, LeaseSeconds: &r.lease, Sending: sending,

@@ -28,6 +28,8 @@ type testService struct {
 	// refuse returns the status with which a call fails without effect; 0 = the call succeeds. call is claim, mark,
 	// extend or report.
 	refuse func(call, task string) (status int)
+
+	retryAfter string // the header Retry-After of refused calls
 }
 
 type lease struct {
@@ -103,6 +105,7 @@ func (s *testService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if status != 0 {
 		response = api.Envelope{Code: status, Error: errorCode(status), Message: "no"}
+		w.Header().Set("Retry-After", s.retryAfter)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(response.Code)
