@@ -4,7 +4,8 @@
 // # Promises
 //
 //   - A message of a committed transaction reaches the Sendonce service, however often either side is killed. A
-//     message of a rolled back transaction never reaches the service.
+//     message of a rolled back transaction never reaches the service. If the database has a synchronous standby, a message is
+//     sent only after the standby has its transaction.
 //   - Sendonce accepts a message once: the row's id is the client_msg_id, so a POST that is repeated after a
 //     lost response, or by another forwarder, is a replay.
 //   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. Until then the row stays, and
@@ -20,6 +21,8 @@
 // # What cannot be promised
 //
 //   - Order: messages are sent concurrently.
+//   - That a fail-over keeps a transaction if somebody cancels the forwarder's own wait for the standby with
+//     pg_cancel_backend: Postgres reports success then.
 //   - That the receiver processes a message once: package inbox does that on its side.
 //   - Deduplication across callers: Sendonce identifies a message by its caller, from and client_msg_id. All
 //     forwarders of one table must use the same caller.

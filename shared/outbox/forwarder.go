@@ -76,12 +76,12 @@ func (f *Forwarder) Run(ctx context.Context) {
 // in the table and does not delay other messages.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
-		locked, accepted, err := f.forwardBatch(ctx)
+		found, accepted, err := f.forwardBatch(ctx)
 		n += accepted
 		if err != nil {
 			return n, fmt.Errorf("outbox: forward: %w", err)
 		}
-		if locked < batchSize {
+		if found < batchSize {
 			return n, nil
 		}
 	}
@@ -95,17 +95,21 @@ type row struct {
 	outcome
 }
 
-// forwardBatch locks, sends and settles rows in one transaction. The locks keep other forwarders away.
-func (f *Forwarder) forwardBatch(ctx context.Context) (locked, accepted int, err error) {
+// forwardBatch finds due rows, and then locks, sends and settles them in one transaction. The locks keep other forwarders away.
+func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err error) {
+	ids, err := f.due(ctx)
+	if err != nil || len(ids) == 0 {
+		return 0, 0, err
+	}
 	tx, err := f.db.Begin(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, rollBack(ctx, tx)) }()
 
-	rows, err := lock(ctx, tx)
-	if err != nil || len(rows) == 0 {
-		return 0, 0, err
+	rows, err := lock(ctx, tx, ids)
+	if err != nil || len(rows) == 0 { // no rows: another forwarder was faster
+		return len(ids), 0, err
 	}
 	var posts sync.WaitGroup
 	for i := range rows {
@@ -123,7 +127,24 @@ func (f *Forwarder) forwardBatch(ctx context.Context) (locked, accepted int, err
 		return 0, 0, fmt.Errorf("commit: %w", err)
 	}
 	accepted, err = f.report(ctx, rows)
-	return len(rows), accepted, err
+	return len(ids), accepted, err
+}
+
+// dueSQL locks rows only until its own commit. A commit that has locked rows waits for the synchronous standby, if there is one.
+const dueSQL = `
+SELECT id::text FROM message_outbox
+WHERE refused_at IS NULL AND next_at <= now()
+ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+// due returns the ids of due rows that the standby has. The standby may lack a row that is visible: Postgres was restarted, or the wait
+// of the row's transaction was cancelled. A fail-over would undo this transaction, so its message must not be sent yet.
+func (f *Forwarder) due(ctx context.Context) ([]string, error) {
+	rows, _ := f.db.Query(ctx, dueSQL, batchSize)        // CollectRows returns its error
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string]) // returns after the commit
+	if err != nil {
+		return nil, fmt.Errorf("find: %w", err)
+	}
+	return ids, nil
 }
 
 // rollBack rolls an uncommitted transaction back, also after ctx has ended.
@@ -159,14 +180,13 @@ const idleSQL = `SELECT set_config('idle_in_transaction_session_timeout', '30s',
 
 const lockSQL = `
 SELECT id::text, body::text, tries FROM message_outbox
-WHERE refused_at IS NULL AND next_at <= now()
-ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED`
+WHERE id = ANY ($1::text[]::uuid[]) AND refused_at IS NULL AND next_at <= now() FOR UPDATE SKIP LOCKED`
 
-func lock(ctx context.Context, tx pgx.Tx) ([]row, error) {
+func lock(ctx context.Context, tx pgx.Tx, ids []string) ([]row, error) {
 	var found []row
 	batch := &pgx.Batch{}
 	batch.Queue(idleSQL)
-	batch.Queue(lockSQL, batchSize).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(lockSQL, ids).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (r row, err error) {
 			return r, c.Scan(&r.id, &r.body, &r.tries)
 		})

@@ -181,7 +181,7 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 	errs := make(chan error, 2)
 	for range 2 {
 		go func() {
-			_, _, err := service.forwarder(db).forwardBatch(context.Background())
+			_, err := service.forwarder(db).Drain(context.Background())
 			errs <- err
 		}()
 	}
