@@ -2,10 +2,12 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/admin"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -24,9 +26,20 @@ func (h *handlers) actions(ctx context.Context, c *fn.Call, req actionsRequest) 
 	if !c.May(fn.Admin) {
 		for i := range rows {
 			rows[i].Before, rows[i].After = task.MaskURLFields(rows[i].Before), task.MaskURLFields(rows[i].After)
+			if rows[i].Action == "dead_letter.dismiss" {
+				rows[i].Before = withoutEvent(rows[i].Before)
+			}
 		}
 	}
 	return fn.PageOf(rows, more, actionResponse, func(a admin.Action) int64 { return a.ID }), err
+}
+
+// withoutEvent removes the event from the audit entry of a dead letter, since it may have whole URLs of other callers.
+func withoutEvent(before json.RawMessage) json.RawMessage {
+	var fields map[string]any
+	_ = json.Unmarshal(before, &fields) // valid: the column is jsonb
+	delete(fields, "event")
+	return json.RawMessage(store.MustJSON(fields))
 }
 
 func actionResponse(a admin.Action) api.ActionResponse {

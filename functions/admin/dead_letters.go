@@ -11,8 +11,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+func (h *handlers) deadLetters(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
 	rows, more, err := h.env.Admin.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
+	if c.SeesOnlyHosts() {
+		for i := range rows {
+			rows[i].Event = "" // it may have whole URLs of other callers
+		}
+	}
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 

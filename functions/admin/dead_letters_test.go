@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/store"
 )
@@ -46,4 +47,25 @@ func TestDeadLettersAreListedAndDismissed(t *testing.T) {
 	require.True(t, json.Valid(actions[0].Before))
 	require.Contains(t, string(actions[0].Before), "e-2", "the audit entry has the dead letter")
 	require.Nil(t, actions[0].After)
+}
+
+func TestViewersDoNotSeeTheEventOfADeadLetter(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	viewer := s.NewCaller("viewer", "viewer")
+	requireHidden := func(path string) {
+		require.Contains(t, s.call("GET", path, "").Text, "SECRETMARK", path)
+		got := viewer.Get(cluster.AdminPath + path).RequireOK()
+		require.Contains(t, got.Text, `"reason":"no such state"`, path)
+		require.NotContains(t, got.Text, "SECRETMARK", path)
+	}
+	for _, event := range []string{`{"to":"https://shop.example/SECRETMARK"}`, `{"data":{"url":"https://shop.example/SECRETMARK"}}`, `not JSON https://shop.example/SECRETMARK`} {
+		require.NoError(t, s.env.Admin.AddDeadLetter(t.Context(), store.DeadLetter{
+			Function: "deliver", EventID: "e", EventType: "sendonce.message.accepted.v1", Event: event, Reason: "no such state", Attempts: 1,
+		}))
+		requireHidden("dead-letters")
+		id := mustCall[api.Page[api.DeadLetterResponse]](s, "GET", "dead-letters", "").Items[0].ID
+		s.call("POST", fmt.Sprintf("dead-letters/%d/dismiss", id), `{"reason":"repaired"}`)
+		requireHidden(fmt.Sprintf("actions?subject=dead_letter/%d", id))
+	}
 }

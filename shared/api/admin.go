@@ -334,7 +334,7 @@ type DeadLetterResponse struct {
 	Function  string    `json:"function"`
 	EventID   string    `json:"event_id"`
 	EventType string    `json:"event_type"`
-	Event     string    `json:"event"`    // the data of the event as received, truncated to 65,536 characters
+	Event     string    `json:"event"`    // the data of the event as received, truncated to 65,536 characters; "" for a viewer
 	Reason    string    `json:"reason"`   // why the event could not be processed
 	Attempts  int       `json:"attempts"` // how often the function was called with the event
 	CreatedAt time.Time `json:"created_at"`
