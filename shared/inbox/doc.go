@@ -15,6 +15,8 @@
 //
 //   - Effects outside that database (a payment, a mail) are not undone by a rollback and may happen again.
 //     Record them in the same transaction and perform them afterwards; package outbox does that.
+//   - If somebody cancels the wait of a commit for the synchronous standby, as pg_cancel_backend does, Postgres reports
+//     success. So the message is confirmed, and a fail-over may then lose its effect.
 //   - A message is processed again if it is delivered after Prune has deleted its row. So Prune has a parameter for
 //     how late an operator may resend.
 //   - Messages arrive in no particular order.
