@@ -180,7 +180,8 @@ const idleSQL = `SELECT set_config('idle_in_transaction_session_timeout', '30s',
 
 const lockSQL = `
 SELECT id::text, body::text, tries FROM message_outbox
-WHERE id = ANY ($1::text[]::uuid[]) AND refused_at IS NULL AND next_at <= now() FOR UPDATE SKIP LOCKED`
+WHERE id = ANY ($1::text[]::uuid[]) AND refused_at IS NULL AND next_at <= now()
+ORDER BY next_at, id FOR UPDATE SKIP LOCKED`
 
 func lock(ctx context.Context, tx pgx.Tx, ids []string) ([]row, error) {
 	var found []row
