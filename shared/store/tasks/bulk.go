@@ -95,7 +95,8 @@ func (b *Bulk) remaining(limit int) Filter {
 }
 
 // decide returns the changed task. It returns an error if the state or reason of the task no longer matches the filter,
-// or if the domain refuses the change.
+// or if the domain refuses the change. A retry of all failed tasks leaves out those that were cancelled, and those that may have been
+// sent: only a filter with this reason shows that the operator means them.
 func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	if t.State.String() != b.Filter.State || b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
 		return t, task.Refuse(task.CodeConflict, "the task is "+t.State.String()+" by now")
@@ -104,6 +105,9 @@ func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	case BulkCancel:
 		return t.Cancel(now)
 	case BulkRetry:
+		if b.Filter.Reason == "" && (t.Reason == task.Cancelled || t.Reason == task.UnknownOutcome) {
+			return t, task.Refuse(task.CodeConflict, "the reason of the task is "+t.Reason.String()+"; such tasks are retried only if the filter has this reason")
+		}
 		return t.Retry(now)
 	default:
 		return t.Resolve(task.Resolution(b.Action), b.Reason, now)

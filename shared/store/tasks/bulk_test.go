@@ -97,6 +97,36 @@ func TestBulkRetryMakesTasksPending(t *testing.T) {
 	require.Len(t, db.MustClaim(t, "app", 10), 4)
 }
 
+// A submitter's cancellation, and a message that may have been sent, must not be retried by the way.
+func TestBulkRetryWithoutReasonLeavesCancelledAndUnknownTasks(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	ids := submitMany(t, db, 3, func(s *tasks.Submission) { s.OnUnknown = task.Fail })
+	_, err := db.Tasks.Cancel(t.Context(), ids[0], nil)
+	require.NoError(t, err)
+	for _, c := range db.MustClaim(t, "app", 2) {
+		outcome := task.SentFailed
+		if c.ID == ids[1] {
+			outcome = task.SentUnknown
+		}
+		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: outcome})
+	}
+	failed := func(reason string) tasks.BulkFilter {
+		return tasks.BulkFilter{State: "failed", Reason: reason, To: time.Now().Add(time.Minute)}
+	}
+	b := startBulk(t, db, tasks.BulkRetry, failed(""))
+	runBulks(t, db, 10)
+	b = mustBulk(t, db, b.ID)
+	require.Equal(t, []int{1, 2}, []int{b.Changed, b.Refused})
+	require.Regexp(t, "the reason of the task is (cancelled|unknown); such tasks are retried only if the filter has this reason", *b.LastError)
+	require.Len(t, db.MustClaim(t, "app", 10), 1)
+	for _, reason := range []string{"cancelled", "unknown"} {
+		startBulk(t, db, tasks.BulkRetry, failed(reason))
+	}
+	runBulks(t, db, 10)
+	require.Len(t, db.MustClaim(t, "app", 10), 2)
+}
+
 func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
