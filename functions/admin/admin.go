@@ -5,11 +5,11 @@
 // change. A change without effect adds no row. A change to a caller takes effect on all instances within a second if they are
 // connected to NATS, else within 60 s, the lifetime of their caches.
 //
-// An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the tasks of
-// these queues and their pauses, reads their alerts, and administers the callers whose names begin with its own name and a dot (ops.phone
-// for ops) and whose permissions are within its own. It may read and preview the SMS templates, which all submitters share. For other tasks and
-// callers the error is not_found. The callers that it creates share its quotas. If it is revoked or its permissions are reduced, the
-// same happens to these callers.
+// An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the
+// tasks of these queues and their pauses, reads their alerts, and administers the callers whose names begin with its own name
+// and a dot (ops.phone for ops) and whose permissions are within its own. It may read and preview the SMS templates, which all
+// submitters share. For other tasks and callers the error is not_found. The callers that it creates share its quotas. If it is
+// revoked or its permissions are reduced, the same happens to these callers.
 //
 // A dead letter is an event that a function could never process.
 package admin

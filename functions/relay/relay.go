@@ -96,7 +96,10 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			if messagesErr != nil {
 				break // the next call tries the messages again
 			}
-			pause(ctx, pauseAtLimit)
+			select {
+			case <-time.After(pauseAtLimit):
+			case <-ctx.Done():
+			}
 		}
 	}
 	c.Log("messages", messageCount, "events", eventCount)
@@ -107,13 +110,6 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(unavailablePause))
 	}
 	return r.scheduleNext(ctx)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // scheduleNext schedules a call for when the next message or event is due or a stream pause ends. Rows that

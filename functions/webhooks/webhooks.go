@@ -15,9 +15,9 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers who are not limited to queues read them; for
-// other callers the error is not_found. The secret of an endpoint is returned only when it is created or rotated, the secret of a robot
-// never, and the caller's signing secret at any time.
+// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers who are not limited to
+// queues read them; for other callers the error is not_found. The secret of an endpoint is returned only when it is created or
+// rotated, the secret of a robot never, and the caller's signing secret at any time.
 package webhooks
 
 import (

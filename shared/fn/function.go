@@ -38,8 +38,8 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	}
 }
 
-// CallsRoutesOf names the other functions whose routes the pages of f call with Visit.API, within the process. If a process serves f but not one of
-// these functions, only pages of the process can call the routes of that function.
+// CallsRoutesOf names the other functions whose routes the pages of f call with Visit.API, within the process. If a process
+// serves f but not one of these functions, only pages of the process can call the routes of that function.
 func (f Function) CallsRoutesOf(others ...Function) Function { f.uses = others; return f }
 
 // builtFunction is a function after its cold start.

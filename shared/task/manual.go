@@ -44,6 +44,10 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	}
 }
 
+// RetriedOnlyIfNamed reports whether a retry of many tasks leaves out the failed task t, unless the retry names t's reason: its
+// submitter withdrew it, or its message may have been sent.
+func (t Task) RetriedOnlyIfNamed() bool { return t.Reason == Cancelled || t.Reason == UnknownOutcome }
+
 // Retry makes a failed task pending again with all its retries. A task that was cancelled before its send time is scheduled for
 // this time again.
 func (t Task) Retry(now time.Time) (Task, error) {

@@ -95,8 +95,7 @@ func (b *Bulk) remaining(limit int) Filter {
 }
 
 // decide returns the changed task. It returns an error if the state or reason of the task no longer matches the filter,
-// or if the domain refuses the change. A retry of all failed tasks leaves out those that were cancelled, and those that may have been
-// sent: only a filter with this reason shows that the operator means them.
+// or if the domain refuses the change.
 func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	if t.State.String() != b.Filter.State || b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
 		return t, task.Refuse(task.CodeConflict, "the task is "+t.State.String()+" by now")
@@ -105,7 +104,7 @@ func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	case BulkCancel:
 		return t.Cancel(now)
 	case BulkRetry:
-		if b.Filter.Reason == "" && (t.Reason == task.Cancelled || t.Reason == task.UnknownOutcome) {
+		if b.Filter.Reason == "" && t.RetriedOnlyIfNamed() {
 			return t, task.Refuse(task.CodeConflict, "the reason of the task is "+t.Reason.String()+"; such tasks are retried only if the filter has this reason")
 		}
 		return t.Retry(now)
