@@ -45,7 +45,7 @@ func (c class) String() string {
 const (
 	awayDelay           = 15 * time.Second // until a service that was not reachable is tried again
 	throttledDelay      = time.Minute      // WeChat counts calls by the minute
-	pausedTemplateDelay = time.Hour        // until the next check whether a template is still paused; a resume makes its messages due at once
+	pausedTemplateDelay = time.Hour        // on average, until the next check whether a template is still paused; a resume makes its messages due at once
 	clockSlack          = time.Minute      // WeChat's clock may be behind ours by this much
 )
 

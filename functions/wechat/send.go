@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -95,7 +96,9 @@ func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	case m.Sent:
 		return &result{verdict{class: dataRefused}, codeAlreadySent, "another send of this message was delivered meanwhile"}
 	case b.paused[m.CallerTemplate()]:
-		return &result{verdict{class: away, retryAfter: pausedTemplateDelay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
+		// The messages are checked again at different times. Otherwise, they would all be claimed before newer messages of others.
+		delay := pausedTemplateDelay/2 + rand.N(pausedTemplateDelay)
+		return &result{verdict{class: away, retryAfter: delay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
 	}
 	lease, err := b.tasks.Extend(ctx, tasks.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
 	switch {

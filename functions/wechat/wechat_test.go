@@ -3,6 +3,7 @@ package wechat_test
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -224,9 +225,9 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 	waiting, other := s.submit(3), s.submit(4, func(sub *subscribe.Submission) { sub.TemplateID = "T2" })
 	s.run()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waiting))
-	require.InDelta(t, time.Hour, s.dueIn(waiting), float64(20*time.Second))
+	require.InDelta(t, time.Hour, s.dueIn(waiting), float64(31*time.Minute))
 	require.Contains(t, s.outcome(other), "succeeded")
-	s.advance(time.Hour)
+	s.advance(2 * time.Hour)
 	s.run()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; calls 4, delivered 1", s.outcome(waiting))
 
@@ -235,6 +236,23 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 	require.EqualValues(t, 1, due)
 	s.run()
 	require.Equal(t, "failed/rejected, retries 0; row 2 40037; calls 5, delivered 1", s.outcome(waiting))
+}
+
+// If very many messages of a caller were due at once, they would delay newer messages of others.
+func TestMessagesOfAPausedTemplateAreDueAtDifferentTimes(t *testing.T) {
+	t.Parallel()
+	s := startWeChat(t, sandbox.WeChatOptions{Templates: []string{"T2"}})
+	for n := range uint64(3) {
+		s.submit(n)
+	}
+	s.run()
+	var due []time.Duration
+	for n := range uint64(20) {
+		o := s.submit(3 + n)
+		s.run()
+		due = append(due, s.dueIn(o))
+	}
+	require.Greater(t, slices.Max(due)-slices.Min(due), 15*time.Minute)
 }
 
 func TestThreeErrorsInARowPauseTemplateForTheirCaller(t *testing.T) {
