@@ -63,9 +63,9 @@ type submitter struct {
 	maxRetries int
 }
 
-func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
+func (s *submitter) send(ctx context.Context, c *fn.Call) (any, error) {
 	sub := s.read(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
-	outs, errs := s.env.Tasks.SubmitWithinQuota(c.Caller, []*tasks.Submission{sub})
+	outs, errs := s.env.Tasks.SubmitWithinQuota(ctx, c.Caller, []*tasks.Submission{sub})
 	c.Log("phone", task.MaskPhone(sub.Phone))
 	if errs[0] != nil {
 		return nil, errs[0]
@@ -92,18 +92,18 @@ func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 	if err != nil {
 		return nil, s.recordRefused(c, err)
 	}
-	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { s.sendItems(c, items, results) })
+	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { s.sendItems(ctx, c, items, results) })
 	c.Log("items", len(req.Items))
 	return api.BatchResponse{Items: results}, nil
 }
 
-func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
+func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
 	subs := make([]*tasks.Submission, len(items))
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)
 	}
 	c.Pause()
-	outs, errs := s.env.Tasks.SubmitWithinQuota(c.Caller, subs)
+	outs, errs := s.env.Tasks.SubmitWithinQuota(ctx, c.Caller, subs)
 	for i, out := range outs {
 		switch {
 		case errs[i] != nil:

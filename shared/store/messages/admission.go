@@ -123,8 +123,8 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	if limit == (quota.Waiting{}) {
 		return Admission{inbox: inbox}, nil
 	}
-	st.quotas.AwaitCount(ctx, caller.Account(), limit)
-	admission, waiting := st.quotas.Admit(caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
+	st.quotas.AwaitFirstCount(ctx, caller.Account(), limit)
+	admission, waiting := st.quotas.Admit(ctx, caller.Account(), limit, quota.Waiting{Items: 1, Bytes: int64(len(m.Data))}, 1)
 	if admission.Items() == 0 {
 		inbox.release()
 		return Admission{}, quota.Refuse(quota.RetryAfter, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+

@@ -52,7 +52,7 @@ const (
 	CountEvery     = time.Second            // shortest pause between two counts
 	CountEverySlow = 10 * time.Second       // the same for a caller that is far below its quota
 	countShare     = 20                     // counting takes at most 1/countShare of the time
-	firstCountWait = 500 * time.Millisecond // how long the first message of a caller waits for the first count
+	countWait      = 500 * time.Millisecond // how long a call waits for a count
 	CountTimeout   = 4 * time.Second
 	unlimitedRows  = 1_000_000        // rows that are counted if only the bytes have a limit
 	RetryAfter     = 5 * time.Second  // Retry-After of a call that exceeds a quota
@@ -77,18 +77,17 @@ type Quotas struct {
 
 // counter has the state of the counts of the database.
 type counter struct {
-	counting bool
-	ended    time.Time // of the last count
+	counting chan struct{} // closed when the count under way ends; nil if there is none
+	ended    time.Time     // of the last count
 	took     time.Duration
 }
 
 // estimate is an estimate of the waiting items of one caller.
 type estimate struct {
 	*counter
-	counted Waiting       // by the database
-	known   bool          // a count succeeded
-	ready   chan struct{} // closed when the first count ended, successfully or not; renewed with a count that begins at the limit
-	first   sync.Once
+	counted Waiting // by the database
+	known   bool    // a count succeeded
+	tried   bool    // a count ended, successfully or not
 
 	underWay Waiting   // of calls that have not returned
 	saved    Waiting   // since the last finished count began
@@ -112,7 +111,9 @@ func (e *estimate) total() Waiting {
 }
 
 // idle reports whether the estimate can be dropped: a count will restore it.
-func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
+func (e *estimate) idle() bool {
+	return e.counting == nil && e.underWay == Waiting{} && len(e.unsaved) == 0
+}
 
 // New returns quotas that count each caller alone.
 func New(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (waiting map[int64]Waiting, savedTo int64, err error)) *Quotas {
@@ -142,20 +143,44 @@ func Refuse(retry time.Duration, message string) *task.Error {
 	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
 }
 
-// AwaitCount waits up to half a second for the first count of a caller, and for each count that begins at its limit.
-func (q *Quotas) AwaitCount(ctx context.Context, caller int64, limit Waiting) {
-	ready := q.Refresh(caller, limit)
-	wait := time.NewTimer(firstCountWait)
+// AwaitFirstCount waits up to half a second until a caller has been counted once.
+func (q *Quotas) AwaitFirstCount(ctx context.Context, caller int64, limit Waiting) {
+	if !q.Refresh(caller, limit) {
+		q.awaitCount(ctx, caller)
+	}
+}
+
+// awaitCount waits up to half a second for the count under way, if there is one.
+func (q *Quotas) awaitCount(ctx context.Context, caller int64) {
+	q.mu.Lock()
+	counting := q.estimate(caller).counting
+	q.mu.Unlock()
+	if counting == nil {
+		return
+	}
+	wait := time.NewTimer(countWait)
 	defer wait.Stop()
 	select {
-	case <-ready:
+	case <-counting:
 	case <-wait.C:
 	case <-ctx.Done():
 	}
 }
 
-// Admit admits as many of n new items as the limit allows. before is the estimate without them.
-func (q *Quotas) Admit(caller int64, limit, each Waiting, n int) (_ Admission, before Waiting) {
+// Admit admits as many of n new items as the limit allows. before is the estimate without them. Before Admit refuses an
+// item, it waits up to half a second for the count that is under way or due, because the last one may be old.
+func (q *Quotas) Admit(ctx context.Context, caller int64, limit, each Waiting, n int) (_ Admission, before Waiting) {
+	admission, before := q.admit(caller, limit, each, n)
+	if admission.Items() == n {
+		return admission, before
+	}
+	q.Refresh(caller, limit)
+	admission.End()
+	q.awaitCount(ctx, caller)
+	return q.admit(caller, limit, each, n)
+}
+
+func (q *Quotas) admit(caller int64, limit, each Waiting, n int) (_ Admission, before Waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.estimate(caller)
@@ -183,24 +208,20 @@ func (q *Quotas) estimate(caller int64) *estimate {
 	if q.estimates == nil {
 		q.estimates = map[int64]*estimate{}
 	}
-	e = &estimate{counter: cmp.Or(q.joint, &counter{}), ready: make(chan struct{})}
+	e = &estimate{counter: cmp.Or(q.joint, &counter{})}
 	q.estimates[caller] = e
 	return e
 }
 
-// Refresh starts a count if one is due, and does not wait for it. ready is closed when the count that AwaitCount waits for
-// has ended.
-func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
+// Refresh starts a count if one is due, and does not wait for it. tried reports whether a count of the caller has ended.
+func (q *Quotas) Refresh(caller int64, limit Waiting) (tried bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.estimate(caller)
-	if e.counting || !e.due(limit) {
-		return e.ready
+	if e.counting != nil || !e.due(limit) {
+		return e.tried
 	}
-	e.counting = true
-	if e.known && q.joint == nil && e.total().plus(Waiting{1, 1}).exceeds(limit) {
-		e.ready, e.first = make(chan struct{}), sync.Once{} // calls wait for this count: the last one may be old
-	}
+	e.counting = make(chan struct{})
 	counted := map[int64]*estimate{caller: e}
 	if q.joint != nil {
 		counted = q.estimates // including those that are added before the count ends
@@ -219,16 +240,17 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
 		waiting, savedTo, err := q.count(ctx, caller, rows)
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		e.counting, e.ended, e.took = false, time.Now(), time.Since(start)
+		close(e.counting)
+		e.counting, e.ended, e.took = nil, time.Now(), time.Since(start)
 		for id, estimate := range counted {
+			estimate.tried = true
 			if err == nil { // after an error, the last count and saved stay
 				estimate.counted, estimate.saved, estimate.known = waiting[id], estimate.saved.minus(estimate.earlier), true
 				estimate.dropSaved(savedTo)
 			}
-			estimate.first.Do(func() { close(estimate.ready) })
 		}
 	}()
-	return e.ready
+	return e.tried
 }
 
 // due reports whether it is time for another count.

@@ -13,7 +13,7 @@ func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, s
 	if s.Refused != nil {
 		return st.Submit(ctx, s)
 	}
-	st.tasks.WithinQuota(caller, 1, func(fit int, refusal *task.Error) (saved int) {
+	st.tasks.WithinQuota(ctx, caller, 1, func(fit int, refusal *task.Error) (saved int) {
 		if fit == 0 {
 			s.Refused = refusal
 		}

@@ -41,17 +41,17 @@ func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Wa
 // that are not final are waiting tasks. Only the rows beyond the limit are refused, with task.CodeQuota. But
 // a replay beyond the limit is answered as usual.
 //
-// No submission waits for a count (see package quota). So a caller may exceed its quota by the
+// A submission waits for a count (see package quota) only before it is refused. So a caller may exceed its quota by the
 // tasks that a process accepts before its first count, and by the tasks that other processes accept between
 // two counts. A count of a sample errs in favour of the caller.
-func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (outs []Submitted, errs []error) {
+func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, rows []*Submission) (outs []Submitted, errs []error) {
 	var valid []*Submission
 	for _, s := range rows {
 		if s.Refused == nil {
 			valid = append(valid, s)
 		}
 	}
-	st.WithinQuota(caller, len(valid), func(fit int, refusal *task.Error) (saved int) {
+	st.WithinQuota(ctx, caller, len(valid), func(fit int, refusal *task.Error) (saved int) {
 		for _, s := range valid[fit:] {
 			s.Refused = refusal
 		}
@@ -69,7 +69,7 @@ func (st *Store) SubmitWithinQuota(caller callers.Caller, rows []*Submission) (o
 // WithinQuota calls submit for n new tasks. The first fit tasks are within the caller's quota, and refusal is
 // the error for the rest. submit returns how many tasks were saved. If a task was saved despite an error, the
 // next count includes it.
-func (st *Store) WithinQuota(caller callers.Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
+func (st *Store) WithinQuota(ctx context.Context, caller callers.Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
 	q := st.taskQuotas
 	limit := q.ByDefault
 	if caller.MaxWaitingTasks != nil {
@@ -80,7 +80,7 @@ func (st *Store) WithinQuota(caller callers.Caller, n int, submit func(fit int, 
 		return
 	}
 	defer q.Refresh(caller.Account(), limit) // deferred, so that a count does not slow down the first call of a process
-	admission, before := q.Admit(caller.Account(), limit, quota.Waiting{Items: 1}, n)
+	admission, before := q.Admit(ctx, caller.Account(), limit, quota.Waiting{Items: 1}, n)
 	defer admission.End()
 	fit := admission.Items()
 	var refusal *task.Error

@@ -26,7 +26,7 @@ func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (
 	for range n {
 		rows = append(rows, storetest.Submission(storetest.FromCaller(caller.ID)))
 	}
-	outs, errs := db.Tasks.SubmitWithinQuota(caller, rows)
+	outs, errs := db.Tasks.SubmitWithinQuota(t.Context(), caller, rows)
 	for i, out := range outs {
 		require.NoError(t, errs[i])
 		if out.Refused == nil {
