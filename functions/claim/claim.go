@@ -40,7 +40,7 @@ var Function = fn.HTTP("claim", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
 	c := &claimer{env, time.Duration(cfg.LeaseMinutes) * time.Minute}
-	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second).Changes()
+	claim := fn.Parameters(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second).Changes()
 	return fn.Routes{
 		"GET /api/v1/sms/tasks/pending":           claim,
 		"POST /api/v1/sms/tasks/pending":          claim,

@@ -50,17 +50,17 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	const root = "/api/v1/messages"
 	return fn.Routes{
 		"POST " + root:                            fn.JSON(fn.Submitter, h.submit).MaxBody(intake.MaxBody),
-		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, h.message).Or(fn.Viewer),
-		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, h.byKey),
+		"GET " + root + "/{id}":                   fn.Parameters(fn.Submitter, h.message).Or(fn.Viewer),
+		"GET " + root + "/by-key/{client_msg_id}": fn.Parameters(fn.Submitter, h.byKey),
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, h.confirm),
 
-		"GET " + root:              fn.Query(fn.Submitter, h.conversation).Or(fn.Receiver).Or(fn.Viewer).Paged(),
-		"GET " + root + "/peers":   fn.Query(fn.Submitter, h.peers).Or(fn.Receiver).Or(fn.Viewer).Paged(),
+		"GET " + root:              fn.Parameters(fn.Submitter, h.conversation).Or(fn.Receiver).Or(fn.Viewer).Paged(),
+		"GET " + root + "/peers":   fn.Parameters(fn.Submitter, h.peers).Or(fn.Receiver).Or(fn.Viewer).Paged(),
 		"POST " + root + "/reveal": fn.JSON(fn.Submitter, h.reveal).Or(fn.Viewer),
 		"POST " + root + "/read":   fn.JSON(fn.Submitter, h.markRead).Or(fn.Receiver),
 
-		"GET " + root + "/stuck":         fn.List(fn.Admin, h.stuck).Or(fn.Viewer),
-		"POST " + root + "/{id}/redrive": fn.Query(fn.Admin, h.redrive),
+		"GET " + root + "/stuck":         fn.Read(fn.Admin, h.stuck).Or(fn.Viewer),
+		"POST " + root + "/{id}/redrive": fn.Parameters(fn.Admin, h.redrive),
 		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, h.abandon),
 		"POST " + root + "/redrive":      fn.JSON(fn.Admin, h.redriveStuck),
 		"POST " + root + "/abandon":      fn.JSON(fn.Admin, h.abandonStuck),

@@ -41,7 +41,7 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max).TokenInURL()
 	return fn.Routes{
 		"GET /api/v1/stream/{user}":        fn.WithSocket(events, env.Config.Origins, s.socket),
-		"POST /api/v1/stream/{user}/token": fn.Query(fn.Receiver, token).Or(fn.Submitter),
+		"POST /api/v1/stream/{user}/token": fn.Parameters(fn.Receiver, token).Or(fn.Submitter),
 	}
 }
 

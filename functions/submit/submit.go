@@ -46,9 +46,9 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 	return fn.Routes{
 		"POST /api/v1/sms/send":                  fn.Raw(fn.Submitter, s.send),
 		"POST /api/v1/sms/send/batch":            fn.Raw(fn.Submitter, s.sendBatch).MaxBody(maxBatchBody).Timeout(batchTimeout),
-		"GET /api/v1/sms/task/{task_id}":         fn.Query(fn.Submitter, s.task),
-		"GET /api/v1/sms/by-key/{key}":           fn.Query(fn.Submitter, s.byKey),
-		"POST /api/v1/sms/task/{task_id}/cancel": fn.Query(fn.Submitter, s.cancel),
+		"GET /api/v1/sms/task/{task_id}":         fn.Parameters(fn.Submitter, s.task),
+		"GET /api/v1/sms/by-key/{key}":           fn.Parameters(fn.Submitter, s.byKey),
+		"POST /api/v1/sms/task/{task_id}/cancel": fn.Parameters(fn.Submitter, s.cancel),
 	}
 }
 

@@ -56,14 +56,14 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 		"POST " + root + "record":      fn.JSON(fn.Submitter, h.record),
 		"POST " + root + "{id}/status": fn.JSON(fn.Submitter, h.status).MaxBody(maxStatusBody),
 
-		"GET " + root + "sent":       fn.List(fn.Submitter, h.sent),
-		"GET " + root + "logs":       fn.List(fn.Submitter, h.logs).Or(fn.Viewer),
-		"GET " + root + "messages":   fn.List(fn.Submitter, h.list).Or(fn.Viewer).Timeout(readTimeout),
-		"GET " + root + "{id}":       fn.List(fn.Submitter, h.detail).Or(fn.Viewer),
-		"GET " + root + "statistics": fn.List(fn.Submitter, h.statistics).Or(fn.Viewer),
-		"GET " + root + "failures":   fn.List(fn.Submitter, h.failures).Or(fn.Viewer),
+		"GET " + root + "sent":       fn.Read(fn.Submitter, h.sent),
+		"GET " + root + "logs":       fn.Read(fn.Submitter, h.logs).Or(fn.Viewer),
+		"GET " + root + "messages":   fn.Read(fn.Submitter, h.list).Or(fn.Viewer).Timeout(readTimeout),
+		"GET " + root + "{id}":       fn.Read(fn.Submitter, h.detail).Or(fn.Viewer),
+		"GET " + root + "statistics": fn.Read(fn.Submitter, h.statistics).Or(fn.Viewer),
+		"GET " + root + "failures":   fn.Read(fn.Submitter, h.failures).Or(fn.Viewer),
 
-		"POST " + root + "{id}/resend": fn.Query(fn.Admin, h.resend),
+		"POST " + root + "{id}/resend": fn.Parameters(fn.Admin, h.resend),
 	}
 }
 

@@ -40,20 +40,20 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	)
 	return fn.Routes{
 		"POST " + endpoints:                         fn.JSON(fn.Submitter, h.addEndpoint),
-		"GET " + endpoints:                          fn.List(fn.Submitter, h.listEndpoints).Or(fn.Viewer),
-		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, withID("endpoint", h.getEndpoint)).Or(fn.Viewer),
-		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, withID("endpoint", h.deleteEndpoint)),
-		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, withID("endpoint", h.enableEndpoint)),
-		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, withID("endpoint", h.disableEndpoint)),
-		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, withID("endpoint", h.rotateEndpointSecret)),
-		"POST " + endpoints + "/{id}/test":          fn.Query(fn.Submitter, withID("endpoint", h.testEndpoint)),
+		"GET " + endpoints:                          fn.Read(fn.Submitter, h.listEndpoints).Or(fn.Viewer),
+		"GET " + endpoints + "/{id}":                fn.Read(fn.Submitter, withID("endpoint", h.getEndpoint)).Or(fn.Viewer),
+		"DELETE " + endpoints + "/{id}":             fn.Parameters(fn.Submitter, withID("endpoint", h.deleteEndpoint)),
+		"POST " + endpoints + "/{id}/enable":        fn.Parameters(fn.Submitter, withID("endpoint", h.enableEndpoint)),
+		"POST " + endpoints + "/{id}/disable":       fn.Parameters(fn.Submitter, withID("endpoint", h.disableEndpoint)),
+		"POST " + endpoints + "/{id}/rotate-secret": fn.Parameters(fn.Submitter, withID("endpoint", h.rotateEndpointSecret)),
+		"POST " + endpoints + "/{id}/test":          fn.Parameters(fn.Submitter, withID("endpoint", h.testEndpoint)),
 
-		"GET " + secret:              fn.Query(fn.Submitter, h.getSigningSecret),
-		"POST " + secret + "/rotate": fn.Query(fn.Submitter, h.rotateSigningSecret),
+		"GET " + secret:              fn.Parameters(fn.Submitter, h.getSigningSecret),
+		"POST " + secret + "/rotate": fn.Parameters(fn.Submitter, h.rotateSigningSecret),
 
-		"GET " + deliveries:                   fn.List(fn.Submitter, h.listDeliveries).Or(fn.Viewer),
-		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, withID("delivery", h.getDelivery)).Or(fn.Viewer),
-		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, withID("delivery", h.resendDelivery)),
+		"GET " + deliveries:                   fn.Read(fn.Submitter, h.listDeliveries).Or(fn.Viewer),
+		"GET " + deliveries + "/{id}":         fn.Parameters(fn.Submitter, withID("delivery", h.getDelivery)).Or(fn.Viewer),
+		"POST " + deliveries + "/{id}/resend": fn.Parameters(fn.Submitter, withID("delivery", h.resendDelivery)),
 		"POST " + deliveries + "/resend":      fn.JSON(fn.Submitter, h.resendFailed),
 	}
 }

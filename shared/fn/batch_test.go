@@ -44,7 +44,7 @@ func TestBatchItemHasEnvelopeOfItsOwn(t *testing.T) {
 func TestLogLineOfManyFailedItemsIsBounded(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, HTTP("batch", func(*Env, struct{}) Routes {
-		return Routes{"POST /api/v1/all": Query(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
+		return Routes{"POST /api/v1/all": Parameters(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
 			for i := range 1000 {
 				c.Item(nil, fmt.Errorf("bug %d: %s", i, strings.Repeat("x", 80)))
 			}

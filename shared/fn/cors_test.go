@@ -27,8 +27,8 @@ func TestCORS(t *testing.T) {
 	site := HTTP("site", func(*Env, struct{}) Routes {
 		read := func(context.Context, *Call, struct{}) (any, error) { return nil, nil }
 		return Routes{
-			"GET /api/v1/read":        Query(Submitter, read),
-			"PUT /api/v1/things/{id}": Query(Submitter, read),
+			"GET /api/v1/read":        Parameters(Submitter, read),
+			"PUT /api/v1/things/{id}": Parameters(Submitter, read),
 			"GET /page":               Page(func(w http.ResponseWriter, _ *Visit) { w.WriteHeader(http.StatusOK) }),
 			"POST /page":              Page(func(w http.ResponseWriter, _ *Visit) { w.WriteHeader(http.StatusOK) }),
 		}

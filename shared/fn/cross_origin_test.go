@@ -17,9 +17,9 @@ func counting(calls *int) Function {
 	count := func(context.Context, *Call, struct{}) (any, error) { *calls++; return nil, nil }
 	return HTTP("counting", func(*Env, struct{}) Routes {
 		return Routes{
-			"POST /api/v1/change": Query(Submitter, count),
-			"GET /api/v1/claim":   Query(Submitter, count).Changes(),
-			"GET /api/v1/read":    Query(Submitter, count),
+			"POST /api/v1/change": Parameters(Submitter, count),
+			"GET /api/v1/claim":   Parameters(Submitter, count).Changes(),
+			"GET /api/v1/read":    Parameters(Submitter, count),
 		}
 	})
 }

@@ -49,10 +49,10 @@ func greeter() Function {
 		return Routes{
 			"POST /api/v1/greet":        JSON(Submitter, greet),
 			"POST /api/v1/greet/small":  JSON(Submitter, greet).MaxBody(32),
-			"GET /api/v1/greet/{id}":    Query(Submitter, greet),
-			"DELETE /api/v1/greet/{id}": Query(Submitter, greet),
-			"GET /api/v1/both":          Query(Sender, greet),
-			"POST /api/v1/both":         Query(Sender, greet),
+			"GET /api/v1/greet/{id}":    Parameters(Submitter, greet),
+			"DELETE /api/v1/greet/{id}": Parameters(Submitter, greet),
+			"GET /api/v1/both":          Parameters(Sender, greet),
+			"POST /api/v1/both":         Parameters(Sender, greet),
 			"POST /api/v1/raw": Raw(Submitter, func(_ context.Context, c *Call) (any, error) {
 				c.Header().Set("X-Extra", "1")
 				c.Status(http.StatusAccepted)
@@ -270,7 +270,7 @@ func TestPanicIs500AndOneLogLine(t *testing.T) {
 func TestCallLogsOneLineWithoutPath(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, func(c *settings.Config) { c.TrustedProxies = nil }, HTTP("logger", func(*Env, struct{}) Routes {
-		return Routes{"GET /api/v1/sms/by-phone/{phone}": Query(Submitter, func(_ context.Context, c *Call, _ struct {
+		return Routes{"GET /api/v1/sms/by-phone/{phone}": Parameters(Submitter, func(_ context.Context, c *Call, _ struct {
 			Phone string `json:"phone"`
 		}) (any, error) {
 			c.Log("task_id", "T1")
@@ -322,7 +322,7 @@ func TestConflictingPatternsStopStart(t *testing.T) {
 	t.Parallel()
 	env := startServer(t, nil).env
 	with := func(name, pattern string) Function {
-		return HTTP(name, func(*Env, struct{}) Routes { return Routes{pattern: Query(Admin, greet)} })
+		return HTTP(name, func(*Env, struct{}) Routes { return Routes{pattern: Parameters(Admin, greet)} })
 	}
 	for want, functions := range map[string][]Function{
 		`function two: pattern "GET /a/b"`:                       {with("one", "GET /a/b"), with("two", "GET /a/b")},
@@ -336,7 +336,7 @@ func TestConflictingPatternsStopStart(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err := Handler(env, HTTP("long", func(*Env, struct{}) Routes {
-		return Routes{"GET /a": Query(Admin, greet).Timeout(time.Minute)}
+		return Routes{"GET /a": Parameters(Admin, greet).Timeout(time.Minute)}
 	}))
 	require.ErrorContains(t, err, "timeout 1m0s is not between 0 and 50s")
 }

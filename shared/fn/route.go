@@ -22,14 +22,14 @@ const (
 )
 
 // A Route is the handler of one pattern, with its limits and the roles that may call the handler. Make
-// a Route with JSON, Query, List, Raw, Stream or Page.
+// a Route with JSON, Parameters, Read, Raw, Stream or Page.
 type Route struct {
 	roles        []Role // a caller needs one of them
 	maxBody      int64
 	timeout      time.Duration
 	event        bool
 	batch        bool // accepts batches of events
-	listRole     bool // the handler reads with SENDONCE_READ_ROLE, the database role of lists
+	readRole     bool // the handler reads with the database role SENDONCE_READ_ROLE
 	changesState bool // a GET changes state
 	withinQueues bool // see WithinQueues
 	paged        bool // see Paged
@@ -79,10 +79,10 @@ func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 	})
 }
 
-// Query returns a route for requests that are decoded into Req from the query string. Fields of the
+// Parameters returns a route for requests that are decoded into Req from the query string. Fields of the
 // body replace parameters of the same name, so GET and POST of one path can share a handler. GET must
 // have no body.
-func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
+func Parameters[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
 		var req Req
@@ -93,12 +93,11 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 	})
 }
 
-// List is Query for a handler that reads pages with SENDONCE_READ_ROLE, the database role of
-// lists. The caller is looked up over the same connection, so a process that starts for this call
-// opens only one connection.
-func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
-	r := Query(role, handle).Paged()
-	r.listRole = true
+// Read is Parameters for a handler that reads with the database role SENDONCE_READ_ROLE. The caller is looked up over the
+// same connection, so a process that starts for this call opens only one connection.
+func Read[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
+	r := Parameters(role, handle).Paged()
+	r.readRole = true
 	return r
 }
 

@@ -65,5 +65,5 @@ func (req *request) authenticateFor(ctx context.Context, p *mountedRoute) (calle
 			return req.callerOfToken(ctx, token)
 		}
 	}
-	return req.authenticate(ctx, p.listRole)
+	return req.authenticate(ctx, p.readRole)
 }

@@ -31,7 +31,7 @@ func (c *senderConfig) Validate() []task.Field {
 func configured(name string, got *senderConfig) Function {
 	return HTTP(name, func(_ *Env, cfg senderConfig) Routes {
 		*got = cfg
-		return Routes{"GET /" + name: Query(Admin, greet)}
+		return Routes{"GET /" + name: Parameters(Admin, greet)}
 	})
 }
 

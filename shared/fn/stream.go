@@ -16,7 +16,7 @@ const (
 )
 
 // Stream returns a route that responds with server-sent events (text/event-stream) until handle
-// returns. Req is decoded from the query string, as for Query. A stream counts as a waiting call.
+// returns. Req is decoded from the query string, as for Parameters. A stream counts as a waiting call.
 // The context of the stream ends after Timeout, 50 s by default and at most an hour, and when the
 // process drains. Then handle must return, and the client is asked to reconnect at once.
 //
