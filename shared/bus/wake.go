@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
 // The shortest interval between two wake-ups of one subject by one process.
@@ -67,11 +69,14 @@ func (b *Bus) debounce(subject string) {
 // stop or Close. It calls subscribed after each (re)subscription, since a wake-up that is published without
 // a subscription is lost. Neither callback may block.
 func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) (stop func()) {
+	var lines loglimit.Limit
 	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
 		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
 		n, err := strconv.Atoi(string(m.Data))
 		if !ok || err != nil || n < 1 {
-			b.log.Warn("ignored an invalid wake-up", "subject", m.Subject)
+			if unlogged, logNow := lines.Next(); logNow {
+				b.log.Warn("ignored an invalid wake-up", "subject", m.Subject, "unlogged", unlogged)
+			}
 			return
 		}
 		notify(queue, n)

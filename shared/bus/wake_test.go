@@ -1,7 +1,9 @@
 package bus
 
 import (
+	"bytes"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -120,6 +122,26 @@ func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
 
 	stop()
 	bustest.Eventually(t, func() bool { return receiver.nc.NumSubscriptions() == 0 }, "stopped")
+}
+
+func TestManyInvalidWakeUpsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	broker := bustest.NewBroker(t)
+	var log bytes.Buffer
+	receiver, sender := openBus(t, Config{URL: broker.URL()}, &log), newBus(t, broker.URL())
+	received := make(chan string, 100)
+	receiver.OnQueue(func(queue string, _ int) { received <- queue }, func() {})
+	bustest.Eventually(t, func() bool {
+		sender.Wake(QueueSubject("first"), 1)
+		return len(received) > 0
+	}, "subscribed")
+	for range 100 {
+		require.NoError(t, sender.nc.Publish("wake.queue.zz", nil))
+	}
+	sender.Wake(QueueSubject("last"), 1)
+	bustest.Eventually(t, func() bool { return <-received == "last" }, "the others were received before")
+	receiver.Close()
+	require.Equal(t, 1, strings.Count(log.String(), "ignored an invalid wake-up"))
 }
 
 func TestEscapeToken(t *testing.T) {
