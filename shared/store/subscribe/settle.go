@@ -52,15 +52,22 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 	},
 }
 
-// queueSubscriptions adds settleLogs for the tasks that send subscribe messages.
+// queueSubscriptions adds settleLogs for the tasks that send subscribe messages. The changes may have a late success and the
+// outcome of the newest send of one message, but a statement updates a row only once. So successes have a statement of their own,
+// before the others: a sent message stays sent.
 func queueSubscriptions(batch *pgx.Batch, changes []tasks.Change) {
-	var settled []tasks.Change
+	var sent, others []tasks.Change
 	for _, c := range changes {
-		if task.IsSubscription(c.After.Queue) && c.Before != c.After {
-			settled = append(settled, c)
+		switch {
+		case !task.IsSubscription(c.After.Queue) || c.Before == c.After:
+		case c.After.SendStatus() == task.SubscribeSent:
+			sent = append(sent, c)
+		default:
+			others = append(others, c)
 		}
 	}
-	settleLogs.Queue(batch, settled)
+	settleLogs.Queue(batch, sent)
+	settleLogs.Queue(batch, others)
 }
 
 // lockNewestSQL locks the row of a send, after its task.

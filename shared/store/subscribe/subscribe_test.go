@@ -1,6 +1,8 @@
 package subscribe_test
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
+	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -145,6 +148,44 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "the message stays sent")
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
+}
+
+// Postgres applies only one of several rows that match one message.
+func TestLateSuccessCountsBesideOutcomeOfTheNewestSend(t *testing.T) {
+	t.Parallel()
+	for _, successFirst := range []bool{true, false} {
+		t.Run(fmt.Sprint("success first ", successFirst), func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			submit := func() subscribe.Submitted {
+				s := storetest.Booking(1, `{"a":1}`)
+				s.OnUnknown = task.Fail
+				return db.MustSubscribe(t, s)
+			}
+			report := func(send subscribe.Submitted, outcome task.Outcome) task.Report {
+				return task.Report{TaskID: send.TaskID, AppID: "app", Outcome: outcome}
+			}
+			first := submit()
+			late := report(first, task.SentUnknown)
+			late.ClaimID = db.Claim(t, storetest.FromQueue(task.WeChatQueue))[0].ClaimID
+			require.Equal(t, task.Applied, db.MustReport(t, late).Verdict)
+			late.Outcome = task.SentOK
+			newest := report(submit(), task.SentFailed)
+			newest.ClaimID = db.Claim(t, storetest.FromQueue(task.WeChatQueue))[0].ClaimID
+
+			reports := []*tasks.Report{storetest.Report(newest), storetest.Report(late)}
+			if successFirst {
+				slices.Reverse(reports)
+			}
+			reported, errs := db.Tasks.Report(reports)
+			for i := range reports {
+				require.NoError(t, errs[i])
+				require.Equal(t, task.Applied, reported[i].Verdict)
+			}
+			require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+			require.True(t, submit().Skipped, "it is not sent again")
+		})
+	}
 }
 
 func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
