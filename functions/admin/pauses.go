@@ -94,7 +94,7 @@ func errForbiddenQueue(queue string) error {
 	return task.Refuse(task.CodeForbidden, "this admin may not administer queue "+queue)
 }
 
-// pathQueue returns the {queue} of the path. The queue may have no tasks.
+// pathQueue returns the {queue} of the path. The queue need not have tasks.
 func pathQueue(c *fn.Call) (string, error) {
 	queue := c.PathValue("queue")
 	if !task.ValidQueue(queue) {

@@ -20,7 +20,7 @@ type difference struct {
 	Field, Before, After string
 }
 
-// differences compares an object before and after a change. It masks phone numbers and hides contents, as lists do.
+// differences compares an object before and after a change. It masks phone numbers and hides contents, as the list pages of the console do.
 func differences(language string, before, after json.RawMessage) []difference {
 	oldFields, newFields := fieldsOf(before), fieldsOf(after)
 	all := maps.Clone(oldFields)
@@ -44,7 +44,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 	return changed
 }
 
-// hiddenValue is hidden, except that it returns "" for an empty value.
+// hiddenValue calls hidden, but returns "" for an empty value.
 func hiddenValue(language, value string) string {
 	if value == "" {
 		return ""
@@ -73,7 +73,7 @@ func fieldsOf(object json.RawMessage) map[string]string {
 	return shown
 }
 
-// subjectPages has the address, without the id, of the page of an object by its kind. Audit entries and search results link to these
+// subjectPages has the address of the page of an object, without the id. The key is the kind of object; "default" is a default content. Audit entries and search results link to these
 // pages.
 var subjectPages = map[string]string{
 	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",

@@ -16,9 +16,9 @@ const (
 	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post and this margin
 )
 
-// limits apply to each pipeline of each process separately. Caller limits all callers of an account together, no matter how many
+// limits apply to each pipeline of each process separately. Account limits all callers of an account together, no matter how many
 // endpoints and hosts these callers use.
-var limits = messages.InFlightLimits{All: maxInFlight, Caller: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
+var limits = messages.InFlightLimits{All: maxInFlight, Account: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
 // settleTime is the time at the end of a call that is reserved for settling posts.
 const settleTime = 5 * time.Second

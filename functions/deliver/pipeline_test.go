@@ -124,7 +124,7 @@ func TestWaitingRunKeepsItsWorkInFlight(t *testing.T) {
 			inFlight: newWorkInFlight[int](),
 			claim: func(_ context.Context, inFlight []int) ([]int, error) {
 				inFlightAtClaim = append(inFlightAtClaim, len(inFlight))
-				return make([]int, limits.Caller-len(inFlight)), nil
+				return make([]int, limits.Account-len(inFlight)), nil
 			},
 			post:   func(context.Context, int) attempt { <-respond; return attempt{} },
 			settle: func(context.Context, []posted[int]) ([]posted[int], error) { return nil, nil },
@@ -145,9 +145,9 @@ func TestWaitingRunKeepsItsWorkInFlight(t *testing.T) {
 		require.True(t, started, "the other run has stopped claiming")
 		require.Zero(t, n)
 		close(respond)
-		require.Equal(t, limits.Caller, <-done)
+		require.Equal(t, limits.Account, <-done)
 		require.Equal(t, 0, inFlightAtClaim[0])
-		require.Equal(t, limits.Caller, inFlightAtClaim[len(inFlightAtClaim)-1])
+		require.Equal(t, limits.Account, inFlightAtClaim[len(inFlightAtClaim)-1])
 		require.Empty(t, slow.inFlight.list())
 	})
 }

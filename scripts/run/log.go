@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxLog   = 64 << 20 // bytes; a longer log file is moved to a file with the suffix .1
+	maxLog   = 64 << 20 // bytes; a longer log file is copied to a file with the suffix .1 and emptied
 	logCheck = time.Second
 )
 
@@ -21,7 +21,7 @@ func openLog(dir, name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// limitLogs limits each log file in dir, and each moved file with the suffix .1, to about maxLog bytes, until ctx is
+// limitLogs limits each log file in dir, and each copy with the suffix .1, to about maxLog bytes, until ctx is
 // done.
 func limitLogs(ctx context.Context, dir string, out io.Writer) {
 	for failed := map[string]bool{}; pause(ctx, logCheck); {
@@ -32,13 +32,13 @@ func limitLogs(ctx context.Context, dir string, out io.Writer) {
 		for _, name := range names {
 			if err := limitLog(name, maxLog); err != nil && !failed[name] {
 				failed[name] = true
-				fmt.Fprintf(out, "%s grows without a bound: %v\n", name, err)
+				fmt.Fprintf(out, "%s could not be limited: %v\n", name, err)
 			}
 		}
 	}
 }
 
-// limitLog copies a log file that is longer than limit to name.1, and empties the log file. Processes that append to the
+// limitLog copies a log file to name.1 and empties it, if it is longer than limit. Processes that append to the
 // log file continue at its new end. Lines that are written between the copy and the truncation are lost.
 func limitLog(name string, limit int64) (err error) {
 	log, err := os.OpenFile(name, os.O_RDWR, 0)

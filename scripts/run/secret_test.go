@@ -36,15 +36,16 @@ func TestWithPassword(t *testing.T) {
 		require.Zero(t, info.Mode().Perm()&0o077, name)
 	}
 
-	set, err := settingsOf("BASIC_AUTH_PASSWORD=mine").withPassword()
+	given, err := settingsOf("BASIC_AUTH_PASSWORD=mine").withPassword()
 	require.NoError(t, err)
-	require.Equal(t, "mine", set.password)
-	require.Contains(t, set.serverEnv("postgres://x", "nats://y"), "BASIC_AUTH_PASSWORD=mine")
+	require.Equal(t, "mine", given.password)
+	require.Contains(t, given.serverEnv("postgres://x", "nats://y"), "BASIC_AUTH_PASSWORD=mine")
 
-	for text, want := range map[string]string{"mine\n": "mine", "mine": "mine", "": "", "\n": "", "one\ntwo\n": ""} {
+	const invalid = "" // instead of a password
+	for text, want := range map[string]string{"mine\n": "mine", "mine": "mine", "": invalid, "\n": invalid, "one\ntwo\n": invalid} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		s, err := settingsOf("BASIC_AUTH_PASSWORD_FILE=" + file).withPassword()
-		if want == "" {
+		if want == invalid {
 			require.EqualError(t, err, file+" must contain the password of admin, in one line")
 			continue
 		}

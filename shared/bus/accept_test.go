@@ -288,7 +288,7 @@ func TestAcceptRefusesOldServer(t *testing.T) {
 	accept(t, b, "a", "x")
 	conn, err := b.connection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
-	conn.isStrict = strictRequests.supportedBy("2.11.9")
+	conn.isStrict = strictRequests.isReachedBy("2.11.9")
 	_, err = b.Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.ErrorIs(t, err, ErrOldServer)
 	require.ErrorIs(t, err, ErrUnavailable, "the caller may save the message at once")

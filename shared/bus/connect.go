@@ -142,8 +142,8 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 	}
 	version := nc.ConnectedServerVersion()
 	conn := &Connection{
-		js: js, log: b.log, acceptStream: b.cfg.acceptStream(), hasSchedules: schedules.supportedBy(version),
-		hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version),
+		js: js, log: b.log, acceptStream: b.cfg.acceptStream(), hasSchedules: schedules.isReachedBy(version),
+		hasPriorityGroups: priorityGroups.isReachedBy(version), isStrict: strictRequests.isReachedBy(version),
 	}
 	conn.ctx, conn.end = context.WithCancel(b.closing)
 	b.denied.reset() // NATS reconnects a user when its permissions change

@@ -172,7 +172,7 @@ func readMonitor(ctx context.Context, monitor string) (string, error) {
 	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&vars); err != nil {
 		return "", fmt.Errorf("GET %s: %w", req.URL.Redacted(), err)
 	}
-	if !vars.JetStream.Config.SyncAlways || !syncedCompaction.supportedBy(vars.Version) {
+	if !vars.JetStream.Config.SyncAlways || !syncedCompaction.isReachedBy(vars.Version) {
 		return "", nil
 	}
 	return vars.Name, nil

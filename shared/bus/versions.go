@@ -10,8 +10,8 @@ type serverRelease struct{ major, minor int }
 
 func (r serverRelease) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
 
-// supportedBy reports whether a server version is r or later.
-func (r serverRelease) supportedBy(version string) bool {
+// isReachedBy reports whether a server version is r or later.
+func (r serverRelease) isReachedBy(version string) bool {
 	var server serverRelease
 	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &server.major, &server.minor); err != nil {
 		return false
@@ -23,18 +23,18 @@ func (r serverRelease) supportedBy(version string) bool {
 var (
 	priorityGroups   = serverRelease{2, 11}
 	schedules        = serverRelease{2, 12}
-	strictRequests   = serverRelease{2, 12} // unknown fields are refused, so a JSON reply is no valid request
+	strictRequests   = serverRelease{2, 12} // unknown fields are refused, so that the server does not accept one of its own replies as a request (see the package comment)
 	syncedCompaction = serverRelease{2, 15}
 )
 
 // Feature needs nats-server Since or later. Without says what happens with older servers.
 type Feature struct{ Since, Name, Without string }
 
-// Features returns all features that need a certain release. All other features work with any JetStream server.
+// Features returns the features that an operator must know of, with the release that they need. All other features work with any JetStream server.
 func Features() []Feature {
 	return []Feature{
-		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`): with an older server every function could delete them", "each message is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); with " + priorityGroups.String() + ", messages that were accepted before are still saved"},
-		{schedules.String(), "timed wake-ups: of `sweep` when a lease ends or when the time of a `send_at` or an expiry comes, of other functions for retries of messages, webhooks and WeChat", "the work waits for the safety tick (`SENDONCE_SAFETY_TICK`), tasks also for the next claim"},
+		{strictRequests.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`): with an older server every function could delete them", "each message is saved at once or refused with 503 (`TWO_PHASE_FAIL_OPEN`); with " + priorityGroups.String() + ", messages that were accepted by a newer server are still saved"},
+		{schedules.String(), "timed wake-ups: of `sweep` when a lease ends or when the time of a `send_at` or an expiry comes, of other functions for retries of messages, webhooks and WeChat", "the work waits for the safety tick (`SENDONCE_SAFETY_TICK`); a task waits for the tick or the next claim, whichever comes first"},
 		{syncedCompaction.String(), "the durability levels `host` and `replicated-host` (with `sync_interval: always`)", "only `process` and `replicated` are promised"},
 	}
 }

@@ -35,7 +35,7 @@ type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
 // Event makes a function that handles the CloudEvents of POST /events/{name}. Callers need the role
-// Trigger. C and build are as for HTTP.
+// Trigger. C and build are those of the function HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
 		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
@@ -59,7 +59,7 @@ func (p poison) Unwrap() error { return p.error }
 // recorded in dead_letters with err as the reason, so that later events are delivered.
 func Poison(err error) error { return poison{err} }
 
-// PoisonIn returns the error that was given to Poison, if err wraps the result; else nil.
+// PoisonIn returns the error that was given to Poison, if err is or wraps a result of Poison; else nil.
 func PoisonIn(err error) error {
 	if p, ok := errors.AsType[poison](err); ok {
 		return p.error
@@ -68,7 +68,7 @@ func PoisonIn(err error) error {
 }
 
 // attemptHeader has the number of the trigger's attempts to deliver the event, this attempt included.
-// The header is not an attribute of the event.
+// It is removed before the event is decoded, because otherwise it would be an attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
 // eventRoute serves one event function: it decodes events and records dead letters.
@@ -122,8 +122,8 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	return nil, err
 }
 
-// saveRefused records an event that this function has refused and that the trigger could not
-// store itself.
+// saveRefused records an event that r.name has refused and that the trigger could not store
+// in the stream DEADLETTERS.
 func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
@@ -159,7 +159,7 @@ func readBatch(c *Call) (events []streamevent.Event, err error) {
 	return events, nil
 }
 
-// readEvent decodes with the HTTP binding of the SDK; the package comment says why.
+// readEvent decodes with the HTTP binding of the SDK, and not with the receiver of the framework: see the package comment.
 func readEvent(c *Call) (*cloudevents.Event, error) {
 	c.r.Body = io.NopCloser(bytes.NewReader(c.Body))
 	e, err := cehttp.NewEventFromHTTPRequest(c.r)

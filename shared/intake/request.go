@@ -44,8 +44,8 @@ func newSubmission(r *Request, caller int64, from string) (*messages.Submission,
 	}, nil
 }
 
-// fingerprintOf returns the fingerprint of all fields except those that identify the message, and the kind of
-// acknowledgement, which may differ in a repeat.
+// fingerprintOf returns the fingerprint of all fields except from and client_msg_id, which identify the message, and ack,
+// which may differ in a repeat.
 func fingerprintOf(r *Request) (task.Hash, error) {
 	body := *r
 	body.From, body.ClientMsgID, body.Ack = "", "", ""

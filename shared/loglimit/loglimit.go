@@ -35,8 +35,8 @@ func (l *Limit) Next() (unlogged uint64, log bool) {
 // maxKeys bounds the memory of a ByKey to some 100 kB.
 const maxKeys = 1024
 
-// ByKey has a Limit for each key, with an interval of a minute. Clients may choose keys: above maxKeys,
-// new ones share one Limit until older ones have had no line for a minute. The zero value is ready.
+// ByKey has a Limit for each key, with an interval of a minute. Keys may come from clients, so their
+// number is limited: above maxKeys, new ones share one Limit until older ones have had no line for a minute. The zero value is ready.
 // It is safe for concurrent use.
 type ByKey[K comparable] struct {
 	mu        sync.Mutex
@@ -54,8 +54,8 @@ func (b *ByKey[K]) limit(key K) *Limit {
 	if l := b.limits[key]; l != nil {
 		return l
 	}
-	if len(b.limits) >= maxKeys && time.Since(b.cleanedAt) >= time.Second { // not for each key of a flood
-		maps.DeleteFunc(b.limits, func(_ K, l *Limit) bool { return l.isQuiet() })
+	if len(b.limits) >= maxKeys && time.Since(b.cleanedAt) >= time.Second { // at most once a second, because a flood may have many new keys
+		maps.DeleteFunc(b.limits, func(_ K, l *Limit) bool { return l.wouldLog() })
 		b.cleanedAt = time.Now()
 	}
 	if len(b.limits) >= maxKeys {
@@ -69,8 +69,8 @@ func (b *ByKey[K]) limit(key K) *Limit {
 	return l
 }
 
-// isQuiet reports whether the next event would be logged: an interval has passed since the last line.
-func (l *Limit) isQuiet() bool {
+// wouldLog reports whether the next event would be logged: an interval has passed since the last line.
+func (l *Limit) wouldLog() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Since(l.loggedAt) >= l.interval()

@@ -44,7 +44,7 @@ func callWeChat(ctx context.Context, t *testing.T, url, body string) (a wechatRe
 	return a
 }
 
-func (w *WeChat) tokenFor(t *testing.T) wechatResponse {
+func (w *WeChat) requestToken(t *testing.T) wechatResponse {
 	t.Helper()
 	return callWeChat(t.Context(), t, w.URL()+"/cgi-bin/stable_token", fmt.Sprintf(
 		`{"grant_type":"client_credential","appid":%q,"secret":%q}`, WeChatAppID, WeChatSecret))
@@ -62,7 +62,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	var log bytes.Buffer
 	w := NewWeChat(t, WeChatOptions{Log: func(format string, args ...any) { fmt.Fprintf(&log, format+"\n", args...) }})
 	before := time.Now()
-	response := w.sendWith(t, w.tokenFor(t).Token, tea)
+	response := w.sendWith(t, w.requestToken(t).Token, tea)
 	require.Zero(t, response.Errcode)
 	require.Regexp(t, "^ok rid: [a-z0-9]{16}$", response.Errmsg)
 
@@ -73,7 +73,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 		Data: json.RawMessage(`{"thing1":{"value":"Tea <b>"}}`), Delivered: true}, sends[0])
 	require.Equal(t, sends, w.Delivered())
 
-	ledgerOf := func(secret string) *http.Response {
+	getLedger := func(secret string) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL()+"/ledger", nil)
 		require.NoError(t, err)
 		req.SetBasicAuth("ledger", secret)
@@ -82,9 +82,9 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 		t.Cleanup(func() { res.Body.Close() })
 		return res
 	}
-	require.Equal(t, http.StatusUnauthorized, ledgerOf("").StatusCode)
-	require.Equal(t, http.StatusUnauthorized, ledgerOf(WeChatAppID).StatusCode)
-	res := ledgerOf(WeChatSecret)
+	require.Equal(t, http.StatusUnauthorized, getLedger("").StatusCode)
+	require.Equal(t, http.StatusUnauthorized, getLedger(WeChatAppID).StatusCode)
+	res := getLedger(WeChatSecret)
 	var ledger struct {
 		TokenCalls int `json:"token_calls"`
 		Sends      []map[string]any
@@ -102,7 +102,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 func TestWeChatLedgerKeepsNewestCalls(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{Keep: 2})
-	token := w.tokenFor(t).Token
+	token := w.requestToken(t).Token
 	for _, openID := range []string{"ann", "bob", "cat"} {
 		require.Zero(t, w.sendWith(t, token, strings.ReplaceAll(tea, "ann", openID)).Errcode)
 	}
@@ -114,7 +114,7 @@ func TestWeChatLedgerKeepsNewestCalls(t *testing.T) {
 func TestFaultSelectsCalls(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{})
-	token := w.tokenFor(t).Token
+	token := w.requestToken(t).Token
 	w.InjectFault(WeChatFault{OpenID: "ann", Errcode: 1})
 	w.InjectFault(WeChatFault{Errcode: 2, Times: 2})
 	w.InjectFault(WeChatFault{TokenCalls: true, Errcode: 3})
@@ -122,10 +122,10 @@ func TestFaultSelectsCalls(t *testing.T) {
 		return w.sendWith(t, token, strings.ReplaceAll(tea, "ann", openID)).Errcode
 	}
 	require.Equal(t, []int{1, 1, 2, 2, 0}, []int{errcode("ann"), errcode("ann"), errcode("bob"), errcode("bob"), errcode("bob")})
-	require.Equal(t, 3, w.tokenFor(t).Errcode)
+	require.Equal(t, 3, w.requestToken(t).Errcode)
 	w.ClearFaults()
 	require.Zero(t, errcode("ann"))
-	require.Equal(t, token, w.tokenFor(t).Token)
+	require.Equal(t, token, w.requestToken(t).Token)
 }
 
 func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
@@ -141,7 +141,7 @@ func TestDelayEndsWithClearFaultsOrStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := NewWeChat(t, WeChatOptions{})
-			token := w.tokenFor(t).Token
+			token := w.requestToken(t).Token
 			w.InjectFault(WeChatFault{Delay: time.Hour, DeliverFirst: c.deliverFirst})
 			ctx, hangUp := context.WithCancel(t.Context())
 			var call sync.WaitGroup

@@ -14,30 +14,31 @@ import (
 
 // claimPostsSQL claims due messages to URLs: it sets next_at to the end of the lease.
 const claimPostsSQL = PostSources +
-	// in_flight: the posts that this process has claimed. busy: how many of these each account has.
+	// $4 is the limit of a destination, $5 that of an account (InFlightLimits).
+	// in_flight: the posts that this process has claimed. busy_accounts: how many of these each account has.
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::text[]) as h (caller_id, destination_key)
-), busy as materialized (
+), busy_accounts as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n from in_flight h left join callers c on c.id = h.caller_id group by account
 )` +
 	// open: the callers with something due, of accounts below their limit.
 	`, open as materialized (
-    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as busy, ` + store.RandomHash + ` as start
-    from source s left join callers c on c.id = s.caller_id left join busy b on b.account = coalesce(c.account_id, s.caller_id)
+    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, coalesce(b.n, 0) as account_in_flight, ` + store.RandomHash + ` as start
+    from source s left join callers c on c.id = s.caller_id left join busy_accounts b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 )` +
 	// due: the 64 earliest of each caller and, so that no destination hides another one, the $4 earliest of each of 64 destinations. If a
 	// caller has more destinations, the random start chooses 64. The condition on one destination is a range, so that the planner uses the
 	// index of destinations (message_live_hosts).
 	`, due as (
-    select o.account, o.busy, m.id, m.destination_key, m.next_at
+    select o.account, o.account_in_flight, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
         select id, destination_key, next_at from message_live
         where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and next_at <= now()
         order by next_at limit 64
     ) m
     union
-    select o.account, o.busy, m.id, m.destination_key, m.next_at
+    select o.account, o.account_in_flight, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
         with recursive destinations (hash, key) as (
             select o.start, ''
@@ -62,17 +63,18 @@ const claimPostsSQL = PostSources +
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
 )` +
-	// by_destination: turn counts the posts of a destination, those in flight first, then the earliest.
+	// by_destination: destination_turn counts the posts of a destination, those in flight first, then the earliest.
 	`, by_destination as (
-    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as turn
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as destination_turn
     from due left join (select destination_key, count(*) as n from in_flight group by destination_key) h on h.destination_key = due.destination_key
 )` +
-	// by_account: turn counts the posts of an account, those in flight first, then the first post of each destination, then the second ones.
-	// claimed: the posts with the lowest turn, so that the accounts take turns; locked rows are skipped.
+	// by_account: account_turn counts the posts of an account, those in flight first, then in the order of destination_turn.
+	// claimed: the posts with the lowest account_turn, so that the accounts take turns; locked rows are skipped.
 	`, by_account as (
-    select id, busy + row_number() over (partition by account order by turn, random()) as turn from by_destination where turn <= $4
+    select id, account_in_flight + row_number() over (partition by account order by destination_turn, random()) as account_turn
+    from by_destination where destination_turn <= $4
 ), claimed as materialized (
-    select x.id from (select id from by_account where turn <= $5 order by turn, random()) p cross join lateral (
+    select x.id from (select id from by_account where account_turn <= $5 order by account_turn, random()) p cross join lateral (
         select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
     ) x
     limit $1
@@ -92,9 +94,9 @@ func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Des
 // InFlightLimits limits how many posts, or how many webhook deliveries, one process has in flight.
 type InFlightLimits struct {
 	All         int
-	Caller      int // for one caller and the other callers of its account, together
+	Account     int // for all callers of one account together
 	Destination int // for one host of a caller, or one endpoint
-	Failing     int // webhooks only: for all endpoints that fail; one account may use a quarter
+	Failing     int // webhooks only: for all endpoints that fail; one account may use a quarter of them
 }
 
 // ClaimPosts claims due messages to URLs, up to limits. inFlight are the posts that this process has claimed and
@@ -107,11 +109,11 @@ func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight
 	return posts, store.Wrap("claim posts", err)
 }
 
-// claimPosts claims once. removed reports whether it removed rows without a body.
+// claimPosts claims once. removed reports whether it removed rows of message_live that have no row in messages (see bodiless.go).
 func (st *Store) claimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, removed bool, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimPostsSQL, limits.All-len(inFlight),
 		store.Column(inFlight, func(p Post) int64 { return p.CallerID }), store.Column(inFlight, func(p Post) string { return p.DestinationKey() }),
-		limits.Destination, limits.Caller, lease.Seconds())
+		limits.Destination, limits.Account, lease.Seconds())
 	if err != nil {
 		return nil, false, err
 	}
@@ -130,12 +132,12 @@ type Posted struct {
 
 // SettledPosts is the result of SettlePosts.
 type SettledPosts struct {
-	Locked    []int       // indexes of results that were not stored, because another transaction had locked the message: settle these again
+	Again     []int       // indexes of results to settle again: another transaction had locked the message
 	NextTries []time.Time // when messages are due again
 }
 
-// SettlePosts stores the results of posts. It serves many callers, so it never waits for a locked message, but
-// returns the result in Locked. It drops the result of a message that is archived or no longer exists.
+// SettlePosts stores the results of posts. The posts are of many callers, so it never waits for a message that another
+// transaction has locked, but returns the index of its result in Again. It drops the result of a message that is archived or no longer exists.
 func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled SettledPosts, err error) {
 	if len(posted) == 0 {
 		return settled, nil
@@ -152,7 +154,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 			m, found := locked.byID[p.ID]
 			if !found {
 				if locked.exist[p.ID] {
-					settled.Locked = append(settled.Locked, i)
+					settled.Again = append(settled.Again, i)
 				}
 				continue
 			}

@@ -17,7 +17,7 @@ import (
 )
 
 // wideLimits allow all posts of these tests.
-var wideLimits = messages.InFlightLimits{All: 100, Caller: 100, Destination: 16}
+var wideLimits = messages.InFlightLimits{All: 100, Account: 100, Destination: 16}
 
 func claimPosts(t *testing.T, db *storetest.DB, inFlight ...messages.Post) []messages.Post {
 	t.Helper()
@@ -110,11 +110,11 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		release := db.HoldLock(t, held.sql, busy.ID)
 		settled := settlePosts(t, db, storetest.Accepted, posts...)
 		require.Equal(t, "received", db.MustMessage(t, free.ID).State(), name)
-		require.Len(t, settled.Locked, 1, name)
-		locked := posts[settled.Locked[0]]
+		require.Len(t, settled.Again, 1, name)
+		locked := posts[settled.Again[0]]
 		require.Equal(t, busy.ID, locked.ID, name)
 		release()
-		require.Empty(t, settlePosts(t, db, storetest.Accepted, locked).Locked, name)
+		require.Empty(t, settlePosts(t, db, storetest.Accepted, locked).Again, name)
 		require.Equal(t, "received", db.MustMessage(t, busy.ID).State(), name)
 	}
 }

@@ -78,7 +78,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		a, b = storetest.Message(name+" forged post", toURL), storetest.Message(name+" intact post", toURL)
 		db.MustSave(t, a, b)
 		run(name+", to a URL", forge, a.ID, func(t *testing.T) {
-			posts, err := db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 9, Caller: 9, Destination: 9}, nil, time.Minute)
+			posts, err := db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 9, Account: 9, Destination: 9}, nil, time.Minute)
 			require.NoError(t, err)
 			var posted []messages.Posted
 			for _, p := range posts {

@@ -26,7 +26,7 @@ func (db *DB) MustRecordEvent(t *testing.T, subject task.ID, n int, kind string)
 
 func (db *DB) MustClaimDeliveries(t *testing.T, inFlight ...webhooks.DueDelivery) []webhooks.DueDelivery {
 	t.Helper()
-	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 100, Caller: 100, Destination: 3, Failing: 100}, inFlight, time.Minute)
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 100, Account: 100, Destination: 3, Failing: 100}, inFlight, time.Minute)
 	require.NoError(t, err)
 	return due
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // smallLimits are the limits that these tests claim with.
-var smallLimits = messages.InFlightLimits{All: 16, Caller: 4, Destination: 2, Failing: 4}
+var smallLimits = messages.InFlightLimits{All: 16, Account: 4, Destination: 2, Failing: 4}
 
 // insertDueDeliveries inserts n deliveries that are due for each host; the host "" is the endpoint's own URL.
 func insertDueDeliveries(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
@@ -316,7 +316,7 @@ func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
 	tried := append(withResponse(500, first), withResponse(503, second)...)
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, []int{1}, settled.Locked, "the second try is left for the next call")
+	require.Equal(t, []int{1}, settled.Again, "the second try is left for the next call")
 	_, err = db.Webhooks.SettleDeliveries(t.Context(), tried[1:], time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, 2, db.Count(t, `select tried from webhook_deliveries`))

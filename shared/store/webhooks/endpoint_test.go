@@ -466,14 +466,14 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 		require.Equal(t, 2, record(), name)
 		settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 		require.NoError(t, err, name)
-		require.Len(t, settled.Locked, 1, name)
-		locked := tried[settled.Locked[0]]
+		require.Len(t, settled.Again, 1, name)
+		locked := tried[settled.Again[0]]
 		require.Equal(t, busy.ID, locked.EndpointID, name)
 		require.Equal(t, 1, db.Count(t, `select count(*) from webhook_deliveries where tried = 1`), name)
 		release()
 		settled, err = db.Webhooks.SettleDeliveries(t.Context(), []webhooks.Tried{locked}, time.Hour)
 		require.NoError(t, err, name)
-		require.Empty(t, settled.Locked, name)
+		require.Empty(t, settled.Again, name)
 		require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where tried = 1`), name)
 		db.Exec(t, `delete from webhook_deliveries; update webhook_endpoints set failing_since = null`)
 	}
@@ -528,7 +528,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	require.Equal(t, 1, db.MustRecordEvent(t, s.ID, 1, "task.succeeded"))
 	db.Exec(t, `create function fail() returns trigger language plpgsql as $$ begin perform 1 / 0; return null; end $$`)
 	db.Exec(t, `create constraint trigger fail after update on webhook_deliveries deferrable initially deferred for each row execute function fail()`)
-	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 10, Caller: 10, Destination: 10, Failing: 10}, nil, time.Minute)
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 10, Account: 10, Destination: 10, Failing: 10}, nil, time.Minute)
 	require.Error(t, err, "the commit fails, after the rows were returned")
 	require.Empty(t, due)
 	db.Exec(t, `drop trigger fail on webhook_deliveries`)
