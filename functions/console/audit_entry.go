@@ -39,6 +39,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 		case "result", "last_error", "reason", "source", "description", "url", "event", "pauses": // in other fields, such as quotas, a number is not a phone number
 			maskTexts(&d.Before, &d.After)
 		}
+		d.Before, d.After = text.Cut(d.Before, maxAuditValue), text.Cut(d.After, maxAuditValue)
 		changed = append(changed, d)
 	}
 	return changed
@@ -68,7 +69,7 @@ func fieldsOf(object json.RawMessage) map[string]string {
 		case json.Unmarshal(raw, &value) != nil:
 			value = string(raw)
 		}
-		shown[field] = text.Cut(value, maxAuditValue)
+		shown[field] = value
 	}
 	return shown
 }

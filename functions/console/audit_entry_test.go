@@ -1,6 +1,7 @@
 package console
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,9 @@ func TestDifferences(t *testing.T) {
 	require.Empty(t, differences("en", []byte(`"text"`), []byte(`[1]`)), "not objects")
 	require.Equal(t, []difference{{"a", "1", "2"}, {"c", "", "true"}, {"d", "x, y", ""}},
 		differences("en", []byte(`{"a":1,"b":null,"d":["x","y"],"e":{"f":1}}`), []byte(`{"a":2,"b":"","c":true,"d":[],"e":{"f":1}}`)))
+	long := strings.Repeat("x", 600)
+	require.Equal(t, []difference{{"content", "hidden, 601 characters", "hidden, 600 characters"}},
+		differences("en", []byte(`{"content":"`+long+`y"}`), []byte(`{"content":"`+long+`"}`)))
 	require.Equal(t, []difference{{"content", "hidden, 2 characters", "hidden, 2 characters"}}, differences("en", []byte(`{"content":"ab"}`), []byte(`{"content":"cd"}`)))
 	require.Equal(t, []difference{{"phone_number", "", "138****8000"}}, differences("en", nil, []byte(`{"phone_number":"13800138000"}`)))
 }
