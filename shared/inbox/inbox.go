@@ -93,8 +93,9 @@ DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
 
 // Prune deletes the rows of consumer that are older than olderThan, in small transactions, and returns
 // their number. resendHorizon is the longest time after which a message may be sent again, by a
-// redrive or a restored backup of the sender. Prune refuses an olderThan below resendHorizon or MinKeep.
-// Several calls may run at once.
+// redrive or a restored backup of the sender, or read again from its stream by a new consumer: at least
+// SENDONCE_STREAM_MESSAGES_MAX_AGE or, for messages to users, SENDONCE_STREAM_USERS_MAX_AGE.
+// Prune refuses an olderThan below resendHorizon or MinKeep. Several calls may run at once.
 func Prune(ctx context.Context, db *pgxpool.Pool, consumer string, olderThan, resendHorizon time.Duration) (n int64, err error) {
 	if keep := max(MinKeep, resendHorizon); olderThan < keep {
 		return 0, fmt.Errorf("inbox: prune: messages may be sent again for %s, so rows older than %s cannot be deleted", keep, olderThan)
