@@ -21,7 +21,7 @@ type queuesRequest api.QueuesRequest
 func (r *queuesRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, queuesPerPage)
-	bad.AfterUnless(r.After == "" || task.ValidQueue(r.After))
+	bad.AfterFieldUnless(r.After == "" || task.ValidQueue(r.After))
 	return bad
 }
 
@@ -85,9 +85,9 @@ func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req resumeReques
 	if err != nil {
 		return nil, err
 	}
-	h.env.WakeClaims(queue, p.Pending)
+	h.env.WakeClaims(queue, p.PendingTasks)
 	h.env.WakeSweepAt(time.Now()) // sweep removes the row of the pause
-	return api.ResumeQueueResponse{Queue: queue, PendingTasks: p.Pending}, nil
+	return api.ResumeQueueResponse{Queue: queue, PendingTasks: p.PendingTasks}, nil
 }
 
 func errForbiddenQueue(queue string) error {

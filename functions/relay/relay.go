@@ -74,7 +74,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if err := c.Reserve(ctx, reservedBytes); err != nil {
 		return err
 	}
-	c.Pause() // large batches of events for other functions need not wait until this call ends
+	c.LetOthersRun() // large batches of events for other functions need not wait until this call ends
 	var messageCount, eventCount int
 	var messagesErr, eventsErr error
 	lastMessages, lastEvents := store.Relayed{More: true}, store.Relayed{More: true} // the last batches

@@ -133,7 +133,7 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 		}
 		reports, indexes = append(reports, report), append(indexes, i)
 	}
-	c.Pause()
+	c.LetOthersRun()
 	outs, errs := r.env.Tasks.Report(reports)
 	for n, i := range indexes {
 		if errs[n] != nil {

@@ -102,7 +102,7 @@ func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawM
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)
 	}
-	c.Pause()
+	c.LetOthersRun()
 	outs, errs := s.env.Tasks.SubmitWithinQuota(ctx, c.Caller, subs)
 	for i, out := range outs {
 		switch {

@@ -27,7 +27,7 @@ func limitLogs(ctx context.Context, dir string, out io.Writer) {
 	for failed := map[string]bool{}; pause(ctx, logCheck); {
 		names, err := filepath.Glob(filepath.Join(dir, "*.log"))
 		if err != nil {
-			return // the pattern is wrong
+			return // the name of dir makes the pattern invalid
 		}
 		for _, name := range names {
 			if err := limitLog(name, maxLog); err != nil && !failed[name] {

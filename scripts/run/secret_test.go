@@ -24,13 +24,13 @@ func TestWithPassword(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	random, err := settingsOf().withPassword()
+	generated, err := settingsOf().withPassword()
 	require.NoError(t, err)
-	require.Len(t, random.password, 26)
+	require.Len(t, generated.password, 26)
 	again, err := settingsOf().withPassword()
 	require.NoError(t, err)
-	require.Equal(t, random.password, again.password, "a later run must use the same password")
-	for _, name := range []string{random.passwordFile, filepath.Dir(random.passwordFile)} {
+	require.Equal(t, generated.password, again.password, "a later run must use the same password")
+	for _, name := range []string{generated.passwordFile, filepath.Dir(generated.passwordFile)} {
 		info, err := os.Stat(name)
 		require.NoError(t, err)
 		require.Zero(t, info.Mode().Perm()&0o077, name)

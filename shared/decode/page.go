@@ -21,11 +21,11 @@ func (r *BadFields) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 func (r *BadFields) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
-	r.AfterUnless(after == "" || err == nil)
+	r.AfterFieldUnless(after == "" || err == nil)
 }
 
-// AfterUnless adds the field after as a bad field unless ok.
-func (r *BadFields) AfterUnless(ok bool) {
+// AfterFieldUnless adds the field after as a bad field unless ok.
+func (r *BadFields) AfterFieldUnless(ok bool) {
 	r.When(!ok, "after", "must be the next_after of the page before")
 }
 

@@ -38,8 +38,8 @@ func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func
 	return all
 }
 
-// Pause lets other large calls of the caller run until this call begins its next chunk or ends.
-func (c *Call) Pause() { c.memory.pause() }
+// LetOthersRun lets other large calls of the caller run until this call begins its next chunk or ends.
+func (c *Call) LetOthersRun() { c.memory.pause() }
 
 // chunks splits the items of a batch into chunks of at most chunkBytes. A larger item is a
 // chunk of its own. chunks yields each chunk with the index of its first item.

@@ -25,13 +25,13 @@ import (
 )
 
 // EventHandler handles one CloudEvent. The handler returns nil to acknowledge the event, Poison to
-// keep the event as a dead letter, or a *task.Error whose status is 4xx to refuse the event
-// permanently. After any other error the event is delivered again. The handler must be idempotent: an
+// keep the event as a dead letter, or a *task.Error with a status such as 400 or 422 to refuse the event
+// permanently (see package trigger). After any other error the event is delivered again. The handler must be idempotent: an
 // event may be delivered twice.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 
 // BatchHandler handles a batch of events, in the order of the batch if the order matters. The handler
-// returns nil to acknowledge all events. After any error the whole batch is delivered again.
+// returns nil to acknowledge all events. After an error the trigger delivers the batch again, or its events one by one.
 type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
 // Event makes a function that handles the CloudEvents of POST /events/{name}. Callers need the role
@@ -95,7 +95,7 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	c.Status(http.StatusNoContent)
 	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && r.batch != nil && kind == trigger.BatchType {
 		events, err := readBatch(c)
-		c.Pause()
+		c.LetOthersRun()
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +103,7 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 		return nil, r.batch(ctx, c, events)
 	}
 	e, err := readEvent(c)
-	c.Pause()
+	c.LetOthersRun()
 	if err != nil {
 		return nil, err
 	}

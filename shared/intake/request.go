@@ -21,7 +21,8 @@ const MaxBody = 2 * message.MaxData
 // Request is the body of a request to submit a message.
 type Request = request.Message
 
-// newSubmission converts a valid request of a caller. from is the sender of the message.
+// newSubmission converts a valid request of a caller. It refuses data that is too long. from is the user or service that the message
+// is from; unlike r.From, it is never empty.
 func newSubmission(r *Request, caller int64, from string) (*messages.Submission, error) {
 	var data bytes.Buffer
 	if err := json.Compact(&data, r.Data); err != nil {
@@ -39,7 +40,7 @@ func newSubmission(r *Request, caller int64, from string) (*messages.Submission,
 		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: fingerprint,
 		CallerID: caller, From: from, ClientMsgID: r.ClientMsgID,
 		To: to, Exchange: r.ExchangeName, RoutingKey: r.RoutingKey, Type: cmp.Or(r.Type, request.DefaultType), Data: data.Bytes(),
-		Confirm: r.Confirms(to.Kind), MaxSends: int16(decode.ValueOr(r.MaxSends, message.DefaultSends)),
+		Confirm: r.NeedsConfirmation(to.Kind), MaxSends: int16(decode.ValueOr(r.MaxSends, message.DefaultSends)),
 		ExpectedReceipts: int16(decode.ValueOr(r.ExpectedReceipts, 1)), SentAt: decode.ValueOr(r.SentAt, time.Time{}),
 	}, nil
 }

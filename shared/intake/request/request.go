@@ -34,8 +34,8 @@ func (r *Message) Validate() []task.Field {
 	if problem != nil {
 		return append(bad, *problem)
 	}
-	bad.When(to.Kind == message.User && r.Confirms(to.Kind), "confirm", "must not be true for a user: the message ends in the user's inbox")
-	bad.When(!r.Confirms(to.Kind) && r.ExpectedReceipts != nil && *r.ExpectedReceipts > 1, "expected_receipts", "must be 1 unless confirm is true")
+	bad.When(to.Kind == message.User && r.NeedsConfirmation(to.Kind), "confirm", "must not be true for a user: the message ends in the user's inbox")
+	bad.When(!r.NeedsConfirmation(to.Kind) && r.ExpectedReceipts != nil && *r.ExpectedReceipts > 1, "expected_receipts", "must be 1 unless confirm is true")
 	return bad
 }
 
@@ -63,9 +63,9 @@ func (r *Message) Address() (message.Address, *task.Field) {
 	return to, nil
 }
 
-// Confirms reports whether receivers must confirm the message by a call: by default only for a
+// NeedsConfirmation reports whether receivers must confirm the message by a call: by default only for a
 // subject. A message to a user is done when it is in the inbox, and a message to a URL after a 2xx.
-func (r *Message) Confirms(kind message.Kind) bool {
+func (r *Message) NeedsConfirmation(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm
 	}

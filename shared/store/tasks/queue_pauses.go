@@ -21,8 +21,8 @@ type Pause struct {
 	Manual    bool
 	CreatedAt time.Time
 
-	Left    time.Duration // time left until Until, by the database's clock; 0 or less = ended. Queries set it if Until is set
-	Pending int           // pending tasks of the queue, counted up to 1000. Only ResumeQueue sets it
+	Left         time.Duration // time left until Until, by the database's clock; 0 or less = ended. Queries set it if Until is set
+	PendingTasks int           // pending tasks of the queue, counted up to 1000. Only ResumeQueue sets it
 }
 
 // json returns the pause for an audit entry; "" if there is no pause.
@@ -97,7 +97,7 @@ const (
 )
 
 // ResumeQueue ends the pause of a queue and returns this pause. If the queue is not paused, the error is
-// task.CodeNotFound. The caller must wake pollers for p.Pending tasks.
+// task.CodeNotFound. The caller must wake pollers for p.PendingTasks tasks.
 func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operator) (p Pause, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var paused bool
@@ -108,7 +108,7 @@ func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operato
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		err = tx.QueryRow(ctx, endPauseSQL, queue).Scan(&p.Pending)
+		err = tx.QueryRow(ctx, endPauseSQL, queue).Scan(&p.PendingTasks)
 		return store.AuditEntry{Action: "queue.resume", Subject: pauseSubject(queue), Before: p.json()}, err
 	})
 	return p, store.Wrap("resume queue", err)

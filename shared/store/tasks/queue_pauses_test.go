@@ -57,7 +57,7 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	by.Reason = "it is up"
 	p, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, by)
 	require.NoError(t, err)
-	require.Equal(t, 2, p.Pending)
+	require.Equal(t, 2, p.PendingTasks)
 	require.Len(t, db.MustClaim(t, "app", 10), 2)
 	_, err = db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
