@@ -2,6 +2,7 @@ package submit_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,21 @@ func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	require.Equal(t, 429, modest.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status, "a caller may have a limit of its own")
 	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "the limit of the settings")
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, s.Do("PUT", at, `{"max_waiting_tasks":-1,"best_priority":6}`).Fields())
+}
+
+// A client that repeats a whole batch must get on when some of its tasks are finished.
+func TestReplaysUseNoQuota(t *testing.T) {
+	t.Parallel()
+	s := cluster.ServeOn(t, sandbox.NewDatabase(t), func(c *settings.Config) { c.WaitingTasks = 3 })
+	shop := s.NewCaller("shop", "submitter")
+	const batch = "/api/v1/sms/send/batch"
+	require.Equal(t, []int{200, 200, 200, 429, 429, 429, 429}, shop.Post(batch, cluster.KeyedBatch(1, 7, "")).Codes())
+	for range 3 {
+		shop.Post("/api/v1/sms/task/"+s.QueryText(`select id from task_live limit 1`)+"/cancel", "").RequireOK()
+	}
+	cluster.Eventually(t, func() bool {
+		return slices.Equal(shop.Post(batch, cluster.KeyedBatch(1, 7, "")).Codes(), []int{200, 200, 200, 200, 200, 200, 429})
+	}, "the next count finds room for three")
 }
 
 func TestCallerPriorityIsLimited(t *testing.T) {

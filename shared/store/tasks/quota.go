@@ -3,6 +3,7 @@ package tasks
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
@@ -52,8 +53,12 @@ func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, r
 		}
 	}
 	st.WithinQuota(ctx, caller, len(valid), func(fit int, refusal *task.Error) (saved int) {
-		for _, s := range valid[fit:] {
-			s.Refused = refusal
+		if fit < len(valid) {
+			limited := &places{refusal: refusal}
+			limited.left.Store(int64(fit))
+			for _, s := range valid {
+				s.places = limited
+			}
 		}
 		outs, errs = st.Submit(rows)
 		for i, out := range outs {
@@ -64,6 +69,24 @@ func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, r
 		return saved
 	})
 	return outs, errs
+}
+
+// places has the number of new tasks that the quota of a caller admits in one call. Replays need no place.
+type places struct {
+	left    atomic.Int64
+	refusal *task.Error // of tasks that get no place
+}
+
+// takePlace takes a place for a new task, and returns the refusal if there is none. A row that is tried again keeps its place.
+func (s *Submission) takePlace() *task.Error {
+	if s.places == nil || s.hasPlace {
+		return nil
+	}
+	if s.places.left.Add(-1) < 0 {
+		return s.places.refusal
+	}
+	s.hasPlace = true
+	return nil
 }
 
 // WithinQuota calls submit for n new tasks. The first fit tasks are within the caller's quota, and refusal is

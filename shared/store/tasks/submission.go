@@ -37,7 +37,9 @@ type Submission struct {
 	UserAgent string
 	Request   []byte // the request body as received; need not be JSON
 
-	tried bool // an insert of ID was sent, so the task may exist
+	tried    bool    // an insert of ID was sent, so the task may exist
+	places   *places // that the quota of the caller has for new tasks; nil = enough for all rows of the call
+	hasPlace bool    // in places
 }
 
 // Expiry returns when the submission expires if it is stored at now; zero = never.

@@ -97,6 +97,9 @@ func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, agai
 
 // decide composes or refuses a row that has no key or whose key is free.
 func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
+	if s.Refused == nil {
+		s.Refused = s.takePlace()
+	}
 	if s.Refused != nil {
 		f.refuse(i, s.Refused)
 		return

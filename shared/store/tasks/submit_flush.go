@@ -28,14 +28,14 @@ type submitFlush struct {
 	blocked  func(text string) bool
 }
 
-// start composes or refuses a row if no query is needed for that. It reports whether the row needs a query. If a refused
-// row has a key, its key must be queried, since the row may be a replay.
+// start composes or refuses a row if no query is needed for that. It reports whether the row needs a query. The key of a row
+// that is refused, or may be beyond a quota, must be queried, since the row may be a replay.
 func (f *submitFlush) start(i int, s *Submission) (query bool) {
 	switch {
 	case s.Refused != nil && s.Key == nil:
 		f.refuse(i, s.Refused)
 		return false
-	case s.Refused != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
+	case s.Refused != nil, s.places != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
 		return true
 	default:
 		return !f.compose(i, s.Draft, nil) && s.Key != nil
