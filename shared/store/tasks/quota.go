@@ -3,7 +3,6 @@ package tasks
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/callers"
@@ -69,24 +68,6 @@ func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, r
 		return saved
 	})
 	return outs, errs
-}
-
-// places has the number of new tasks that the quota of a caller admits in one call. Replays need no place.
-type places struct {
-	left    atomic.Int64
-	refusal *task.Error // of tasks that get no place
-}
-
-// takePlace takes a place for a new task, and returns the refusal if there is none. A row that is tried again keeps its place.
-func (s *Submission) takePlace() *task.Error {
-	if s.places == nil || s.hasPlace {
-		return nil
-	}
-	if s.places.left.Add(-1) < 0 {
-		return s.places.refusal
-	}
-	s.hasPlace = true
-	return nil
 }
 
 // WithinQuota calls submit for n new tasks. The first fit tasks are within the caller's quota, and refusal is

@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/store"
@@ -40,6 +41,24 @@ type Submission struct {
 	tried    bool    // an insert of ID was sent, so the task may exist
 	places   *places // that the quota of the caller has for new tasks; nil = enough for all rows of the call
 	hasPlace bool    // in places
+}
+
+// places has the number of new tasks that the quota of a caller admits in one call. Replays need no place.
+type places struct {
+	left    atomic.Int64
+	refusal *task.Error // of tasks that get no place
+}
+
+// takePlace takes a place for a new task, and returns the refusal if there is none. A row that is tried again keeps its place.
+func (s *Submission) takePlace() *task.Error {
+	if s.places == nil || s.hasPlace {
+		return nil
+	}
+	if s.places.left.Add(-1) < 0 {
+		return s.places.refusal
+	}
+	s.hasPlace = true
+	return nil
 }
 
 // Expiry returns when the submission expires if it is stored at now; zero = never.
