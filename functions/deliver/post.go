@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +50,7 @@ type attempt struct {
 	response   string        // the beginning of the response's body, printable
 	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted the POST
 	refused    bool          // the response is a 2xx whose body says that the receiver refused
-	cancelled  bool          // the context that the caller of post passed ended before a response, or nothing was posted (see unsignedAttempt): the receiver did not fail
+	cancelled  bool          // the context that the caller of post passed ended before a response, or nothing was posted (see unsignedAttempt and isOwnShortage): the receiver did not fail
 }
 
 // poster posts to URLs of callers. It is safe for concurrent use.
@@ -131,6 +132,8 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 		a.cancelled, a.err = true, "interrupted before a response"
 	case ended(limited):
 		a.err = fmt.Sprintf("timed out after %s", p.timeout)
+	case isOwnShortage(err):
+		a.cancelled, a.err = true, "interrupted before a response: this instance has too many open files or too little memory"
 	case notPublicAddress(err):
 		if p.logNonPublic != nil {
 			p.logNonPublic(req.URL.Host, err)
@@ -140,6 +143,14 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 	default:
 		a.err = p.describeError(err)
 	}
+}
+
+// isOwnShortage reports whether err means that this process could not open a connection. Its cause is not the receiver.
+func isOwnShortage(err error) bool {
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	return slices.ContainsFunc([]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}, func(errno syscall.Errno) bool {
+		return errors.Is(err, errno) || isLookup && strings.Contains(lookup.Err, errno.Error())
+	})
 }
 
 // notPublicAddress reports whether err means that the host has no address that may be called.

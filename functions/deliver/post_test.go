@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -225,6 +228,22 @@ func TestCancelledPost(t *testing.T) {
 	defer cancel()
 	require.True(t, p.try(short, "http://"+address).cancelled)
 	require.True(t, p.try(ctx, "http://"+address).cancelled)
+}
+
+// A shortage of this process must use up no send of a message, and no try of a delivery.
+func TestPostWithoutFreeFilesIsCancelled(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{
+		"connection": &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)},
+		"lookup":     &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Name: "shop", Err: "dial udp 127.0.0.1:53: socket: " + syscall.EMFILE.Error()}},
+	} {
+		p := newLoopbackPoster(t, time.Minute)
+		p.transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, failure }
+		a := p.try(t.Context(), "http://127.0.0.1:1")
+		require.True(t, a.cancelled, name)
+		require.Equal(t, message.Unavailable, a.result().Outcome, name)
+		require.Contains(t, a.err, "too many open files", name)
+	}
 }
 
 // countConnections starts a receiver that counts opened and closed connections.
