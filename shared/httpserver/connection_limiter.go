@@ -56,8 +56,8 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	return context.WithValue(ctx, openConnKey{}, added)
 }
 
-// pickIdle picks one of at most maxCompared connections without a call; mu is held. There is such a connection,
-// because max is greater than the number of calls.
+// pickIdle picks one of at most maxCompared connections without a call; mu is held. There is such a connection:
+// the newest one.
 func (l *connectionLimiter) pickIdle() (picked net.Conn) {
 	const maxCompared = 64 // of thousands; a map has a random order
 	compared := 0

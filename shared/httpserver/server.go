@@ -30,9 +30,10 @@ type Server struct {
 }
 
 // New returns a server for h. For each connection above maxConnections the server closes a connection
-// for which KeepConnectionOpen is not in effect. The server logs problems of connections to errorLog.
+// for which KeepConnectionOpen is not in effect. Connections use at most three quarters of the files that the
+// process may open, so that it can still connect to other servers. The server logs problems of connections to errorLog.
 func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
-	s := &Server{headers: headerMemory{max: maxHeaderMemory}, connections: newConnectionLimiter(maxConnections), Server: http.Server{
+	s := &Server{headers: headerMemory{max: maxHeaderMemory}, connections: newConnectionLimiter(min(maxConnections, maxOpenFiles()/4*3)), Server: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
