@@ -101,12 +101,12 @@ func TestProcessRunsOnlyWhileFunctionIsCalled(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	h := newTestRun(t)
-	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false", "SINK=false")
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=6s", "DEMO_SENDER=false", "SINK=false")
 	h.waitReady(t, p)
 	waitIdle := func(function string, times int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			return strings.Count(p.Output(), fmt.Sprintf("idle      %s after 2s\n", function)) == times
+			return strings.Count(p.Output(), fmt.Sprintf("idle      %s after 6s\n", function)) == times
 		}, time.Minute, 20*time.Millisecond, p.Output())
 	}
 
