@@ -329,7 +329,7 @@ func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err
 	}
 	batch, result := b.nextBatch(page), BulkResult{Pending: PendingByQueue{}, More: true}
 	err = st.runBatch(ctx, &batch, &result)
-	if store.IsRowError(err) && len(batch.ids) > 1 {
+	if store.IsPoison(err) || store.IsRowError(err) && len(batch.ids) > 1 {
 		err = st.runOneByOne(ctx, batch, &result)
 	}
 	return result, store.Wrap("bulk change", err)

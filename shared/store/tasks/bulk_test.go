@@ -2,6 +2,7 @@ package tasks_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -296,17 +297,23 @@ func TestBulkChangesOfOneAccountAreLimited(t *testing.T) {
 // A row that the database refuses is counted as refused, and the other rows are changed.
 func TestBulkSkipsADamagedRow(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t)
-	ids := submitMany(t, db, 5)
-	db.Exec(t, `create function refuse() returns trigger language plpgsql as 'begin if new.id = ''`+ids[2].String()+`'' then raise exception using errcode = ''23514''; end if; return new; end'`)
-	db.Exec(t, `create trigger refuse before insert on task_done for each row execute function refuse()`)
-	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
-	runBulks(t, db, 10)
-	b = mustBulk(t, db, b.ID)
-	require.NotNil(t, b.FinishedAt)
-	require.Equal(t, []int{4, 1}, []int{b.Changed, b.Refused})
-	require.Contains(t, *b.LastError, ids[2].String())
-	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+	for _, n := range []int{1, 5} {
+		t.Run(fmt.Sprint("batch of ", n), func(t *testing.T) {
+			t.Parallel()
+			db := storetest.Open(t)
+			ids := submitMany(t, db, n)
+			bad := ids[n/2]
+			db.Exec(t, `create function refuse() returns trigger language plpgsql as 'begin if new.id = ''`+bad.String()+`'' then raise exception using errcode = ''23514''; end if; return new; end'`)
+			db.Exec(t, `create trigger refuse before insert on task_done for each row execute function refuse()`)
+			b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+			runBulks(t, db, 10)
+			b = mustBulk(t, db, b.ID)
+			require.NotNil(t, b.FinishedAt)
+			require.Equal(t, []int{n - 1, 1}, []int{b.Changed, b.Refused})
+			require.Contains(t, *b.LastError, bad.String())
+			require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
+		})
+	}
 }
 
 // The error must be server_busy, and not that the filter matches too many tasks.
