@@ -82,22 +82,23 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 // batch records delivery times and the events that endpoints can subscribe to, and publishes the accepted messages. It ignores
 // other events.
 func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
-	var accepted, toRecord []streamevent.Event
-	for i := range events {
-		switch e := &events[i]; {
+	var accepted, toRecord, delivered []streamevent.Event
+	for _, e := range events {
+		switch {
 		case e.Type == deliveredType:
-			if err := d.deadLetterPoison(ctx, c, e, d.recordDelivered(ctx, e.CloudEvent())); err != nil {
-				return err
-			}
+			delivered = append(delivered, e)
 		case isSubscribable(e.Type):
-			toRecord = append(toRecord, *e)
+			toRecord = append(toRecord, e)
 		default:
-			accepted = append(accepted, *e)
+			accepted = append(accepted, e)
 		}
 	}
 	refused, err := d.record(ctx, toRecord)
 	for i, reason := range refused { // nil after an error
 		err = errors.Join(err, d.deadLetterPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
+	}
+	for i := 0; err == nil && i < len(delivered); i++ { // after the others, because recordDelivered may wait for a locked message
+		err = d.deadLetterPoison(ctx, c, &delivered[i], d.recordDelivered(ctx, delivered[i].CloudEvent()))
 	}
 	if err != nil || len(accepted) == 0 {
 		return err

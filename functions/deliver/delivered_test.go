@@ -2,6 +2,7 @@ package deliver_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
 // waitDelivered waits until a message is in a state and has the time of its delivery, and returns this time.
@@ -37,6 +39,22 @@ func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	require.Equal(t, at.Truncate(time.Microsecond), waitDelivered(w, id, "sent"), "the time of the delivery, not of the saving")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from message_done where id = $1 and delivered_at = $2`, id, at.Truncate(time.Microsecond)))
 	require.Len(t, w.Inbox("bob"), 1)
+}
+
+// One batch has the events of many callers.
+func TestDeliveredEventThatCannotBeRecordedDelaysNoWebhooks(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t)
+	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
+	id := w.Submit()
+	storetest.HoldLock(t, storetest.ConnectAsOwner(t, w.DatabaseURL), `lock table accepted_messages`)
+	event := func(kind, data string) string {
+		return fmt.Sprintf(`{"id":"%s","type":"sendonce.%s.v1","subject":"%s","time":"2026-01-02T03:04:05Z","data":%s}`, kind, kind, id, data)
+	}
+	delivered := event("message.delivered", `{"delivered_at":"`+time.Now().UTC().Format(time.RFC3339)+`","messages":[{"server_msg_id":"`+id+`","fp":"`+strings.Repeat("00", 16)+`"}]}`)
+	response := w.Admin.Do("POST", "/events/deliver", "["+delivered+","+event("task.failed", "{}")+"]", "Content-Type", "application/cloudevents-batch+json")
+	require.Equal(t, 503, response.Status, response.Text)
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from webhook_deliveries where event_id = 'task.failed'`))
 }
 
 func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
