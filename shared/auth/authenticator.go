@@ -116,6 +116,9 @@ func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attem
 	case task.CodeOf(err) == task.CodeNotFound, err != nil && limited:
 		return callers.Caller{}, ErrCredentials
 	case err != nil:
+		if ctx.Err() != nil && !seen.exists {
+			a.charged = false // no refund: otherwise clients that leave could cause any number of queries
+		}
 		return callers.Caller{}, errors.Join(task.Busy("the service is busy, try again"), err)
 	}
 	if !caller.MatchesToken(hash) || caller.Revoked {

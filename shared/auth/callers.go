@@ -214,8 +214,9 @@ func drop(names map[string]*lookup, name string) {
 // A dropped result costs one query.
 func remember(names map[string]*lookup, name string, l *lookup) {
 	if len(names) >= callerLimit {
+		now := time.Now()
 		for other, old := range names {
-			if time.Now().After(old.expires) {
+			if now.After(old.expires) {
 				drop(names, other)
 			}
 		}

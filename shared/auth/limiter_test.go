@@ -88,6 +88,40 @@ func TestFloodOfUnknownNamesCausesFewQueries(t *testing.T) {
 	}
 }
 
+// A client that closes its connection during the query of an unknown name causes no more queries than one that waits.
+func TestClientsThatLeaveCauseFewQueries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var queries atomic.Int32
+		p := newProcess(t, nil, func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
+			queries.Add(1)
+			time.Sleep(time.Millisecond)
+			return knownCallers(ctx, name, forList)
+		})
+		p.deferred.findExisting = knownCallers.Existing
+		left, cancel := context.WithCancel(t.Context())
+		cancel()
+		login := func(ctx context.Context, name string) error {
+			_, err := p.Authenticate(ctx, Login{Name: name, Password: token, Address: prefix("203.0.113.1"), Began: time.Now()})
+			return err
+		}
+		require.NoError(t, login(t.Context(), "sender"))
+		for i := range 2 * addressBurst {
+			require.Error(t, login(left, fmt.Sprint("nobody", i)))
+		}
+		synctest.Wait()
+		require.EqualValues(t, 1+addressBurst, queries.Load())
+		require.NoError(t, login(t.Context(), "sender"))
+
+		p.limiter = newLimiter()
+		for range 2 * addressBurst {
+			p.Callers.Forget("sender")
+			require.Error(t, login(left, "sender"))
+		}
+		require.NoError(t, login(t.Context(), "submitter"), "calls of a caller that leave are not counted as failures")
+	})
+}
+
 // A wrong password that is repeated counts as one guess.
 func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
 	t.Parallel()
