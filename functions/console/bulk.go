@@ -17,7 +17,8 @@ var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
 
-// BulkAddress returns the address of the form that changes all tasks of the list on this page; "" if the tasks cannot be changed.
+// BulkAddress returns the address of the form that changes all tasks that match the filter of this list, also those on its other
+// pages; "" if the tasks cannot be changed.
 func (p *page) BulkAddress() string {
 	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
 		return ""
@@ -27,7 +28,7 @@ func (p *page) BulkAddress() string {
 
 type bulkForm struct {
 	api.BulkPreviewResponse
-	Query string // the action and the filter, which ends at the time of the count
+	Query string // the action and the filter; its "to" is not after the time of the count
 	List  string // address of the list of the tasks
 }
 
@@ -54,7 +55,7 @@ func (p *page) newBulk() error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// filter replaces times such as "2h" by instants. The form has the instants, so that the change selects the counted tasks.
+	// p.filter replaces times such as "2h" by instants, and the name of a caller by its caller_id. The form has the instants, so that the change selects the counted tasks.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
@@ -73,7 +74,8 @@ func (p *page) previewBulk(action string) (form bulkForm, err error) {
 	return form, err
 }
 
-// bulkFilter converts the parameters of a list of tasks to a filter of a bulk change.
+// bulkFilter converts the parameters of a list of tasks to a filter of a bulk change. p.filter has already written its valid times
+// as RFC 3339.
 func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 	f = api.BulkFilter{State: query.Get("state"), Reason: query.Get("reason"), PhoneNumber: query.Get("phone_number"), Source: query.Get("source"), Queue: query.Get("queue")}
 	if text := query.Get("caller_id"); text != "" {
@@ -128,14 +130,14 @@ func (p *page) bulks() error {
 	return showGet[api.Page[api.BulkResponse]](p, "/api/v1/admin/bulk", p.query("after", "limit"), "bulks", p.T("Bulk changes"))
 }
 
-type shownFilter struct {
+type filterData struct {
 	api.BulkFilter
 	Caller callerLink
 }
 
-// ShowFilter returns the data of the template bulk_filter.
-func (p *page) ShowFilter(f api.BulkFilter) shownFilter {
-	shown := shownFilter{BulkFilter: f}
+// FilterData returns the data of the template bulk_filter.
+func (p *page) FilterData(f api.BulkFilter) filterData {
+	shown := filterData{BulkFilter: f}
 	if f.CallerID != nil {
 		shown.Caller = p.LinkCaller(*f.CallerID)
 	}

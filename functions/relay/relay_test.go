@@ -162,7 +162,7 @@ func waitForIdleRelay(t *testing.T, relay *sandbox.Process) {
 func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t, "SENDONCE_SAFETY_TICK=1h")
-	o.Admin.RaiseTimeouts() // the stopped relay must hold its lock until it is killed
+	o.Admin.RaiseTimeoutsOfFunctions() // the stopped relay must hold its lock until it is killed
 	o.StartRelay()
 	relay, trigger := o.Process("relay"), o.Process("trigger")
 	waitForIdleRelay(t, relay)

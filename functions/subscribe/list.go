@@ -39,9 +39,9 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// sent reports whether this or another caller has sent a message, so that no caller sends it a second time. A caller with a list
-// of business types gets an error for another caller's message, as it does from send.
-func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
+// wasSent reports whether this or another caller has sent a message, so that no caller sends it a second time. If hidesOthers is
+// true for the caller, it gets an error for another caller's message, as it does from send.
+func (h *handlers) wasSent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if err := checkQueue(c, task.WeChatQueue); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, 
 		return api.SubscribeSentResponse{}, nil
 	case err != nil:
 		return nil, err
-	case len(c.Caller.BusinessTypes) > 0 && l.CallerID != c.Caller.ID:
+	case hidesOthers(c) && l.CallerID != c.Caller.ID:
 		return nil, subscribe.ErrOthersMessage()
 	}
 	status := int(l.Status)

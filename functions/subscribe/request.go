@@ -80,7 +80,7 @@ func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Netw
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
 		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
 		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
-		Refused: r.checkNow(time.Now(), allowed), MayResendOthers: c.May(fn.Admin), HidesOthers: len(c.Caller.BusinessTypes) > 0,
+		Refused: r.checkNow(time.Now(), allowed), MayResendOthers: c.May(fn.Admin), HidesOthers: hidesOthers(c),
 	}
 	s.BusinessID, _ = r.BusinessID.Uint64() // both numbers are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()

@@ -1,8 +1,8 @@
-// Package subscribe is the function that services call to send a WeChat subscribe message, at most one for each business event
-// and user:
+// Package subscribe is the function that services call to send a WeChat subscribe message, at most one for each business event,
+// type of template and user:
 //
 //	POST /api/v1/subscribe/send
-//	GET  /api/v1/subscribe/sent
+//	GET  /api/v1/subscribe/sent (has this message been sent?)
 //	GET  /api/v1/subscribe/logs, /api/v1/subscribe/{id}, /api/v1/subscribe/messages
 //	GET  /api/v1/subscribe/statistics, /api/v1/subscribe/failures
 //	POST /api/v1/subscribe/{id}/resend
@@ -13,14 +13,13 @@
 //	POST /api/v1/subscribe/{id}/status
 //
 // The unique index uk_business_template_receiver decides whether a request is a repeat. A repeat is skipped if the message is
-// sent or being sent. If the message failed, it is sent again under the same id.
+// sent, is being sent or waits to be sent. If the message failed, it is sent again under the same id.
 //
-// All callers share the keys of that index. The response to a request for another caller's message depends on the caller that
-// makes the request:
-//   - A caller with a list of business types may use only these. Its request is refused in every state of the message.
-//   - A caller without a list may use all types. Its request is skipped, without comparing the data, if the message is sent or
-//     being sent, and refused if the message failed.
+// All callers share the keys of that index. If a caller submits a message that another caller has submitted before, the response
+// depends on who submits it now:
 //   - An admin gets the same response as for its own message: a failed message is sent again.
+//   - Any other caller with a list of business types is refused, whatever the state of the message. It may use only these types.
+//   - Any other caller without a list is refused if the message failed. Else its request is skipped, without comparing the data.
 package subscribe
 
 import (
@@ -56,7 +55,7 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 		"POST " + root + "record":      fn.JSON(fn.Submitter, h.record),
 		"POST " + root + "{id}/status": fn.JSON(fn.Submitter, h.status).MaxBody(maxStatusBody),
 
-		"GET " + root + "sent":       fn.Read(fn.Submitter, h.sent),
+		"GET " + root + "sent":       fn.Read(fn.Submitter, h.wasSent),
 		"GET " + root + "logs":       fn.Read(fn.Submitter, h.logs).Or(fn.Viewer),
 		"GET " + root + "messages":   fn.Read(fn.Submitter, h.list).Or(fn.Viewer).Timeout(readTimeout),
 		"GET " + root + "{id}":       fn.Read(fn.Submitter, h.detail).Or(fn.Viewer),
@@ -68,7 +67,7 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 }
 
 const (
-	maxStatusBody = 1 << 20 // a long error_message is truncated, not refused
+	maxStatusBody = 1 << 20 // large, because a long error_message is accepted, and truncated when it is stored
 
 	readTimeout = 15 * time.Second // the statement timeout of the database role for reads
 )

@@ -47,10 +47,11 @@ func NewPgBouncer(t testing.TB) *PgBouncer {
 	return NewPgBouncerTo(t, server.URL("postgres"))
 }
 
-// NewPgBouncerTo is NewPgBouncer in front of the server of databaseURL.
-func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
+// NewPgBouncerTo starts a pooler in front of any server until the end of the test. The test is skipped if pgbouncer is
+// not installed. See StartPgBouncer.
+func NewPgBouncerTo(t testing.TB, serverURL string) *PgBouncer {
 	t.Helper()
-	b, err := StartPgBouncer(t.Context(), databaseURL)
+	b, err := StartPgBouncer(t.Context(), serverURL)
 	if errors.Is(err, ErrNoPgBouncer) {
 		t.Skip(err.Error())
 	}
@@ -62,13 +63,14 @@ func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
 // ErrNoPgBouncer means that pgbouncer is not installed.
 var ErrNoPgBouncer = errors.New("there is no pgbouncer on this machine: install it (Debian: apt-get install pgbouncer)")
 
-// StartPgBouncer starts a pooler in front of the server of databaseURL, which must have Roles.
-func StartPgBouncer(ctx context.Context, databaseURL string) (*PgBouncer, error) {
+// StartPgBouncer starts a pooler in front of the server of serverURL. The server must have the roles of the variable Roles,
+// with their passwords.
+func StartPgBouncer(ctx context.Context, serverURL string) (*PgBouncer, error) {
 	path, err := findPgBouncer()
 	if err != nil {
 		return nil, ErrNoPgBouncer
 	}
-	server, err := pgconn.ParseConfig(databaseURL)
+	server, err := pgconn.ParseConfig(serverURL)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +110,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 		}
 	}
 	b.process, err = Start(Command{
-		Path: path, Args: []string{settings}, Env: serverEnv(), Dir: b.dir.root, user: b.dir.runAs, OrphanSweep: b.dir.root,
+		Path: path, Args: []string{settings}, Env: serverEnv(), Dir: b.dir.root, user: b.dir.runAs, RemoveIfOrphaned: b.dir.root,
 	})
 	if err != nil {
 		return err

@@ -288,7 +288,7 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 		Output: o.Log, OrphanSignal: syscall.SIGINT, user: p.dir.runAs,
 	}
 	if p.dir.temporary {
-		c.OrphanSweep = p.dir.root
+		c.RemoveIfOrphaned = p.dir.root
 	}
 	return c
 }

@@ -52,9 +52,9 @@ type Command struct {
 	Listener *os.File
 
 	// If this process dies before the child, the child gets OrphanSignal (0 = SIGTERM), and SIGKILL if it still runs five
-	// seconds later. Then the directory OrphanSweep is removed; "" = none.
-	OrphanSignal syscall.Signal
-	OrphanSweep  string
+	// seconds later. Then the directory RemoveIfOrphaned is removed; "" = none.
+	OrphanSignal     syscall.Signal
+	RemoveIfOrphaned string
 
 	user *syscall.Credential // nil = the user of this process
 }
@@ -83,7 +83,7 @@ func Start(c Command) (*Process, error) {
 	defer read.Close()
 
 	p := &Process{watcher: write, output: output{to: c.Output}, done: make(chan struct{})}
-	args := []string{"-c", guard, "sh", fmt.Sprint(int(sig)), c.OrphanSweep, c.Path}
+	args := []string{"-c", guard, "sh", fmt.Sprint(int(sig)), c.RemoveIfOrphaned, c.Path}
 	p.cmd = exec.Command("/bin/sh", append(args, c.Args...)...)
 	p.cmd.Env, p.cmd.Dir = c.Env, c.Dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output

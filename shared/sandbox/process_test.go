@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	case "":
 		Main(m)
 	case "process":
-		child, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", `trap "" TERM; echo deaf; exec sleep 100`}, OrphanSweep: os.Args[1]})
+		child, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", `trap "" TERM; echo deaf; exec sleep 100`}, RemoveIfOrphaned: os.Args[1]})
 		if err == nil {
 			err = child.WaitFor(context.Background(), "deaf")
 		}

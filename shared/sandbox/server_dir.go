@@ -15,15 +15,15 @@ import (
 	"syscall"
 )
 
-// serverDir has the files of one Postgres:
+// serverDir has the files of one Postgres or PgBouncer:
 //
-//	dir/lock       locked by the process that owns the server; contains its pid
+//	dir/lock       locked by the process that started the server; contains the pid of that process
 //	dir/data       the data directory
-//	dir/socket     the directory of the socket
+//	dir/socket     the directory of the socket; /tmp/so-... if this path is too long or needs quotes
 //	dir/moved-to   has the path of another directory with data and socket, if the
-//	               user that runs Postgres may not enter dir
+//	               user runAs may not enter dir
 type serverDir struct {
-	root      string // contains data: dir, or the directory in moved-to
+	root      string // the parent of data: dir, or the directory that the file moved-to names
 	socket    string
 	lock      *os.File
 	temporary bool
@@ -31,14 +31,14 @@ type serverDir struct {
 	runAs     *syscall.Credential // the user that runs the server; nil = the user of this process
 }
 
-// maxSocketPath is the smallest length of sun_path on Linux and macOS, less the NUL.
+// maxSocketPath is the length of the longest path that fits in sun_path on both Linux and macOS.
 const maxSocketPath = 103
 
 // plainPath matches paths that need no quotes in a connection string and in unix_socket_directories.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
 
-// openServerDir makes and locks dir. If dir is "", it makes a temporary directory in tempParent; "" = in
-// the system's temporary directory.
+// openServerDir makes and locks dir. If dir is "", it makes a temporary directory in tempParent, or in
+// the system's temporary directory if tempParent is "" too.
 func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *serverDir, err error) {
 	p := &serverDir{runAs: runAs, temporary: dir == ""}
 	if p.temporary {
@@ -63,7 +63,7 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 }
 
 // LockFile locks a file until the file is closed or this process ends. If another process has locked the file, the error
-// has the pid of that process, and program as the name of what that process runs. Other users may not open the file,
+// says that program (such as "a Postgres") is running, and has the pid of that process. Other users may not open the file,
 // because a process that can open the file can lock it.
 func LockFile(path, program string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -90,7 +90,7 @@ func LockFile(path, program string) (*os.File, error) {
 	return f, nil
 }
 
-// chooseDirs chooses and makes the directories of the data and the socket.
+// chooseDirs chooses the root and the directory of the socket, and makes them.
 func (p *serverDir) chooseDirs(dir string) error {
 	p.root = dir
 	if p.temporary {
@@ -99,23 +99,27 @@ func (p *serverDir) chooseDirs(dir string) error {
 		}
 	}
 	if !p.canEnter(dir) {
-		if err := p.moveData(dir); err != nil {
+		if err := p.replaceDir(dir); err != nil {
 			return err
 		}
 	}
-	p.socket = filepath.Join(p.root, "socket")
-	if len(p.socket)+len("/.s.PGSQL.5432") > maxSocketPath || !plainPath.MatchString(p.socket) {
+	socket := filepath.Join(p.root, "socket")
+	if len(socket)+len("/.s.PGSQL.5432") > maxSocketPath || !plainPath.MatchString(socket) {
 		sum := sha256.Sum256([]byte(p.root))
-		p.socket = filepath.Join("/tmp", "so-"+hex.EncodeToString(sum[:6]))
+		socket = filepath.Join("/tmp", "so-"+hex.EncodeToString(sum[:6]))
 	}
-	return p.makePrivate(p.socket)
+	if err := p.makePrivate(socket); err != nil {
+		return err
+	}
+	p.socket = socket // from now on, close removes it
+	return nil
 }
 
-const movedTo = "/var/lib/sendonce" // contains the directories that replace dir
+const replacementsParent = "/var/lib/sendonce"
 
-// moveData finds or makes the directory that replaces dir. The name of that directory is stored only in dir: after dir
+// replaceDir finds or makes the directory that replaces dir, in replacementsParent. The name of that directory is stored only in dir: after dir
 // is removed, the next start begins without data.
-func (p *serverDir) moveData(dir string) (err error) {
+func (p *serverDir) replaceDir(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
 		return fmt.Errorf("%s has a database but user %d may not enter it: allow that or move it away", dir, p.uid())
 	}
@@ -128,8 +132,8 @@ func (p *serverDir) moveData(dir string) (err error) {
 	}
 	if p.temporary {
 		p.root, err = os.MkdirTemp("/var/tmp", "so-")
-	} else if err = os.MkdirAll(movedTo, 0o755); err == nil {
-		p.root, err = os.MkdirTemp(movedTo, "postgres-")
+	} else if err = os.MkdirAll(replacementsParent, 0o755); err == nil {
+		p.root, err = os.MkdirTemp(replacementsParent, "postgres-")
 	}
 	if err != nil {
 		return err
@@ -137,7 +141,7 @@ func (p *serverDir) moveData(dir string) (err error) {
 	return errors.Join(p.chown(p.root), os.WriteFile(note, []byte(p.root+"\n"), 0o644))
 }
 
-// makePrivate makes path a directory that only the user of Postgres may enter. It refuses a directory of another user,
+// makePrivate makes path a directory that only the user runAs may enter. It refuses a directory of another user,
 // because any user can guess the names in /tmp.
 func (p *serverDir) makePrivate(path string) error {
 	if err := os.Mkdir(path, 0o700); err == nil {
@@ -170,7 +174,7 @@ func (p *serverDir) uid() int {
 	return int(p.runAs.Uid)
 }
 
-// canEnter enters dir as the user of Postgres, because mode bits are not the only permissions.
+// canEnter enters dir as the user runAs, because mode bits are not the only permissions.
 func (p *serverDir) canEnter(dir string) bool {
 	if p.runAs == nil {
 		return true
@@ -183,7 +187,7 @@ func (p *serverDir) canEnter(dir string) bool {
 
 func (p *serverDir) data() string { return filepath.Join(p.root, "data") }
 
-// close unlocks the directory, and removes a temporary directory. A second call does nothing.
+// close removes the directory of the socket, and dir if it is temporary, and unlocks dir. A second call does nothing.
 func (p *serverDir) close() error {
 	if p.closed {
 		return nil

@@ -24,7 +24,7 @@ func stopAtEnd(t testing.TB, stop func() error) {
 }
 
 // StartProcess starts bin with the environment PATH, HOME, TMPDIR and env ("NAME=value"). At the end of
-// the test it kills the process and checks its output with CheckLeaks.
+// the test it kills the process, and checks that its output shows no secret and no phone number (CheckLeaks).
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *Process {
 	t.Helper()
 	base := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// WeChatFault makes selected calls of a fake WeChat fail:
+// WeChatFault makes selected calls of a fake WeChat fail or wait:
 //
 //	{Errcode: 45011, Times: 3}               the next three sends fail with errcode 45011
 //	{Drop: true}                             nothing is delivered, every connection is reset
@@ -20,7 +20,7 @@ import (
 type WeChatFault struct {
 	TokenCalls bool   // calls for an access token; false = calls to send a message
 	OpenID     string // only messages to this user; "" = all
-	Times      int    // how many calls fail; 0 = all until ClearFaults
+	Times      int    // how many calls it applies to; 0 = all until ClearFaults
 
 	Delay        time.Duration // before the response; ends early with ClearFaults or Stop
 	DeliverFirst bool          // deliver before Delay; false = deliver after Delay, and only if none of the fields below is set
@@ -30,19 +30,19 @@ type WeChatFault struct {
 	Drop         bool          // reset the connection without a response
 }
 
-// wechatFault is a fault that InjectFault added.
-type wechatFault struct {
+// injectedFault is a fault that InjectFault added.
+type injectedFault struct {
 	WeChatFault
 	cleared <-chan struct{} // closed by ClearFaults
 }
 
 // replacesResponse reports whether f replaces WeChat's own response.
-func (f wechatFault) replacesResponse() bool {
+func (f injectedFault) replacesResponse() bool {
 	return f.Drop || f.Status != 0 || f.Body != "" || f.Errcode != 0
 }
 
 // String describes the fault in the ledger; "" = no fault.
-func (f wechatFault) String() string {
+func (f injectedFault) String() string {
 	var parts []string
 	if f.Delay > 0 {
 		parts = append(parts, fmt.Sprintf("delayed by %s", f.Delay))

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// InjectFault makes calls fail from now on. Of several faults that match a call, the first one applies.
+// InjectFault applies f to the calls that f selects, from now on. Of several faults that match a call, the first one applies.
 func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.faults = append(w.faults, wechatFault{f, w.cleared})
+	w.faults = append(w.faults, injectedFault{f, w.cleared})
 }
 
 // ClearFaults removes all faults and ends all delays.
@@ -26,14 +26,14 @@ func (w *WeChat) ClearFaults() {
 
 // nextFault returns the first fault that matches, and counts down its Times. It returns the
 // zero fault if none matches. The caller holds w.mu.
-func (w *WeChat) nextFault(matches func(wechatFault) bool) wechatFault {
+func (w *WeChat) nextFault(matches func(injectedFault) bool) injectedFault {
 	i := slices.IndexFunc(w.faults, matches)
 	if i < 0 {
-		return wechatFault{}
+		return injectedFault{}
 	}
 	f := w.faults[i]
 	switch f.Times {
-	case 0:
+	case 0: // no limit
 	case 1:
 		w.faults = slices.Delete(w.faults, i, i+1)
 	default:
@@ -43,17 +43,17 @@ func (w *WeChat) nextFault(matches func(wechatFault) bool) wechatFault {
 }
 
 // matchesSend reports whether f selects the call s.
-func (f wechatFault) matchesSend(s *WeChatSend) bool {
+func (f injectedFault) matchesSend(s *WeChatSend) bool {
 	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID)
 }
 
-// serveWithFault calls process once, and writes the response of process or that of f. process records the call. If execute
-// is true, process also does what WeChat does, and returns WeChat's response.
-func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process func(execute bool) (response any)) {
+// serveWithFault calls respond once, and writes the response of respond or that of f. respond logs the call. If execute
+// is true, respond also does what WeChat does, and returns WeChat's response.
+func (w *WeChat) serveWithFault(rw http.ResponseWriter, f injectedFault, respond func(execute bool) (response any)) {
 	if !f.DeliverFirst {
 		w.wait(f)
 	}
-	response := process(f.DeliverFirst || !f.replacesResponse())
+	response := respond(f.DeliverFirst || !f.replacesResponse())
 	if f.DeliverFirst {
 		w.wait(f)
 	}
@@ -71,7 +71,7 @@ func (w *WeChat) serveWithFault(rw http.ResponseWriter, f wechatFault, process f
 }
 
 // wait waits for the delay of f, which ClearFaults and Stop end early.
-func (w *WeChat) wait(f wechatFault) {
+func (w *WeChat) wait(f injectedFault) {
 	if f.Delay == 0 {
 		return
 	}
@@ -84,7 +84,7 @@ func (w *WeChat) wait(f wechatFault) {
 	}
 }
 
-// reset closes the connection with a TCP reset, as a crash does.
+// reset closes the connection with a TCP reset: the client gets an error and no response.
 func reset(rw http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(rw).Hijack()
 	if err != nil {

@@ -30,7 +30,7 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatTokenBody)).Decode(&body)
 	w.mu.Lock()
 	w.tokenCalls++
-	f := w.nextFault(func(f wechatFault) bool { return f.TokenCalls })
+	f := w.nextFault(func(f injectedFault) bool { return f.TokenCalls })
 	w.mu.Unlock()
 
 	w.serveWithFault(rw, f, func(execute bool) any {

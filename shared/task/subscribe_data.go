@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// CheckSubscribeData checks the data of a subscribe message. It returns the keywords that WeChat would refuse (errcode
-// 47003), sorted, each with the reason. The data must have the form {"thing1": {"value": "Tea"}, ...}. A value is a string
+// CheckSubscribeData checks the data of a subscribe message. A keyword is a field of the message's template, such as thing1.
+// CheckSubscribeData returns the keywords that WeChat would refuse (errcode 47003), sorted, each with the reason. The data must have the form {"thing1": {"value": "Tea"}, ...}. A value is a string
 // or a number.
 // The type of a keyword is its name without the number at the end. Values are checked by WeChat's documented rules for
 // their types. Unknown types are accepted. WeChat may still refuse the data, since only WeChat has the keywords of a
@@ -43,8 +43,8 @@ func checkKeyword(name string, raw json.RawMessage) string {
 	case strings.ContainsAny(value, "\x00"+string(utf8.RuneError)):
 		return "must not contain NUL or invalid UTF-8"
 	}
-	if fits, rule := keywordRule(strings.TrimRight(name, "0123456789")); fits != nil && !fits(value) {
-		return rule
+	if fits, description := keywordRule(strings.TrimRight(name, "0123456789")); fits != nil && !fits(value) {
+		return description
 	}
 	return ""
 }
@@ -68,30 +68,30 @@ func keywordValue(raw json.RawMessage) (text string, ok bool) {
 
 // keywordRule returns the documented rule for a type of keywords and its description, or nil if there is none. Where the
 // documentation is ambiguous, the rule is the less strict one: a message that WeChat accepts must not be refused.
-func keywordRule(kind string) (fits func(value string) bool, rule string) {
+func keywordRule(kind string) (fits func(value string) bool, description string) {
 	switch kind {
 	case "thing":
 		return upTo(20, isPrintable), "must be at most 20 characters without line breaks"
 	case "number":
-		return func(s string) bool { return isDecimal(s, 32) }, "must be a number of at most 32 digits, with or without decimals"
+		return func(s string) bool { return isDecimal(s, 32) }, "must be a number of at most 32 digits, not counting decimals"
 	case "letter":
 		return upTo(32, isLatin), "must be at most 32 letters a-z, A-Z"
 	case "symbol":
 		return upTo(5, isSymbol), "must be at most 5 symbols: neither letters nor digits"
 	case "character_string":
-		return upTo(32, isNotChinese), "must be at most 32 digits, letters and symbols, none of them Chinese"
+		return upTo(32, isNotChinese), "must be at most 32 characters without line breaks, none of them a Chinese character"
 	case "time":
 		return isTime, "must be a 24-hour time such as 15:01 or 2019年10月1日 15:01, or two of them with ~ between"
 	case "date":
 		return isDate, "must be a date such as 2019年10月1日, 2019-10-01 or 2019年10月1日 15:01, or two of them with ~ between"
 	case "amount":
-		return isAmount, "must be at most 10 digits, with or without decimals, a currency sign before and 元 after"
+		return isAmount, "must be a number of at most 10 digits, not counting decimals; a currency sign before it and 元 after it are optional"
 	case "phone_number":
-		return upTo(17, isPhoneSign), "must be at most 17 digits and symbols"
+		return upTo(17, isDigitOrSymbol), "must be at most 17 digits and symbols"
 	case "car_number":
 		return isCarNumber, "must be at most 8 letters and digits, the first and the last may be Chinese"
 	case "name":
-		return isName, "must be at most 10 characters with Chinese ones among them or 20 letters, without digits"
+		return isName, "must have no digits, and at most 20 characters, or 10 if one of them is Chinese"
 	case "phrase":
 		return upTo(5, isHan), "must be at most 5 Chinese characters"
 	}
@@ -109,15 +109,15 @@ func all(s string, is func(rune) bool) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !is(r) })
 }
 
-func isDigit(r rune) bool      { return '0' <= r && r <= '9' }
-func isLatin(r rune) bool      { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
-func isHan(r rune) bool        { return unicode.Is(unicode.Han, r) }
-func isPrintable(r rune) bool  { return !unicode.IsControl(r) && r != '\u2028' && r != '\u2029' }
-func isSymbol(r rune) bool     { return isPrintable(r) && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
-func isNotChinese(r rune) bool { return isPrintable(r) && !isHan(r) }
-func isPhoneSign(r rune) bool  { return isDigit(r) || isSymbol(r) }
+func isDigit(r rune) bool         { return '0' <= r && r <= '9' }
+func isLatin(r rune) bool         { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
+func isHan(r rune) bool           { return unicode.Is(unicode.Han, r) }
+func isPrintable(r rune) bool     { return !unicode.IsControl(r) && r != '\u2028' && r != '\u2029' }
+func isSymbol(r rune) bool        { return isPrintable(r) && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+func isNotChinese(r rune) bool    { return isPrintable(r) && !isHan(r) }
+func isDigitOrSymbol(r rune) bool { return isDigit(r) || isSymbol(r) }
 
-// isDecimal accepts a number with at most the given number of digits before the decimal point, and as many after it.
+// isDecimal accepts a number with at most digits digits before the decimal point, and at most digits after it.
 func isDecimal(s string, digits int) bool {
 	whole, fraction, point := strings.Cut(s, ".")
 	return whole != "" && within(whole, digits) && all(whole, isDigit) &&
@@ -157,8 +157,8 @@ func isTime(s string) bool {
 	return fromTime && (toTime || !ranged)
 }
 
-// isDate accepts a date, or a range of two, each with or without a time of day. The end of a range may be only a time of
-// day.
+// isDate accepts a date, or a range of two, each with or without a time of day. The end of a range may also be a
+// time of day without a date.
 func isDate(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
 	fromDate, _ := parseMoment(from)

@@ -145,9 +145,9 @@ func HoldChange(s *Client, change string) (held, release func()) {
 	return held, func() { s.Exec(`select pg_advisory_unlock(42)`) }
 }
 
-// RaiseTimeouts sets the lock timeout and the statement timeout of functions that start later to a minute, so that a test does
+// RaiseTimeoutsOfFunctions sets the lock timeout and the statement timeout of functions that start later to a minute, so that a test does
 // not fail on a slow machine.
-func (s *Client) RaiseTimeouts() {
+func (s *Client) RaiseTimeoutsOfFunctions() {
 	for _, limit := range []string{"lock_timeout", "statement_timeout"} {
 		s.Exec(`do $$ begin execute format('alter role sendonce_hot in database %I set ` + limit + ` = %L', current_database(), '1min'); end $$`)
 	}

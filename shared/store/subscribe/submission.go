@@ -43,7 +43,7 @@ type Submission struct {
 	// MayResendOthers allows the caller to send a failed message of another caller again, and to see whether the data
 	// of another caller's message differs.
 	MayResendOthers bool
-	// HidesOthers refuses the submission of another caller's message, whatever its state, unless MayResendOthers is set.
+	// HidesOthers refuses the submission of another caller's message, whatever its state.
 	HidesOthers bool
 }
 
@@ -59,7 +59,7 @@ func (s *Submission) key() []any {
 
 // isRefused reports whether the response must show nothing about a message of owner.
 func (s *Submission) isRefused(owner int64) bool {
-	return s.HidesOthers && !s.MayResendOthers && owner != s.CallerID
+	return s.HidesOthers && owner != s.CallerID
 }
 
 // mayCompare reports whether the response may show that owner's message has other data. Without this check, a caller

@@ -17,8 +17,8 @@ import (
 func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	owner := cluster.NewClient(t, "").Connect(url)
-	owner.RaiseTimeouts()
+	database := cluster.NewClient(t, "").Connect(url)
+	database.RaiseTimeoutsOfFunctions()
 	admin := cluster.ServeOn(t, url, func(c *settings.Config) { c.MaxConns = 4 })
 	greedy, honest := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender")
 	admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).RequireOK()
@@ -26,7 +26,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	extend := func(s *cluster.Client, id any) int {
 		return s.Post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).Status
 	}
-	owner.Exec(`begin; select from task_live for update`)
+	database.Exec(`begin; select from task_live for update`)
 
 	statuses := make(chan int, 8)
 	for range cap(statuses) {
@@ -42,7 +42,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 		require.Equal(t, 404, cluster.Within(t, 5*time.Second, status, "another caller's call"))
 		require.Equal(t, 2, waiting())
 	}
-	owner.Exec(`commit`)
+	database.Exec(`commit`)
 	for range cap(statuses) {
 		require.Equal(t, 200, <-statuses)
 	}
