@@ -13,7 +13,7 @@ import (
 
 const (
 	idleTime = 30 * time.Second // see reconcile
-	scanSize = 10_000           // sequence numbers of the stream that are compared with the database together
+	scanSize = 1_000            // sequence numbers of the stream that are compared with the database before the progress is stored
 	saveRows = 500              // messages that are saved together
 )
 

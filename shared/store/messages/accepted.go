@@ -240,18 +240,43 @@ func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, now() - looked_at from accepted_checked where stream_created = $1`
 
-// beginStreamSQL begins the progress of a new stream. It deletes the rows of the earlier stream, because the new
-// stream uses the same sequence numbers again. The time of the last scan is set to 1970.
-const beginStreamSQL = `
-with began as (
-    insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
-    on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
-    where accepted_checked.stream_created <> excluded.stream_created
-    returning 1
+// forgetEarlierRows limits the rows of one forgetEarlierSQL: the rows of a large stream take longer than a statement may.
+const forgetEarlierRows = 10_000
+
+const (
+	// forgetEarlierSQL looks at the next rows after an id, removes those of the earlier stream, and returns the last id.
+	forgetEarlierSQL = `
+with part as materialized (
+    select id from accepted_messages where id > $2 order by id limit $3
 ), kept as (
-    ` + keepSendersSQL + ` where a.sender is not null and a.saved_at < $1 and exists (select from began)
+    ` + keepSendersSQL + ` from part where a.id = part.id and a.sender is not null and a.saved_at < $1
+), forgotten as (
+    delete from accepted_messages a using part where a.id = part.id and a.sender is null and coalesce(a.saved_at, a.delivered_at) < $1
 )
-delete from accepted_messages where sender is null and coalesce(saved_at, delivered_at) < $1 and exists (select from began)`
+select id from part order by id desc limit 1`
+
+	// beginStreamSQL sets the time of the last scan to 1970.
+	beginStreamSQL = `
+insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
+on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
+where accepted_checked.stream_created <> excluded.stream_created`
+)
+
+// beginStream removes the rows of the earlier stream, because the new stream uses the same sequence numbers again. Then it begins
+// the progress of the new stream. If it fails in the middle, the next call goes on.
+func (st *Store) beginStream(ctx context.Context, created time.Time) error {
+	for after := (task.ID{}); ; {
+		err := st.db.Hot.QueryRow(ctx, forgetEarlierSQL, created, after, forgetEarlierRows).Scan(&after)
+		if errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := st.db.Hot.Exec(ctx, beginStreamSQL, store.Unprepared, created)
+	return err
+}
 
 // Checked is the progress of comparing a stream with the saved messages, as sequence numbers of the stream.
 type Checked struct {
@@ -265,7 +290,7 @@ type Checked struct {
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
 	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&c.Seq, &c.LastSeq, &c.ConsumedSeq, &c.Ago)
 	if errors.Is(err, pgx.ErrNoRows) {
-		_, err = st.db.Hot.Exec(ctx, beginStreamSQL, store.Unprepared, created)
+		err = st.beginStream(ctx, created)
 	}
 	return c, store.Wrap("checked messages", err)
 }

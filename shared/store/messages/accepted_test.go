@@ -147,6 +147,23 @@ func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	}
 }
 
+// The rows of a large stream take longer than the statement_timeout of a function.
+func TestRowsOfEarlierStreamAreRemovedInParts(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into accepted_messages (id, accept_seq, saved_at) select gen_random_uuid(), g, now() - interval '1 hour' from generate_series(1, 25000) g`)
+	mustSaveAccepted(t, db, accepted(25_001, "of-the-new-stream"))
+	db.Exec(t, `create function refuse_many() returns trigger language plpgsql as $$
+begin if (select count(*) from gone) > 10000 then raise 'too many rows'; end if; return null; end $$`)
+	db.Exec(t, `create trigger refuse_many after delete on accepted_messages referencing old table as gone for each statement execute function refuse_many()`)
+	created := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
+	_, err := db.Messages.Checked(t.Context(), created)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{25_000}, missing(t, db, 25_000, 25_001))
+	require.Equal(t, 1, db.Count(t, `select count(*) from accepted_messages`))
+	require.Equal(t, 1, db.Count(t, `select count(*) from accepted_checked where stream_created = $1`, created))
+}
+
 func TestProgressBelongsToOneStream(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -76,7 +76,8 @@ func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 		Fill:   `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
 		Tables: []string{"accepted_messages"},
 		Args: map[string]string{
-			"missingSequencesSQL": "1, 10000",
+			"missingSequencesSQL": "1, 1000",
+			"forgetEarlierSQL":    "now(), " + storetest.AnID + ", 10000",
 			"purgeCandidatesSQL":  "60, 500",
 			"markPurgedSQL":       storetest.SomeIDs + `, array[1]::bigint[]`,
 
@@ -84,7 +85,10 @@ func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 			"deliveredSQL":       storetest.AnID,
 			"forgetDeliveredSQL": "60, 60",
 		},
-		Index: map[string]string{"forgetDeliveredSQL": "accepted_messages_place", "missingSequencesSQL": "accepted_messages_place", "purgeCandidatesSQL": "accepted_messages_place"},
+		Index: map[string]string{
+			"forgetDeliveredSQL": "accepted_messages_place", "missingSequencesSQL": "accepted_messages_place", "purgeCandidatesSQL": "accepted_messages_place",
+			"forgetEarlierSQL": "accepted_messages_pkey",
+		},
 	}.Require(t)
 }
 
