@@ -114,7 +114,7 @@ func parseArchiveArgs(args []string) (maintenance.ArchiveRun, error) {
 	var run maintenance.ArchiveRun
 	flags := flag.NewFlagSet("archive", flag.ContinueOnError)
 	before := flags.String("before", "", "archive what ended before this `date` (UTC), such as 2026-01-31; without it RETENTION_DAYS and RETENTION_LOG_DAYS apply; nothing of the last day is archived")
-	flags.BoolVar(&run.DryRun, "dry-run", false, "print what would be done, and change nothing")
+	flags.BoolVar(&run.DryRun, "dry-run", false, "print what would be done; drop, move and delete nothing")
 	if err := flags.Parse(args); err != nil {
 		return run, err
 	}

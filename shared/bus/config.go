@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Config has the settings of the connection to NATS and of the streams. A size or age of 0 means the default.
@@ -47,6 +49,25 @@ func (c *Config) ago(age time.Duration) time.Time {
 type SettingError struct{ Name, Message string }
 
 func (e *SettingError) Error() string { return e.Name + " " + e.Message }
+
+// Validate refuses the value 0 of settings: only a Config in code may have 0, for a default.
+func (c *Config) Validate() (bad []task.Field) {
+	for _, setting := range []struct {
+		name string
+		zero bool
+	}{
+		{"EVENTS_MB", c.EventsMB == 0}, {"MESSAGES_MB", c.MessagesMB == 0}, {"USERS_MB", c.UsersMB == 0}, {"ACCEPTED_MB", c.AcceptedMB == 0},
+		{"DEADLETTERS_MB", c.DeadLettersMB == 0}, {"MESSAGES_MAX_AGE", c.MessagesMaxAge == 0}, {"USERS_MAX_AGE", c.UsersMaxAge == 0},
+	} {
+		if setting.zero {
+			bad = append(bad, task.Field{Name: "SENDONCE_STREAM_" + setting.name, Message: "must be more than 0"})
+		}
+	}
+	if c.InboxMessages == 0 {
+		bad = append(bad, task.Field{Name: "SENDONCE_INBOX_MESSAGES", Message: "must be more than 0"})
+	}
+	return bad
+}
 
 const day = 24 * time.Hour
 

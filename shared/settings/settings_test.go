@@ -69,7 +69,7 @@ func TestErrorsNeverQuoteURLPasswords(t *testing.T) {
 func TestValuesOutOfBoundsAreReported(t *testing.T) {
 	setAll(t, map[string]string{
 		"BASIC_AUTH_USERNAME": "a:b", "PHONE_DEFAULT_COUNTRY_CODE": "+86", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
-		"TWO_PHASE_DEFAULT_ACK": "accepted",
+		"TWO_PHASE_DEFAULT_ACK": "accepted", "SENDONCE_STREAM_EVENTS_MB": "0", "SENDONCE_STREAM_USERS_MAX_AGE": "0s", "SENDONCE_INBOX_MESSAGES": "0",
 	})
 	_, problems := Load()
 	require.Equal(t, []task.Field{
@@ -80,11 +80,14 @@ func TestValuesOutOfBoundsAreReported(t *testing.T) {
 		{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: `is "0" but must be between 1 and 1000`},
 		{Name: "SENDONCE_MAX_CALLS", Message: `is "-1" but must be between 1 and 1000000`},
 		{Name: "SENDONCE_DRAIN_TIMEOUT", Message: `is "2h" but must be more than 0 and at most 1h`},
+		{Name: "SENDONCE_STREAM_EVENTS_MB", Message: `is "0" but must be more than 0`},
+		{Name: "SENDONCE_STREAM_USERS_MAX_AGE", Message: `is "0s" but must be more than 0`},
+		{Name: "SENDONCE_INBOX_MESSAGES", Message: `is "0" but must be more than 0`},
 		{Name: "TWO_PHASE_DEFAULT_ACK", Message: `is "accepted" but needs TWO_PHASE_ENABLED=true: set that too, or saved`},
 	}, problems)
 	t.Setenv("TWO_PHASE_ENABLED", "true")
 	cfg, problems := Load()
-	require.Len(t, problems, 7)
+	require.Len(t, problems, 10)
 	require.True(t, cfg.TwoPhase.Accepts(""))
 	require.False(t, cfg.TwoPhase.Accepts("saved"))
 	t.Setenv("TWO_PHASE_DEFAULT_ACK", "fast")
