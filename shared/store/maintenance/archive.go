@@ -190,16 +190,15 @@ func (st *Store) readPage(ctx context.Context, a archivable, from archivePositio
 	return old, last, int(tag.RowsAffected()), err
 }
 
-// archiveKeys archives the rows with these keys in one statement. If the statement fails, perhaps because of a single row,
+// archiveKeys archives the rows with these keys together. If that fails, perhaps because of a single row,
 // archiveKeys archives the rows one by one. It leaves out locked rows.
 func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, failed []UnarchivedRow, err error) {
-	err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
+	n, err = st.archiveTogether(ctx, a, keys, before)
 	if !mayBeOneRow(ctx, err) {
 		return n, nil, err
 	}
 	for _, key := range keys {
-		var archived int
-		err := st.db.Retention.QueryRow(ctx, a.archive, []string{key}, before).Scan(&archived)
+		archived, err := st.archiveTogether(ctx, a, []string{key}, before)
 		switch {
 		case err == nil:
 			n += archived
@@ -210,6 +209,22 @@ func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, b
 		}
 	}
 	return n, failed, nil
+}
+
+// archiveTogether archives the rows with these keys in one transaction, except locked rows.
+func (st *Store) archiveTogether(ctx context.Context, a archivable, keys []string, before time.Time) (n int, err error) {
+	if a.lock == "" {
+		err = st.db.Retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
+		return n, err
+	}
+	err = pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
+		locked, err := store.QueryRows(ctx, tx, pgx.RowTo[string], a.lock, keys, before)
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, a.archive, locked, before).Scan(&n)
+	})
+	return n, err
 }
 
 // mayBeOneRow reports whether a statement over many rows may succeed without one of them. One row can also make a statement

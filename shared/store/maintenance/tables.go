@@ -31,6 +31,9 @@ type archivable struct {
 	// archive archives the rows with the keys $1 that finished before $2, except locked rows, and returns their number.
 	// It checks the rows again, as they may have changed since the page was read.
 	archive string
+	// lock locks these rows, except locked ones, and returns their keys for archive; "" = archive locks them itself. It is
+	// for rows that get rows in another table, while they are locked: only a statement after the lock sees all of those.
+	lock string
 
 	cutoff func(archiveCutoffs) time.Time
 }
@@ -60,7 +63,7 @@ const (
 // deliveries.
 var archivables = []archivable{
 	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: counted},
-	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
+	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, lock: lockOldMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
 	{table: "subscribe_message_logs", first: firstNumber, rows: archiveRows, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
 	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
 	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
@@ -101,15 +104,16 @@ where (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
 order by finished_at, id
 limit $4`
 
+const lockOldMessagesSQL = `
+select id::text from message_done where id = any($1::text[]::uuid[]) and finished_at < $2 for update skip locked`
+
 const archiveMessagesSQL = `
-with c as materialized (
-    select id from message_done where id = any($1::text[]::uuid[]) and finished_at < $2 for update skip locked
-), d as (
-    delete from message_done where id = any(array(select id from c)) returning *
+with d as (
+    delete from message_done where id = any($1::text[]::uuid[]) and finished_at < $2 returning *
 ), r as (
-    delete from message_receipts where message_id = any(array(select id from c)) returning *
+    delete from message_receipts where message_id = any($1::text[]::uuid[]) returning *
 ), m as (
-    delete from messages where id = any(array(select id from c)) returning *
+    delete from messages where id = any($1::text[]::uuid[]) returning *
 ), a as (
     insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, exchange_name, routing_key,
         type, data, sent_at, confirm, max_sends, expected_receipts, created_at, accept_seq, accepted_at, producer, status, abandoned,

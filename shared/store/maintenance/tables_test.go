@@ -243,7 +243,7 @@ func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
 		Fill:   insertManyRowsSQL,
 		Tables: archivedTables,
 		Args: map[string]string{
-			"pageMessagesSQL": pageOfIDs, "archiveMessagesSQL": ids, "pageSubscribeLogsSQL": pageOfRows, "archiveSubscribeLogsSQL": numbers,
+			"pageMessagesSQL": pageOfIDs, "lockOldMessagesSQL": ids, "archiveMessagesSQL": ids, "pageSubscribeLogsSQL": pageOfRows, "archiveSubscribeLogsSQL": numbers,
 			"pageActionsSQL": pageOfRows, "archiveActionsSQL": numbers, "pageDeliveriesSQL": pageOfIDs, "deleteOldDeliveriesSQL": ids,
 			"pageEventsSQL": pageOfRows, "deleteOldEventsSQL": numbers,
 			"pageAlertsSQL": pageOfIDs, "deleteOldAlertsSQL": ids, "pagePanicsSQL": pageOfRows, "deleteOldPanicsSQL": numbers,

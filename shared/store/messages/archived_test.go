@@ -99,6 +99,42 @@ func TestArchivedMessage(t *testing.T) {
 	})
 }
 
+// The statement that locks the message begins before the confirmation ends, and so does not see its receipt.
+func TestReceiptConfirmedWhileMessageIsArchivedIsKept(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
+	m := storetest.Message("k", func(m *messages.Submission) { m.ExpectedReceipts = 2 })
+	db.MustSave(t, m)
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
+	_, err := db.Messages.Abandon(t.Context(), m.ID, storetest.Tester)
+	require.NoError(t, err)
+	db.Exec(t, `create function wait_here() returns bool language plpgsql as $$ begin perform pg_advisory_xact_lock(42); return true; end $$`)
+	db.Exec(t, `alter table message_done enable row level security`)
+	db.Exec(t, `create policy wait on message_done using (current_user <> 'sendonce_retention' or current_query() not like '%for update%' or wait_here())`)
+	release := db.HoldLock(t, `select pg_advisory_xact_lock(42)`)
+	archived := make(chan int, 1)
+	db.Exec(t, makeOldSQL)
+	go func() {
+		moved := 0
+		for step, err := range db.Maintenance.Archive(t.Context(), maintenance.ArchiveRun{}) {
+			if err != nil {
+				t.Error(err)
+			}
+			if step.Table == "messages" {
+				moved += step.Rows
+			}
+		}
+		archived <- moved
+	}()
+	require.Eventually(t, func() bool {
+		return db.Count(t, `select count(*) from pg_locks where not granted and locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`) == 1
+	}, time.Minute, 5*time.Millisecond)
+	require.Equal(t, "abandoned", mustConfirm(t, db, m.ID, "points"))
+	release()
+	require.Equal(t, 1, <-archived)
+	require.Equal(t, "received", mustConfirm(t, db, m.ID, "stock"), "both have confirmed")
+}
+
 func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
