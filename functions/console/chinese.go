@@ -332,7 +332,7 @@ var chinese = map[string]string{
 	"The endpoint is enabled.":                                                   "端点已启用。",
 	"The endpoint receives the events of your own tasks. The next page shows its secret, once; a robot has no such secret.": "端点会收到你自己的任务的事件。密钥只在下一页显示一次；机器人没有我们的密钥。",
 	"The event was dismissed.":                                "事件已移除。",
-	"The export ended early: %s":                              "导出提前结束：%s",
+	"The export ended early: %s. Export again with after=%s":  "导出提前结束：%s。请用 after=%s 再次导出",
 	"The form has a field that cannot be read.":               "表单中有无法识别的字段。",
 	"The form has no key: open the page again.":               "表单缺少幂等键：请重新打开页面。",
 	"The form is malformed.":                                  "表单格式有误。",

@@ -67,8 +67,10 @@ func (p *page) writeTasks(query url.Values) error {
 			break
 		}
 		query.Set("after", response.NextAfter)
+		response = api.Page[api.AdminTask]{}
+		p.ReleaseResponses()
 		if response, err = get[api.Page[api.AdminTask]](p, "/api/v1/admin/tasks", query); err != nil {
-			_ = out.Write([]string{p.T("The export ended early: %s", err.Error())})
+			_ = out.Write([]string{p.T("The export ended early: %s. Export again with after=%s", err.Error(), query.Get("after"))})
 			break
 		}
 	}

@@ -63,6 +63,9 @@ func (v *Visit) API(method, path string, body, out any) error {
 	return w.decode(out)
 }
 
+// ReleaseResponses releases the memory of the responses of the API. Call it once their data is no longer used.
+func (v *Visit) ReleaseResponses() { v.memory.responses = 0 }
+
 // Buffer returns an empty buffer for the text of the page.
 func (v *Visit) Buffer() *PageBuffer { return &PageBuffer{memory: v.memory} }
 

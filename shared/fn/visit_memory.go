@@ -15,7 +15,7 @@ const (
 type visitMemory struct {
 	call      *callMemory // nil for visitors who are not logged in: nothing is charged
 	charged   int         // bytes
-	responses int         // bytes of the responses of the API
+	responses int         // bytes of the responses of the API that the page still uses
 }
 
 // reserve charges what the page has in memory if its text has n bytes. The memory is released when the call ends. If there
