@@ -175,7 +175,8 @@ func (s *streamReader) read(connection io.Reader, received func(), each func(Str
 }
 
 // StreamGapData is the data of a gap: the messages to the user between two sequence numbers were removed from the stream
-// before the client read them. Peers and Conversation return these messages.
+// before the client read them. Peers and Conversation return these messages. If the client connected again while it read these
+// messages, older ones may be missing, too.
 type StreamGapData struct {
 	After   int64  `json:"after"`   // the client has read everything up to this sequence number
 	Next    int64  `json:"next"`    // the stream continues with this sequence number

@@ -65,9 +65,11 @@ type Follower struct {
 
 	readOn  *Connection // the connection of stream; nil after a failure
 	stream  jetstream.Stream
+	created time.Time     // of the stream
 	next    uint64        // the first unread sequence number; 0 = start with new messages
 	gap     *GapError     // to be returned by the next read
 	poll    time.Duration // until the next read
+	woken   bool          // a wake-up came, and no read has found its message yet
 	failing bool          // a failure was logged
 }
 
@@ -187,7 +189,7 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 			f.markComplete(at, arrived)
 			return nil, nil
 		}
-		f.next = next + 1
+		f.next, f.woken = next+1, false
 		if f.removedTo <= f.completeTo {
 			f.completeTo = next
 		}
@@ -199,8 +201,8 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 	}
 }
 
-// resume finds the position on a new connection. Meanwhile the stream may have been created again, may have
-// lost its oldest messages, or after a crash its newest.
+// resume finds the position on a new connection, and after a wake-up whose message was not found. Meanwhile the stream may
+// have been created again, may have lost its oldest messages, or after a crash its newest.
 func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
@@ -219,15 +221,16 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	if err != nil {
 		return fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 	}
-	f.readOn, f.stream, f.poll = conn, s, firstPoll
-	state := s.CachedInfo().State
+	info := s.CachedInfo()
+	state, createdAgain := info.State, !f.created.IsZero() && !f.created.Equal(info.Created)
+	f.readOn, f.stream, f.created, f.poll, f.woken = conn, s, info.Created, firstPoll, false
 	first := max(state.FirstSeq, 1)
 	f.headroom, f.arrivedBefore, f.checkAfter = 0, 0, time.Time{}
 	switch {
 	case f.next == 0:
 		f.next = state.LastSeq + 1
 		f.markComplete(at, arrived)
-	case f.next > state.LastSeq+1, f.next > 1 && f.next < first:
+	case createdAgain, f.next > state.LastSeq+1, f.next > 1 && f.next < first:
 		f.gap = f.skipTo(first)
 	}
 	return nil
@@ -345,12 +348,19 @@ func (f *Follower) afterRead(conn *Connection, err error) {
 	}
 }
 
+// lateMessage is how long after a wake-up its message may be found. If it was not found by then, the stream may have been created
+// again.
+const lateMessage = time.Second
+
 // awaitNext waits until the next read.
 func (f *Follower) awaitNext(ctx context.Context, conn *Connection) {
 	select {
 	case <-f.wakeUps:
-		f.poll = firstPoll
+		f.poll, f.woken = firstPoll, true
 	case <-time.After(f.poll):
+		if f.woken && f.poll >= lateMessage {
+			f.readOn = nil
+		}
 		f.poll = min(2*f.poll, maxPoll)
 	case <-conn.ctx.Done():
 	case <-ctx.Done():

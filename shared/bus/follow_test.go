@@ -331,6 +331,24 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.Equal(t, []string{"4"}, readIDs(t, late, 1))
 }
 
+// A connected follower that reads nothing meanwhile does not see that the stream was deleted. The new stream has passed its position.
+func TestFollowNoticesThatStreamWasCreatedAgain(t *testing.T) {
+	t.Parallel()
+	broker, b := newBrokerWithStreams(t)
+	f := follow(t, b, "ann", seq(0))
+	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
+	require.Equal(t, []string{"1", "2"}, readIDs(t, f, 2))
+	require.NoError(t, broker.JS().DeleteStream(t.Context(), StreamUsers))
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, toUser("ann", "3"), toUser("bob", "4"), toUser("bob", "5"), toUser("bob", "6"))
+
+	_, err := f.Next(bustest.Within(t, bustest.Soon))
+	var gap *GapError
+	require.ErrorAs(t, err, &gap)
+	require.Equal(t, &GapError{After: 2, Next: 1}, gap)
+	require.Equal(t, []string{"3"}, readIDs(t, f, 1))
+}
+
 func TestFollowSkipsInvalidMessages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
