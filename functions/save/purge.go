@@ -2,12 +2,15 @@ package save
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/streamevent"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 const purgeRows = 500 // messages that are removed together
@@ -69,22 +72,61 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	}
 }
 
-// removeUnusable removes entries of the stream that are older than the window and can never be saved. These
-// are events that are not messages, which are dead letters, and entries that are not events. upTo is the
-// sequence number up to which the consumers have acknowledged everything.
-func (s *saver) removeUnusable(ctx context.Context, upTo uint64, window time.Duration) error {
+// handleOldest looks at entries of the stream that are older than the window and are still there after purge. It saves the
+// messages among them that are not saved, whatever the sequence numbers say: NATS may have lost the end of the stream and given
+// its numbers to newer messages, and an operator may have dismissed a dead letter after its cause was repaired. It removes what
+// can never be saved: events that are not messages, which are dead letters, and entries that are not events. upTo is the sequence
+// number up to which the consumers have acknowledged everything.
+func (s *saver) handleOldest(ctx context.Context, c *fn.Call, upTo uint64, window time.Duration) error {
 	oldest, err := s.env.Bus().OldestAccepted(ctx, upTo, window, purgeRows)
 	if err != nil {
 		return err
 	}
-	unusable := slices.DeleteFunc(oldest, func(m bus.StoredMessage) bool {
-		if m.Message == nil {
-			return false
+	var usable []bus.AcceptedMessage
+	var entries []messages.AcceptedSeq // of usable
+	var unusable []bus.StoredMessage
+	for _, m := range oldest {
+		id, err := acceptedID(m)
+		if err != nil {
+			unusable = append(unusable, m)
+			continue
 		}
-		e := streamevent.FromStream(m.Message.Event, m.Seq, m.Message.Fingerprint)
-		_, err := e.Message()
-		return err == nil
-	})
+		usable, entries = append(usable, *m.Message), append(entries, messages.AcceptedSeq{ID: id, Seq: int64(m.Seq)})
+	}
+	return errors.Join(s.saveUnknown(ctx, c, usable, entries), s.removeUnusable(ctx, unusable))
+}
+
+// acceptedID returns the id of an accepted message, or an error if the entry of the stream is no such message.
+func acceptedID(m bus.StoredMessage) (task.ID, error) {
+	if m.Message == nil {
+		return task.ID{}, errors.New("not an event")
+	}
+	event := streamevent.FromStream(m.Message.Event, m.Seq, m.Message.Fingerprint)
+	message, err := event.Message()
+	if err != nil {
+		return task.ID{}, err
+	}
+	return message.ID, nil
+}
+
+// saveUnknown saves the messages that have no row in accepted_messages and are no dead letters. entries has the entry of each
+// message in the stream.
+func (s *saver) saveUnknown(ctx context.Context, c *fn.Call, usable []bus.AcceptedMessage, entries []messages.AcceptedSeq) error {
+	if len(usable) == 0 {
+		return nil
+	}
+	known, err := s.env.Messages.KnownAccepted(ctx, entries)
+	if err != nil {
+		return err
+	}
+	unknown := slices.DeleteFunc(usable, func(m bus.AcceptedMessage) bool { return known[int64(m.Seq)] })
+	if unknown, err = withoutDeadLetters(ctx, s.env, unknown); err != nil {
+		return err
+	}
+	return s.saveMissing(ctx, c, unknown)
+}
+
+func (s *saver) removeUnusable(ctx context.Context, unusable []bus.StoredMessage) error {
 	if len(unusable) == 0 {
 		return nil
 	}

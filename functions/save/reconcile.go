@@ -19,7 +19,7 @@ const (
 
 // reconcile saves messages that the consumers have acknowledged and that are not in the database. If
 // nothing was acknowledged for idleTime, it also saves missing messages that are older than idleTime and not
-// acknowledged. Then it removes from the stream what was saved long ago or can never be saved.
+// acknowledged. Then it removes from the stream what was saved long ago or can never be saved (see handleOldest).
 func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	state, err := s.env.Bus().AcceptState(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		return s.env.Messages.SetChecked(ctx, state.Created, scannedTo, state.LastSeq)
 	})
 	window := s.dedupeWindow(state)
-	return errors.Join(err, s.purge(ctx, window), s.removeUnusable(ctx, state.SavedTo, window))
+	return errors.Join(err, s.purge(ctx, window), s.handleOldest(ctx, c, state.SavedTo, window))
 }
 
 // eachUnsaved scans the sequence numbers of the stream from first to last in parts, oldest first. For each part
@@ -89,7 +89,7 @@ func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.Accepted
 	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(dead, m.Event.ID()) }), err
 }
 
-// saveMissing saves messages that should have been saved before. Only a defect can cause that.
+// saveMissing saves messages that should have been saved before. Only a defect or a loss of data in NATS can cause that.
 func (s *saver) saveMissing(ctx context.Context, c *fn.Call, unsaved []bus.AcceptedMessage) error {
 	if len(unsaved) > 0 {
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(unsaved))

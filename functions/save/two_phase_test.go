@@ -108,6 +108,16 @@ func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	require.Equal(t, 1, w.SavedMessages())
 }
 
+// skipAll makes the consumer of save begin after all messages that are in the stream.
+func skipAll(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	if err := js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"); err != nil {
+		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
+	}
+	_, err := js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+}
+
 // The stream is deleted and created again. Then its consumer begins after messages that no
 // function has received: they count as acknowledged, but are not saved.
 func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
@@ -122,9 +132,6 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	js := w.JetStream()
 	require.NoError(t, js.DeleteStream(t.Context(), "ACCEPTED"))
 	w.EnsureStreams()
-	if err := js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"); err != nil {
-		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
-	}
 	lost := w.Accept("lost", `1`)
 	require.EqualValues(t, 1, lost.AcceptSeq, "the deleted stream had this sequence number too")
 	strange := nats.NewMsg("acc.0.strange")
@@ -133,12 +140,7 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	}
 	_, err := js.PublishMsg(t.Context(), strange)
 	require.NoError(t, err)
-	skipAll := func() { // creates a consumer that gets only newer messages
-		t.Helper()
-		_, err := js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
-		require.NoError(t, err)
-	}
-	skipAll()
+	skipAll(t, js)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Equal(t, 6, w.SavedMessages())
 	require.NotEqual(t, "accepted", w.Message(lost.ServerMsgID).State)
@@ -147,8 +149,7 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 
 	w.Admin.Exec(`update accepted_checked set accept_seq = 9e18`) // as a compromised function can
 	w.Accept("lost-too", `1`)
-	require.NoError(t, js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"))
-	skipAll()
+	skipAll(t, js)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Equal(t, 7, w.SavedMessages())
 	require.Equal(t, 3, w.Admin.Count(`select accept_seq from accepted_checked`))
@@ -194,6 +195,26 @@ func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 	n := 0
 	cluster.Eventually(t, func() bool { n++; return ack(fmt.Sprint("again-", n)) == "accepted" }, "the stream has room again")
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where event_id = 'strange'`))
+}
+
+// NATS has lost the end of the stream, and the consumers do not deliver a new message, which has the sequence number of a lost one.
+// It is saved after the deduplication window, which is 0 while the stream is nearly full.
+func TestOldMessageWithSequenceNumberOfLostOneIsSaved(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1")
+	js := w.JetStream()
+	w.Admin.Exec(`insert into accepted_messages (accept_seq, id) values (1, gen_random_uuid())`)
+	require.EqualValues(t, 1, w.Accept("new", `1`).AcceptSeq)
+	for i := range 4 {
+		_, err := js.Publish(t.Context(), fmt.Sprint("acc.0.", i), make([]byte, 250_000))
+		require.NoError(t, err)
+	}
+	skipAll(t, js)
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	require.Equal(t, 1, w.SavedMessages())
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	require.Equal(t, 1, w.SavedMessages())
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages where accept_seq = 1`), "it is known now")
 }
 
 func TestAckAcceptedMeansSavedWhileTwoPhaseIsOff(t *testing.T) {

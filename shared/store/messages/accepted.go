@@ -326,6 +326,19 @@ func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]ui
 	return seqs, store.Wrap("find missing messages", err)
 }
 
+const knownAcceptedSQL = `
+select a.accept_seq from unnest($1::uuid[], $2::bigint[]) as t (id, seq) join accepted_messages a on a.id = t.id and a.accept_seq = t.seq`
+
+// KnownAccepted returns the sequence numbers of the entries that were saved or rejected.
+func (st *Store) KnownAccepted(ctx context.Context, entries []AcceptedSeq) (known map[int64]bool, err error) {
+	known = map[int64]bool{}
+	var seq int64
+	err = store.QueryEach(ctx, st.db.Hot, knownAcceptedSQL, []any{
+		store.Column(entries, func(e AcceptedSeq) task.ID { return e.ID }), store.Column(entries, func(e AcceptedSeq) int64 { return e.Seq }),
+	}, []any{&seq}, func() { known[seq] = true })
+	return known, store.Wrap("find known accepted messages", err)
+}
+
 const deadSQL = `
 select event_id from dead_letters where dead and function = 'save' and event_id = any($1::text[])`
 

@@ -79,6 +79,7 @@ func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 			"missingSequencesSQL": "1, 1000",
 			"forgetEarlierSQL":    "now(), " + storetest.AnID + ", 10000",
 			"purgeCandidatesSQL":  "60, 500",
+			"knownAcceptedSQL":    storetest.SomeIDs + `, array[1]::bigint[]`,
 			"markPurgedSQL":       storetest.SomeIDs + `, array[1]::bigint[]`,
 
 			"noteDeliveredSQL":   storetest.SomeIDs + `, now()`,
