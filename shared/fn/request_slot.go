@@ -10,7 +10,7 @@ import (
 // acquireSlot acquires a slot for the call, whose caller must be set.
 func (req *request) acquireSlot(p *mountedRoute) (err error) {
 	if req.call.slot, err = req.env.limiter.acquireSlot(req.call.Caller, p.event, p.stream != nil); err == nil {
-		req.releaseConnection = httpserver.KeepConnectionOpen(req.r.Context())
+		req.releaseConnection = httpserver.KeepConnectionOpen(req.r.Context(), req.call.Caller.Account())
 	}
 	return err
 }
@@ -44,7 +44,7 @@ func (req *request) readBodyWithoutSlot(ctx context.Context, p *mountedRoute, re
 		return err
 	}
 	if !keepConnection {
-		req.releaseConnection = httpserver.KeepConnectionOpen(req.r.Context())
+		req.releaseConnection = httpserver.KeepConnectionOpen(req.r.Context(), req.call.Caller.Account())
 	}
 	return nil
 }

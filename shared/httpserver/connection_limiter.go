@@ -9,21 +9,28 @@ import (
 	"time"
 )
 
-// connectionLimiter limits the open connections. For each new connection above the limit it closes a
-// connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections
-// and chooses the address that has most connections, and of that address the connection that has been idle
-// for longest. So clients that do not authenticate cannot keep other clients out.
+// connectionLimiter limits the open connections. For each new connection above the limit it closes an older
+// connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections, and
+// chooses the first by these rules:
+//   - Connections that a known caller has used come last, unless the caller has more than a quarter of the limit.
+//   - The connections of an address that has more connections come first.
+//   - Connections that have been idle for longer come first.
+//
+// So clients that do not authenticate cannot keep other clients out, however many addresses they have.
 type connectionLimiter struct {
 	max int
 
 	mu        sync.Mutex
 	open      map[net.Conn]*openConn
 	byAddress map[netip.Prefix]int // number of open connections
+	byCaller  map[int64]int        // number of open connections, by openConn.caller
 }
 
 type openConn struct {
 	limiter   *connectionLimiter
+	conn      net.Conn
 	address   netip.Prefix
+	caller    int64     // account of the last known caller, or UnknownCaller
 	calls     int       // of known callers, in progress
 	idleSince time.Time // when the last call of a known caller ended, or the connection began if there was none
 
@@ -34,19 +41,20 @@ type openConn struct {
 type openConnKey struct{}
 
 func newConnectionLimiter(max int) *connectionLimiter {
-	return &connectionLimiter{max: max, open: map[net.Conn]*openConn{}, byAddress: map[netip.Prefix]int{}}
+	return &connectionLimiter{max: max, open: map[net.Conn]*openConn{}, byAddress: map[netip.Prefix]int{}, byCaller: map[int64]int{}}
 }
 
 // add is the server's ConnContext.
 func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // "" if it is not IP: such connections share one address
-	added := &openConn{limiter: l, address: ClientNetwork(host), idleSince: time.Now()}
+	added := &openConn{limiter: l, conn: conn, address: ClientNetwork(host), caller: UnknownCaller, idleSince: time.Now()}
 	l.mu.Lock()
 	l.open[conn] = added
 	l.byAddress[added.address]++
+	l.byCaller[added.caller]++
 	var surplus net.Conn
 	if len(l.open) > l.max {
-		surplus = l.pickIdle()
+		surplus = l.pickIdle(conn)
 		l.removeLocked(surplus)
 	}
 	l.mu.Unlock()
@@ -56,17 +64,16 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	return context.WithValue(ctx, openConnKey{}, added)
 }
 
-// pickIdle picks one of at most maxCompared connections without a call; mu is held. There is such a connection:
-// the newest one.
-func (l *connectionLimiter) pickIdle() (picked net.Conn) {
-	const maxCompared = 64 // of thousands; a map has a random order
-	compared := 0
+// pickIdle picks one of at most maxCompared connections without a call. It picks the newest connection only if there is no
+// other: the client has had no time to send a call. mu is held.
+func (l *connectionLimiter) pickIdle(newest net.Conn) net.Conn {
+	const maxCompared = 256 // of thousands; a map has a random order
+	picked, compared := newest, 0
 	for conn, c := range l.open {
-		if c.calls > 0 {
+		if c.calls > 0 || conn == newest {
 			continue
 		}
-		best := l.open[picked]
-		if best == nil || l.byAddress[c.address] > l.byAddress[best.address] || c.address == best.address && c.idleSince.Before(best.idleSince) {
+		if picked == newest || l.isClosedBefore(c, l.open[picked]) {
 			picked = conn
 		}
 		if compared++; compared == maxCompared {
@@ -74,6 +81,21 @@ func (l *connectionLimiter) pickIdle() (picked net.Conn) {
 		}
 	}
 	return picked
+}
+
+// isClosedBefore compares two connections by the rules of connectionLimiter.
+func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
+	if l.isProtected(a) != l.isProtected(b) {
+		return l.isProtected(b)
+	}
+	if x, y := l.byAddress[a.address], l.byAddress[b.address]; x != y {
+		return x > y
+	}
+	return a.idleSince.Before(b.idleSince)
+}
+
+func (l *connectionLimiter) isProtected(c *openConn) bool {
+	return c.caller != UnknownCaller && l.byCaller[c.caller] <= l.max/4
 }
 
 // remove removes a closed connection, unless it is removed already.
@@ -89,29 +111,47 @@ func (l *connectionLimiter) removeLocked(conn net.Conn) {
 		return
 	}
 	delete(l.open, conn)
-	if l.byAddress[c.address]--; l.byAddress[c.address] == 0 {
-		delete(l.byAddress, c.address)
+	decrement(l.byAddress, c.address)
+	decrement(l.byCaller, c.caller)
+}
+
+func decrement[K comparable](counts map[K]int, key K) {
+	if counts[key]--; counts[key] == 0 {
+		delete(counts, key)
 	}
 }
 
+// UnknownCaller is not the account of a caller.
+const UnknownCaller = -1
+
 // KeepConnectionOpen marks the call with the context ctx as that of a known caller: until end is called, the Server
 // does not close its connection when too many connections are open. The connection still counts towards the
-// limit. On other servers KeepConnectionOpen does nothing.
-func KeepConnectionOpen(ctx context.Context) (end func()) {
+// limit. After the call, the connection is one of this account (see connectionLimiter), unless account is UnknownCaller.
+// On other servers KeepConnectionOpen does nothing.
+func KeepConnectionOpen(ctx context.Context, account int64) (end func()) {
 	c, ours := ctx.Value(openConnKey{}).(*openConn)
 	if !ours {
 		return func() {}
 	}
-	c.addCalls(1)
-	return func() { c.addCalls(-1) }
+	c.addCalls(1, account)
+	return func() { c.addCalls(-1, account) }
 }
 
-func (c *openConn) addCalls(n int) {
+func (c *openConn) addCalls(n int, account int64) {
 	c.unknown.Store(0)
-	c.limiter.mu.Lock()
-	defer c.limiter.mu.Unlock()
+	l := c.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	c.calls += n
 	c.idleSince = time.Now()
+	if account == c.caller || account == UnknownCaller {
+		return
+	}
+	if l.open[c.conn] == c {
+		decrement(l.byCaller, c.caller)
+		l.byCaller[account]++
+	}
+	c.caller = account
 }
 
 // maxUnknown is how many requests in a row a connection may carry without KeepConnectionOpen. Thousands

@@ -1,0 +1,103 @@
+package httpserver
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const maxInTests = 64
+
+// serveCallers returns the address of a server with maxInTests connections. The header Account of a call is the account of a
+// known caller.
+func serveCallers(t *testing.T) string {
+	t.Helper()
+	s := New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if account, err := strconv.ParseInt(r.Header.Get("Account"), 10, 64); err == nil {
+			defer KeepConnectionOpen(r.Context(), account)()
+		}
+	}), maxInTests, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	go func() { _ = s.Serve(l) }() // until Close
+	return l.Addr().String()
+}
+
+// addresses returns a function that connects from another address each time.
+func addresses(t *testing.T, address string) (connect func() *client) {
+	n := 0
+	return func() *client {
+		t.Helper()
+		n++
+		from := &net.TCPAddr{IP: net.IPv4(127, 0, 1+byte(n/250), 1+byte(n%250))}
+		dialer := net.Dialer{LocalAddr: from}
+		conn, err := dialer.DialContext(t.Context(), "tcp", address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(waitAtMost)))
+		return &client{t, conn, bufio.NewReader(conn)}
+	}
+}
+
+// call makes a call of a known caller, or of an anonymous client if account is UnknownCaller.
+func (c *client) call(account int64) {
+	c.t.Helper()
+	header := ""
+	if account != UnknownCaller {
+		header = fmt.Sprintf("Account: %d\r\n", account)
+	}
+	c.send("GET / HTTP/1.1\r\nHost: x\r\n" + header + "\r\n")
+	require.Equal(c.t, 200, c.status())
+}
+
+func TestAnonymousConnectionsCloseNoConnectionOfCaller(t *testing.T) {
+	t.Parallel()
+	address := serveCallers(t)
+	connect := addresses(t, address)
+	var known []*client
+	for range maxInTests / 4 {
+		c := dial(t, address) // all from one address, as behind a proxy
+		c.call(7)
+		known = append(known, c)
+	}
+	for range 2 * maxInTests {
+		connect().call(UnknownCaller)
+	}
+	for _, c := range known {
+		c.call(7)
+	}
+}
+
+func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
+	t.Parallel()
+	address := serveCallers(t)
+	connect := addresses(t, address)
+	for range maxInTests {
+		connect().call(UnknownCaller)
+	}
+	slow := dial(t, address)
+	for range maxInTests / 2 {
+		connect().call(UnknownCaller)
+	}
+	slow.call(7)
+}
+
+func TestCallerWithManyConnectionsDoesNotKeepOthersOut(t *testing.T) {
+	t.Parallel()
+	address := serveCallers(t)
+	connect := addresses(t, address)
+	other := dial(t, address)
+	other.call(8)
+	for range 2 * maxInTests {
+		connect().call(7)
+	}
+	other.call(8)
+	dial(t, address).call(9)
+}
