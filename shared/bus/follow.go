@@ -109,8 +109,14 @@ func (f *Follower) Close() {
 	}
 }
 
-// After returns the sequence number up to which everything was read, to pass to another Follow.
-func (f *Follower) After() uint64 { return f.next - 1 }
+// After returns the sequence number up to which everything was read, to pass to another Follow. A gap that Next has not returned
+// yet is not read: another Follow finds it again.
+func (f *Follower) After() uint64 {
+	if f.gap != nil {
+		return f.gap.After
+	}
+	return f.next - 1
+}
 
 // Next waits for the next event, also while NATS is unavailable. After a *GapError, call Next again.
 // Any error except a *GapError means that ctx has ended or the Bus was closed.
