@@ -43,6 +43,17 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "it may use its granted type")
 }
 
+func TestCallerThatOnlyRecordsMayAskWhatWasSent(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	records := s.NewCallerWith("records", `"roles":["submitter"],"queues":["wechat.recorded"]`)
+	records.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).RequireOK()
+	require.Equal(t, false, records.Get(sentBooking+"1").RequireOK().Data("sent"))
+	require.Equal(t, 403, records.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
+	sms := s.NewCallerWith("sms", `"roles":["submitter"],"queues":["default"]`)
+	require.Equal(t, 403, sms.Get(sentBooking+"1").Status)
+}
+
 func TestGrantedCallerGetsSameErrorForAnyOthersMessage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -124,7 +124,7 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 	return nil, nil
 }
 
-// enableEndpoint also wakes deliver, because pending deliveries to the endpoint are due again.
+// enableEndpoint also wakes deliver, because pending deliveries to the endpoint may be due.
 func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	e, err := h.webhooks.EnableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
 	if err != nil {
