@@ -20,6 +20,8 @@ const Lag = time.Minute
 const (
 	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
 	countTime    = 2 * time.Second  // timeout of counting one part; after a timeout, a shorter part is tried
+	firstPart    = time.Minute      // the longest length of the first part
+	growFactor   = 4                // how many times as long as the part before it a further part may be
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 	shortestPart = time.Second      // such a part has the timeout tasks.LongestCount
 )
@@ -156,7 +158,8 @@ where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 an
 )
 
 // Count adds the rows that are older than lag to the counters. It does nothing if the uncounted time is shorter than both
-// countEvery and lag. Any number of calls may run at once.
+// countEvery and lag. If ctx ends before all is counted, Count has counted a part, and later calls go on. Any number of calls may
+// run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)
@@ -164,20 +167,26 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
-	for span := time.Duration(0); err == nil; { // 0 = all the uncounted time
+	counted := false
+	for span := firstPart; err == nil; {
 		var tried time.Duration
 		tried, err = st.countPart(ctx, end, span)
-		if store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart {
+		switch {
+		case err == nil && tried == 0:
+			return nil
+		case err == nil:
+			span, counted = growFactor*tried, true
+		case ctx.Err() != nil && counted:
+			return nil
+		case store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart:
 			span, err = max(tried/shrinkFactor, shortestPart), nil
-		} else if tried == 0 {
-			break
 		}
 	}
 	return store.Wrap("count for the overview", err)
 }
 
-// countPart counts the first part of the uncounted time before end. A span above 0 is the longest length of the part.
-// countPart returns the length of the part. It returns 0 if no uncounted time is left or another process is counting.
+// countPart counts the first part of the uncounted time before end. The part is at most span long. countPart returns the
+// length of the part. It returns 0 if no uncounted time is left or another process is counting.
 func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var from time.Time
@@ -189,7 +198,7 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 			return err
 		}
 		to := end
-		if span > 0 && span < to.Sub(from) {
+		if span < to.Sub(from) {
 			to = from.Add(span)
 		}
 		part = to.Sub(from)

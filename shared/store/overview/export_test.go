@@ -2,6 +2,7 @@ package overview
 
 const (
 	MaxRows         = maxRows
+	MaxQueues       = maxQueues
 	BoundsSQL       = bounds
 	AddCountsSQL    = addCountsSQL
 	OverviewPlanSQL = overviewPlanSQL

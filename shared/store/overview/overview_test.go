@@ -1,6 +1,7 @@
 package overview_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -146,6 +147,50 @@ func TestCountsStopAtLimit(t *testing.T) {
 	require.Equal(t, most, s.Senders[0].Processing)
 }
 
+func TestManyQueuesOfOneCallerHideNoOther(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubmit(t, storetest.Submission())
+	countAndRead(t, db)
+	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, claim_id, app_id)
+		select gen_random_uuid(), 1, 5, 3, 0, to_char(n, '0000'), now(), 0, '' from generate_series(1, $1) n`, overview.MaxQueues)
+	require.Equal(t, overview.Count{N: 1}, queue(t, countAndRead(t, db), "default").Pending.Count)
+}
+
+func TestOldestMessageIsThatOfAllCallers(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for kind := range 2 {
+		db.Exec(t, `delete from message_live`)
+		db.Exec(t, `insert into message_live (id, caller_id, kind, destination_key, stream, status, remaining_sends, next_at)
+			select gen_random_uuid(), 1, $2, 'd', '', 0, 1, now() + interval '1 hour' from generate_series(1, $1)`, overview.MaxRows+1, kind)
+		db.Exec(t, `insert into message_live (id, caller_id, kind, destination_key, stream, status, remaining_sends, next_at)
+			select gen_random_uuid(), n, $1, 'd', '', 0, 1, now() - n * interval '1 minute' from generate_series(2, 3) n`, kind)
+		require.InDelta(t, 3*time.Minute, countAndRead(t, db).Messages.Due.Oldest, float64(30*time.Second))
+	}
+}
+
+// Deliveries to a disabled endpoint wait until it is enabled, and those of a revoked caller for ever: deliver is not late with them.
+func TestDeliveriesThatMayNotBeSentAreNotLate(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues, business_types, receives) overriding system value
+		select n, 'c' || n, sha256(n::text::bytea), array['submitter'], '{}', '{}', '{}' from generate_series(1, 3) n`)
+	db.Exec(t, `insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), id, 'https://b.example', 'enc2.' from callers`)
+	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, next_at)
+		select gen_random_uuid(), gen_random_uuid(), e.id, e.caller_id, 'x', gen_random_uuid(), '', now() - e.caller_id * interval '1 minute' from webhook_endpoints e`)
+	for n, close := range []string{
+		`select 1`,
+		`update callers set revoked_at = now() where id = 3`,
+		`update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now() where caller_id = 2`,
+	} {
+		db.Exec(t, close)
+		due := countAndRead(t, db).Webhooks.Due
+		require.Equal(t, overview.Count{N: 3 - n}, due.Count)
+		require.InDelta(t, time.Duration(3-n)*time.Minute, due.Oldest, float64(30*time.Second))
+	}
+}
+
 // Callers choose the names of queues, so only a limited number of names get counters of their own. Such a name keeps its counters.
 func TestNamesAreLimited(t *testing.T) {
 	t.Parallel()
@@ -196,6 +241,20 @@ func TestCountIgnoresRowsYoungerThanLag(t *testing.T) {
 	require.Zero(t, s.Queues[0].Totals.Submitted)
 	require.InDelta(t, overview.Lag, s.At.Sub(s.CountedTo), float64(10*time.Second))
 	require.EqualValues(t, 1, countAndRead(t, db).Queues[0].Totals.Submitted)
+}
+
+// After a long time without a count, no statement can count all of it.
+func TestCountProgressesHoweverLongNothingWasCounted(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `create function be_slow() returns trigger language plpgsql as $$
+begin if new.counted_to - old.counted_to > interval '5 minutes' then perform pg_sleep(60); end if; return new; end $$`)
+	db.Exec(t, `create trigger be_slow before update on overview_counted for each row execute function be_slow()`)
+	before := db.Count(t, `select extract(epoch from counted_to)::bigint from overview_counted`)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // time for one statement timeout
+	defer cancel()
+	require.NoError(t, db.Overview.Count(ctx, 0))
+	require.GreaterOrEqual(t, db.Count(t, `select extract(epoch from counted_to)::bigint from overview_counted`), before+300)
 }
 
 func TestConcurrentCountsAddOnce(t *testing.T) {

@@ -10,14 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
-	maxRows   = 100_000   // the most rows counted for one queue and state, and for any other number
-	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues
-	minRows   = 1000      // the smallest part of totalRows that a queue gets
-	maxQueues = 1000      // queues whose tasks are counted
+	maxRows   = 100_000   // the most rows counted for one queue and state, for one endpoint, and for any other number
+	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues or endpoints
+	minRows   = 1000      // the smallest part of totalRows that a queue or endpoint gets
+	maxQueues = 1000      // queues without counters whose tasks are counted
 	maxAlerts = 100
 )
 
@@ -26,7 +27,8 @@ const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
 // countStateSQL counts the tasks with the state $1. Of each queue it counts at most $2 tasks, and fewer if there are very
-// many queues. It counts at most $3 queues, and finds each queue by one probe of the index.
+// many queues. It counts the queues with counters and at most $3 others, and finds each of those by one probe of the index. So a
+// caller that uses very many queues cannot hide the others.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -34,7 +36,9 @@ with recursive names (queue) as (
     select (select l.queue from task_live l where l.state = $1::smallint and l.queue > n.queue order by l.queue limit 1)
     from names n where n.queue is not null
 ), queues as materialized (
-    select queue from names where queue is not null limit $3::bigint
+    select name as queue from overview_totals where kind = 0 and key = 0 and name <> ''
+    union
+    (select queue from names where queue is not null limit $3::bigint)
 ), per_queue as materialized (
     select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as max_rows from queues
 )
@@ -42,7 +46,8 @@ select q.queue, least(c.n, max_rows), c.n > max_rows, c.retries, coalesce(c.age,
 from queues q cross join per_queue cross join lateral (
     select count(*) as n, count(*) filter (where retry_count > 0) as retries, extract(epoch from now() - min(updated_at))::float8 as age
     from (select retry_count, updated_at from task_live l where l.state = $1::smallint and l.queue = q.queue limit max_rows + 1) l
-) c`
+) c
+where c.n > 0`
 
 // countLeasesSQL counts at most $1 leases, by queue and by app. It returns at most $2 queues and apps, the largest first.
 const countLeasesSQL = `
@@ -72,18 +77,49 @@ select now(), (select counted_to from overview_counted),
     (select count(*) from webhook_endpoints where url is not null and not enabled),
     coalesce(extract(epoch from now() - (select created_at from event_outbox order by id limit 1))::float8, 0)`
 
+// dueMessagesSQL counts at most $1 messages of each kind. The oldest is that of all messages: of each caller and stream, it is found by one
+// probe of the index.
 const dueMessagesSQL = `
-select count(*) filter (where next_at <= now()), count(*), coalesce(extract(epoch from now() - min(next_at))::float8, 0)
+with recursive streams (caller_id, stream, next_at) as (
+    (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at limit 1)
+    union all
+    select n.caller_id, n.stream, n.next_at from streams s cross join lateral (
+        select caller_id, stream, next_at from message_live
+        where remaining_sends > 0 and kind <> 1 and (caller_id, stream) > (s.caller_id, s.stream)
+        order by caller_id, stream, next_at limit 1
+    ) n
+), posts (caller_id, next_at) as (
+    (select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 order by caller_id, next_at limit 1)
+    union all
+    select n.caller_id, n.next_at from posts p cross join lateral (
+        select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 and caller_id > p.caller_id
+        order by caller_id, next_at limit 1
+    ) n
+)
+select count(*) filter (where next_at <= now()), count(*), coalesce(extract(epoch from now() - least(
+    (select min(next_at) from streams), (select min(next_at) from posts)))::float8, 0)
 from (
     (select next_at from message_live where remaining_sends > 0 and kind <> 1 limit $1::bigint)
     union all
     (select next_at from message_live where remaining_sends > 0 and kind = 1 limit $1::bigint)
 ) m`
 
-const waitingDeliveriesSQL = `
-select count(*) filter (where next_at <= now()), count(*) filter (where next_at > now() and attempts > 0), count(*),
-    coalesce(extract(epoch from now() - min(next_at) filter (where next_at <= now()))::float8, 0)
-from (select next_at, attempts from webhook_deliveries where state = 0 limit $1::bigint) d`
+// waitingDeliveriesSQL counts the deliveries that deliver may send: not those to disabled endpoints or of revoked callers. Of each
+// endpoint it counts at most $1, and fewer if there are very many endpoints.
+const waitingDeliveriesSQL = webhooks.DeliverySources + `, open as materialized (
+    select s.caller_id, s.endpoint_id from source s` + webhooks.CallersOfSources + webhooks.OpenSources + `
+), per_source as materialized (
+    select least($1::bigint, greatest($2::bigint, $3::bigint / greatest(count(*), 1))) as max_rows from open
+)
+select coalesce(sum(w.due), 0)::bigint, coalesce(sum(w.retrying), 0)::bigint, coalesce(bool_or(w.n > max_rows), false), coalesce(max(w.age), 0)
+from open o cross join per_source cross join lateral (
+    select count(*) as n, count(*) filter (where next_at <= now()) as due, count(*) filter (where next_at > now() and attempts > 0) as retrying,
+        extract(epoch from now() - min(next_at))::float8 as age
+    from (
+        select next_at, attempts from webhook_deliveries d
+        where d.state = 0 and d.caller_id = o.caller_id and d.endpoint_id = o.endpoint_id order by next_at limit max_rows + 1
+    ) d
+) w`
 
 // totalsSQL returns the counters of the queues in $1 and of the apps in $2. Under the empty name, it returns the sums for
 // all other queues and for all other apps.
@@ -161,7 +197,7 @@ func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 		r.snapshot.Messages.Due = Backlog{Count{due, rowsRead > maxRows}, seconds(age)}
 		return err
 	})
-	batch.Queue(waitingDeliveriesSQL, maxRows+1).QueryRow(r.addDeliveries)
+	batch.Queue(waitingDeliveriesSQL, maxRows, minRows, totalRows).QueryRow(r.addDeliveries)
 	batch.Queue(namesSQL).Query(r.addNames)
 	return tx.SendBatch(ctx, &batch).Close()
 }
@@ -240,10 +276,10 @@ func (r *reader) addOthers(row pgx.Row) error {
 }
 
 func (r *reader) addDeliveries(row pgx.Row) error {
-	var due, retrying, rowsRead int
+	var due, retrying int
+	var more bool
 	var oldest float64
-	err := row.Scan(&due, &retrying, &rowsRead, &oldest)
-	more := rowsRead > maxRows
+	err := row.Scan(&due, &retrying, &more, &oldest)
 	r.snapshot.Webhooks.Due = Backlog{Count{due, more}, seconds(oldest)}
 	r.snapshot.Webhooks.Retrying = Count{retrying, more}
 	return err

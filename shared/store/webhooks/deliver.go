@@ -22,9 +22,9 @@ type Destination struct {
 	Host       string // of callbacks; "" for an endpoint
 }
 
-// deliverySources lists, as source, the endpoints that have pending deliveries, with the earliest due time of each:
+// DeliverySources lists, as source, the endpoints that have pending deliveries, with the earliest due time of each:
 // one index probe for each endpoint.
-const deliverySources = `
+const DeliverySources = `
 with recursive source (caller_id, endpoint_id, next_at) as (
     (select caller_id, endpoint_id, next_at from webhook_deliveries where state = 0 order by caller_id, endpoint_id, next_at limit 1)
     union all
@@ -35,15 +35,15 @@ with recursive source (caller_id, endpoint_id, next_at) as (
     ) n
 )`
 
-// callersOfSources joins the caller c of an endpoint s. The built-in admin has no row.
-const callersOfSources = ` left join callers c on c.id = s.caller_id`
+// CallersOfSources joins the caller c of an endpoint s. The built-in admin has no row.
+const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 
-// openSources leaves out endpoints s that are disabled or whose caller is revoked.
-const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
+// OpenSources leaves out endpoints s that are disabled or whose caller is revoked.
+const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
 // claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
-const claimDeliveriesSQL = deliverySources +
+const claimDeliveriesSQL = DeliverySources +
 	// in_flight: the deliveries that this process has claimed.
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
@@ -57,7 +57,7 @@ const claimDeliveriesSQL = deliverySources +
 	`, open as materialized (
     select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
         coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.RandomHash + ` as start
-    from source s` + callersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + openSources + `
+    from source s` + CallersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + OpenSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
 	// due: the 64 earliest of each endpoint and, so that no host hides another one, the $6 earliest of each of 64 hosts of callbacks. If
@@ -185,7 +185,7 @@ select exists (select from webhook_deliveries where state = 0), exists (select f
 
 const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `))`
 
-const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` + callersOfSources + openSources
+const nextWebhookSQL = DeliverySources + ` select min(s.next_at) from source s` + CallersOfSources + OpenSources
 
 const nextPostSQL = messages.PostSources + ` select min(next_at) from source`
 

@@ -215,7 +215,7 @@ const (
     select id from webhook_deliveries where state = 0 and caller_id = $1 and endpoint_id = $2
     order by next_at limit $3 for update skip locked
 ))`
-	endUndeliverableSQL = deliverySources + endDeliveries + `
+	endUndeliverableSQL = DeliverySources + endDeliveries + `
     select d.id from source s cross join lateral (
         select id from webhook_deliveries where state = 0 and caller_id = s.caller_id and endpoint_id = s.endpoint_id
         order by next_at limit $1 for update skip locked
