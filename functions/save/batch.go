@@ -70,3 +70,19 @@ func (s *saver) save(ctx context.Context, c *fn.Call, accepted []*messages.Submi
 	c.Log("saved", counts[messages.SavedNow], "repeated", counts[messages.SavedBefore], "rejected", counts[messages.SaveRejected]+counts[messages.SavePoisoned])
 	return nil
 }
+
+// purgeParts is how many times the stream is purged while as many bytes are saved as the stream can hold.
+const purgeParts = 16
+
+// schedulePurge wakes this function each time this process has saved 1/purgeParts of the stream's
+// size. The ticks alone are too far apart for a stream that fills within a minute.
+func (s *saver) schedulePurge(accepted []*messages.Submission) {
+	var bytes int64
+	for _, m := range accepted {
+		bytes += int64(len(m.Data)) + messages.StreamOverhead
+	}
+	if s.acceptedBytes.Add(bytes) >= s.env.Config.Bus.Sizes()[messages.StreamAccepted]/purgeParts {
+		s.acceptedBytes.Store(0)
+		s.env.WakeSaveAt(time.Time{})
+	}
+}

@@ -32,22 +32,6 @@ func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	}
 }
 
-// purgeParts is how many times the stream is purged while as many bytes are saved as the stream can hold.
-const purgeParts = 16
-
-// schedulePurge wakes this function each time this process has saved 1/purgeParts of the stream's
-// size. The ticks alone are too far apart for a stream that fills within a minute.
-func (s *saver) schedulePurge(accepted []*messages.Submission) {
-	var bytes int64
-	for _, m := range accepted {
-		bytes += int64(len(m.Data)) + messages.StreamOverhead
-	}
-	if s.acceptedBytes.Add(bytes) >= s.env.Config.Bus.Sizes()[messages.StreamAccepted]/purgeParts {
-		s.acceptedBytes.Store(0)
-		s.env.WakeSaveAt(time.Time{})
-	}
-}
-
 // purge removes from the stream the messages that were saved longer ago than the window, and then their rows of
 // accepted_messages. At the end it deletes the old rows whose message the stream does not have.
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
