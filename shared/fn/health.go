@@ -19,6 +19,8 @@ func (e *Env) checkReady() error {
 	switch _, err := e.database.Get(); {
 	case errors.Is(err, store.ErrRoleSettings):
 		return errors.New("settings of the database role changed: run migrate")
+	case errors.Is(err, store.ErrReadOnly):
+		return err
 	case err != nil:
 		return errors.New("database away")
 	}

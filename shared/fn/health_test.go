@@ -29,7 +29,8 @@ func TestProbesNeedNoPasswordAndAreNotLogged(t *testing.T) {
 func TestReadyzReportsProblemOfDatabase(t *testing.T) {
 	t.Parallel()
 	for status, err := range map[string]error{
-		"database away": errors.New("refused"),
+		"database away":                                      errors.New("refused"),
+		"the database accepts no writes":                     store.ErrReadOnly,
 		"settings of the database role changed: run migrate": fmt.Errorf("%w: search_path", store.ErrRoleSettings),
 	} {
 		h := startServer(t, nil, greeter())

@@ -10,11 +10,15 @@ import (
 // less durable, hide the tables or refuse all writes.
 var ErrRoleSettings = errors.New("the database role has settings that migrate did not make")
 
+// ErrReadOnly means that the database refuses all writes: default_transaction_read_only is set for the server or the
+// database, or the server is a standby.
+var ErrReadOnly = errors.New("the database accepts no writes")
+
 // roleSettingsSQL lists changed settings of this session and of the role's future sessions. A role
 // may change its own settings. A pooler may pass a session to another client without a reset: the session then
 // has the settings of the previous client. Settings of the server or the database are the operator's choice.
 const roleSettingsSQL = `
-select coalesce(string_agg(distinct name, ', '), '')
+select coalesce(string_agg(distinct name, ', '), ''), current_setting('transaction_read_only')::bool
 from (
     select name, setting from pg_settings where source in ('user', 'database user', 'session')
     union all
@@ -24,19 +28,25 @@ from (
 ) changed
 where name in ('synchronous_commit', 'default_transaction_read_only') or name = 'search_path' and setting <> 'public, pg_temp'`
 
-// Ping checks that the database is available. If Ping returns ErrRoleSettings, it has closed the connections of the
-// pool Hot. New connections work as soon as migrate has restored the role.
+// Ping checks that the database is available. If Ping returns ErrRoleSettings or ErrReadOnly, it has closed the connections
+// of the pool Hot. New connections work as soon as migrate has restored the role, or the database accepts writes.
 func (db *DB) Ping(ctx context.Context) error {
 	if !db.hotHasRole {
 		return db.Hot.Ping(ctx)
 	}
 	var changed string
-	if err := db.Hot.QueryRow(ctx, roleSettingsSQL, Unprepared).Scan(&changed); err != nil {
+	var readOnly bool
+	err := db.Hot.QueryRow(ctx, roleSettingsSQL, Unprepared).Scan(&changed, &readOnly)
+	switch {
+	case err != nil:
 		return err
-	}
-	if changed == "" {
+	case changed != "":
+		err = fmt.Errorf("%w: %s; run migrate", ErrRoleSettings, changed)
+	case readOnly:
+		err = ErrReadOnly
+	default:
 		return nil
 	}
 	db.Hot.Reset()
-	return fmt.Errorf("%w: %s; run migrate", ErrRoleSettings, changed)
+	return err
 }

@@ -59,6 +59,20 @@ func TestPingDetectsSettingsOfASession(t *testing.T) {
 	}
 }
 
+func TestPingDetectsReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	alter := func(change string) {
+		db.Exec(t, fmt.Sprintf(`begin read write; do $$ begin execute format('alter database %%I %s', current_database()); end $$; commit`, change))
+	}
+	alter("set default_transaction_read_only = on")
+	db.Hot.Reset()
+	require.ErrorIs(t, db.Ping(t.Context()), store.ErrReadOnly)
+	alter("reset default_transaction_read_only")
+	require.NoError(t, db.Ping(t.Context()), "the failed Ping closed the session")
+	db.MustSubmit(t, storetest.Submission())
+}
+
 func TestWrongPasswordIsServerBusy(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, func(c *stores.Config) { c.Roles.HotPassword = "another" })
