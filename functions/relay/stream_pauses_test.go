@@ -94,7 +94,7 @@ func TestFullInboxDelaysNoOtherInbox(t *testing.T) {
 	require.Equal(t, "sent", o.Message(bob).State)
 	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`))
 	for _, id := range waiting {
-		require.Contains(t, o.Message(id).LastError, "the queue of this receiver is full")
+		require.Contains(t, o.Message(id).LastError, "too many messages to this receiver are stored")
 	}
 	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > created_at`), "each event is delayed by itself")
 	insertAcks(o.Admin, "carl", 1)

@@ -12,12 +12,12 @@ import (
 )
 
 // Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
-// A nil *Bus means that NATS is not configured: its methods do nothing or return an ErrUnavailable. The
-// methods that only package trigger calls must not be called on a nil *Bus.
+// A nil *Bus means that NATS is not configured: its methods do nothing or return an ErrUnavailable. Methods
+// that are called only by the package trigger must not be called on a nil *Bus.
 type Bus struct {
 	cfg         Config
 	log         *slog.Logger
-	streams     []jetstream.StreamConfig // ours; AllowMsgSchedules is not set
+	streams     []jetstream.StreamConfig // ours; AllowMsgSchedules is set for each connection, as it depends on the server
 	failedSends atomic.Uint64
 	denied      denials
 
@@ -27,7 +27,7 @@ type Bus struct {
 	attempted    chan struct{} // closed after the first attempt to connect
 
 	markAttempted func() // closes attempted, once
-	resendUnsent  func() // sends all unsent wake-ups again
+	resendUnsent  func() // tries again to send everything in unsent
 
 	mu         sync.Mutex
 	closed     bool
@@ -35,24 +35,25 @@ type Bus struct {
 	nc         *nats.Conn           // replaced when the client library closes it permanently
 	current    *Connection          // nil while disconnected
 	connected  chan struct{}        // each new connection closes this channel and replaces it
-	pending    map[string]int       // by subject: the sum of n of the calls of Wake since the last wake-up was sent
+	pending    map[string]int       // by subject: how many tasks, messages or events became due (see Wake) since the last wake-up was sent
 	scheduled  map[string]time.Time // by name of a schedule: until when the schedule is assumed to exist
-	unsent     map[wakeUp]bool      // sent again after the next connect
+	unsent     map[signal]bool      // tried again after the next connect
 	warnedOld  bool                 // logged that the server has no message schedules
 
 	inboxesMu sync.Mutex
-	inboxes   map[inboxKey]*inboxSubscription // only inboxes with followers
+	inboxes   map[inboxKey]*inboxSubscription // the subscriptions to the subjects of users (inbox.>) who have a Follower in this process
 }
 
-// wakeUp is a wake-up, a schedule or a caller notification, to be sent again if it could not be sent.
-type wakeUp struct {
+// signal is a wake-up, a schedule or a notice that a caller was changed (see NotifyCaller). If it cannot be sent, it is kept in
+// Bus.unsent.
+type signal struct {
 	subject string
 	at      time.Time // of a schedule; else zero
-	caller  string    // of a notification; else ""
+	caller  string    // the changed caller; "" for a wake-up or schedule
 }
 
-// FailedSends counts the failed attempts since Open to send a wake-up, a schedule or a caller notification.
-// Until Close the Bus tries to send them again, but at most maxUnsent of them after one outage.
+// FailedSends counts how often, since Open, a wake-up, a schedule or a notice that a caller was changed could not be sent. Until
+// Close the Bus tries again to send these, at most maxUnsent after one outage.
 func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0
@@ -70,7 +71,7 @@ func (b *Bus) Denied() uint64 {
 	return b.denied.total
 }
 
-// spawn runs f in a goroutine that Close waits for. After Close it returns false and does not run f.
+// spawn runs f in a goroutine that Close waits for. Once Close has begun, spawn returns false and does not run f.
 func (b *Bus) spawn(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,7 +21,7 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	sent := make(chan struct{})
 	if !b.spawn(func() {
 		defer close(sent)
-		b.send(wakeUp{subject: subjectCallers, caller: name}, []byte(name))
+		b.send(signal{subject: subjectCallers, caller: name}, []byte(name))
 	}) {
 		b.failedSends.Add(1)
 		return

@@ -8,22 +8,22 @@ import (
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
-// deniedLimit bounds the memory, since callers choose subjects: denials has the newest 4000 to 8000 denied
+// deniedLimit bounds the memory, since callers of the API choose subjects: denials has the newest 4000 to 8000 denied
 // subjects. That is several times the 500 messages that the relay publishes together, so Publish finds the
 // denials of its own messages.
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
-// as an asynchronous error and never replies to the request. Without denials the request would wait for its
-// timeout.
+// as an asynchronous error and never replies to the request. Without this record, a denied request would wait
+// for its timeout.
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
 	previous map[string]bool // the deniedLimit subjects that were denied before those in subjects
 	changed  chan struct{}   // closed and replaced by each new denial
 
-	total uint64         // since Open, subscriptions included
-	lines loglimit.Limit // callers choose subjects but must not control the log volume
+	total uint64         // denied publications and subscriptions since Open; onAsyncError counts them
+	lines loglimit.Limit // callers of the API choose subjects but must not control the log volume
 }
 
 func (d *denials) reset() {

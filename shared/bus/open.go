@@ -25,7 +25,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	b := &Bus{
 		cfg: cfg, log: log, streams: streamConfigs(&cfg, false),
 		attempted: make(chan struct{}), connected: make(chan struct{}),
-		pending: map[string]int{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
+		pending: map[string]int{}, scheduled: map[string]time.Time{}, unsent: map[signal]bool{},
 		inboxes: map[inboxKey]*inboxSubscription{},
 	}
 	b.markAttempted = sync.OnceFunc(func() { close(b.attempted) })

@@ -19,9 +19,9 @@ func PublicReason(err error) string {
 		case errors.As(err, &api), errors.Is(err, nats.ErrBadSubject):
 			return "the broker rejected this message"
 		}
-		return err.Error() // a text of this package, without details of NATS
+		return err.Error() // this package wrote the text, which names at most the subject
 	case errors.Is(err, ErrSubjectUnavailable):
-		return "the queue of this receiver is full: the message is published when there is room"
+		return "too many messages to this receiver are stored: the message is published when there is room"
 	case errors.Is(err, ErrStreamUnavailable):
 		return "the broker is full or cannot store messages of this kind now: they are published when it can"
 	}

@@ -1,23 +1,23 @@
 package bus
 
-// resend sends all unsent wake-ups again. A wake-up that cannot be sent is kept as unsent.
+// resend tries again to send everything in unsent. What cannot be sent is kept there.
 func (b *Bus) resend() {
-	for w := range b.takeUnsent() {
+	for s := range b.takeUnsent() {
 		switch {
-		case w.caller != "":
-			b.spawn(func() { b.send(w, []byte(w.caller)) })
-		case w.at.IsZero():
-			b.Wake(w.subject, 1)
+		case s.caller != "":
+			b.spawn(func() { b.send(s, []byte(s.caller)) })
+		case s.at.IsZero():
+			b.Wake(s.subject, 1)
 		default:
-			b.WakeAt(w.subject, w.at)
+			b.WakeAt(s.subject, s.at)
 		}
 	}
 }
 
-func (b *Bus) takeUnsent() map[wakeUp]bool {
+func (b *Bus) takeUnsent() map[signal]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	unsent := b.unsent
-	b.unsent = map[wakeUp]bool{}
+	b.unsent = map[signal]bool{}
 	return unsent
 }

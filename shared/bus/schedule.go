@@ -122,7 +122,7 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		b.mu.Lock()
 		delete(b.scheduled, name)
 		b.mu.Unlock()
-		b.keepUnsent(wakeUp{subject: subject, at: bucket})
+		b.keepUnsent(signal{subject: subject, at: bucket})
 		b.log.Debug("cannot schedule a wake-up", "subject", subject, "error", err)
 	}
 }

@@ -4,13 +4,13 @@ import "time"
 
 // send waits for the first attempt to connect, publishes and flushes. Without the flush, a message that is
 // written to a dead connection would be lost unnoticed.
-func (b *Bus) send(w wakeUp, body []byte) {
+func (b *Bus) send(s signal, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
 	conn := b.current
 	b.mu.Unlock()
-	if conn == nil || conn.nats().Publish(w.subject, body) != nil || conn.nats().FlushTimeout(writeTimeout) != nil {
-		b.keepUnsent(w)
+	if conn == nil || conn.nats().Publish(s.subject, body) != nil || conn.nats().FlushTimeout(writeTimeout) != nil {
+		b.keepUnsent(s)
 	}
 }
 
@@ -19,12 +19,12 @@ const (
 	resendDelay = 2 * time.Second // before another try on a live connection
 )
 
-func (b *Bus) keepUnsent(w wakeUp) {
+func (b *Bus) keepUnsent(s signal) {
 	b.failedSends.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.unsent) < maxUnsent {
-		b.unsent[w] = true
+		b.unsent[s] = true
 	}
 	if b.current != nil && !b.closed {
 		// The Bus has reconnected meanwhile, or the server refuses the message for now.

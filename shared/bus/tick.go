@@ -27,7 +27,7 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", name, at.Unix())), jetstream.WithExpectStream(StreamWake))
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			b.keepUnsent(wakeUp{subject: subject})
+			b.keepUnsent(signal{subject: subject})
 			b.log.Warn("cannot publish a safety tick", "subject", subject, "error", err)
 		}
 	}

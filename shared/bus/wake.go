@@ -57,7 +57,7 @@ func (b *Bus) debounce(subject string) {
 		if n == 0 {
 			return
 		}
-		b.send(wakeUp{subject: subject}, strconv.AppendInt(nil, int64(n), 10))
+		b.send(signal{subject: subject}, strconv.AppendInt(nil, int64(n), 10))
 		select {
 		case <-tick.C:
 		case <-b.closing.Done():

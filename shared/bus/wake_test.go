@@ -96,7 +96,7 @@ func TestUnsentWakeUpsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, "nats://127.0.0.1:1")
 	for i := range maxUnsent + 10 {
-		b.keepUnsent(wakeUp{subject: WakeSweep, at: time.Unix(int64(i), 0)})
+		b.keepUnsent(signal{subject: WakeSweep, at: time.Unix(int64(i), 0)})
 	}
 	require.Len(t, b.takeUnsent(), maxUnsent)
 	require.EqualValues(t, maxUnsent+10, b.FailedSends())

@@ -20,7 +20,8 @@ type leak struct {
 	anyOf  []string // and one of these, ignoring case; nil = no check
 }
 
-// leaks has the leaks by name. All phone numbers and secrets in tests match these patterns.
+// leaks has the leaks by name. A leak is found only if it matches one of these patterns: in a test in which a secret or a phone
+// number might leak, use one that matches, such as the password hunter2.
 var leaks = map[string]leak{
 	"a full phone number": {digits: 11, pattern: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
 	"a signing secret":    {pattern: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},
@@ -75,8 +76,7 @@ func CheckLeaks(t testing.TB, origin, text string) {
 	}
 }
 
-// Log returns a logger of all levels, whose lines are checked with CheckLeaks until the
-// end of the test.
+// Log returns a logger of all levels that prints nothing. Until the end of the test, it checks its lines with CheckLeaks.
 func Log(t testing.TB) *slog.Logger {
 	l := &checkedLog{t: t}
 	t.Cleanup(l.end)

@@ -23,7 +23,7 @@ import (
 //	dir/moved-to   has the path of another directory with data and socket, if the
 //	               user runAs may not enter dir
 type serverDir struct {
-	root      string // the parent of data: dir, or the directory that the file moved-to names
+	root      string // the directory that has data: either dir, or the directory that the file moved-to names
 	socket    string
 	lock      *os.File
 	temporary bool
@@ -52,6 +52,7 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
+	// Only a Postgres has a directory that another process may use: that of a PgBouncer is temporary.
 	if p.lock, err = LockFile(filepath.Join(dir, "lock"), "a Postgres"); err != nil {
 		return nil, err
 	}
@@ -62,8 +63,8 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 	return p, nil
 }
 
-// LockFile locks a file until the file is closed or this process ends. If another process has locked the file, the error
-// says that program (such as "a Postgres") is running, and has the pid of that process. Other users may not open the file,
+// LockFile locks a file until the file is closed or this process ends (see close for an exception). If another process has locked
+// the file, the error names program (such as "a Postgres") as running, and has the pid of the process that holds the lock. Other users may not open the file,
 // because a process that can open the file can lock it.
 func LockFile(path, program string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -117,11 +118,12 @@ func (p *serverDir) chooseDirs(dir string) error {
 
 const replacementsParent = "/var/lib/sendonce"
 
-// replaceDir finds or makes the directory that replaces dir, in replacementsParent. The name of that directory is stored only in dir: after dir
+// replaceDir finds or makes the directory that is used instead of dir: in /var/tmp if dir is temporary, else in
+// replacementsParent. The name of that directory is stored only in dir: after dir
 // is removed, the next start begins without data.
 func (p *serverDir) replaceDir(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
-		return fmt.Errorf("%s has a database but user %d may not enter it: allow that or move it away", dir, p.uid())
+		return fmt.Errorf("user %d may not enter %s, which has a database: let the user enter it, or move its subdirectory data elsewhere", p.uid(), dir)
 	}
 	note := filepath.Join(dir, "moved-to")
 	if text, err := os.ReadFile(note); err == nil {

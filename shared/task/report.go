@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Outcome is the result of an attempt as the sender reports it.
+// Outcome is how an attempt ended, as the sender reports it.
 type Outcome int16
 
-// SentOK and SentFailed are status 2 and 3 of the original SMS API.
+// SentOK and SentFailed are reported as status 2 and 3, the numbers of the SMS API that Sendonce replaced.
 const (
 	SentOK Outcome = iota
 	SentFailed
@@ -25,11 +25,11 @@ type Report struct {
 	TaskID      ID
 	AppID       string
 	CallerID    int64 // the reporting caller
-	ClaimID     int64 // 0 = not given, as in the original SMS API: then the app identifies the claim
+	ClaimID     int64 // 0 = not given: then the report is of the newest claim, if AppID made it
 	Outcome     Outcome
 	ShouldRetry bool   // for SentFailed: the sender wants another try
 	Final       bool   // for SentUnknown: no other try can succeed, so the task fails whatever its policy is
-	Message     string // stored as the result
+	Message     string // stored in Attempt.Result
 	ErrorCode   string
 	RetryAfter  time.Duration // for Released: delay before the next claim
 	SentAt      time.Time     // when the message was sent, if reported
@@ -41,7 +41,7 @@ type Verdict string
 const (
 	Applied           Verdict = "applied"
 	Already           Verdict = "already"       // a report with the same outcome has ended the claim before
-	Stale             Verdict = "stale_claim"   // of another claim, or of a claim that has ended otherwise; nothing changed
+	Stale             Verdict = "stale_claim"   // a report of an older claim, or of a claim that has ended with another outcome; nothing changed
 	Promoted          Verdict = "promoted"      // a scheduled task became pending
 	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is pending again
 	TimeoutHeld       Verdict = "timeout_held"
@@ -54,35 +54,35 @@ const (
 
 // Report applies a report. The returned task equals t unless the verdict is Applied. backoff has the delay of a retry.
 //
-// A report that is not of the newest claim is Stale (see claimedBy). While the claim is open, a report is Applied. After
-// the claim has ended, a report with the outcome that ended the claim is Already, a late success is Applied if the
-// outcome of the task is open (see outcomeOpen), and every other report is Stale.
+// A report that is not of the newest claim is Stale (see isOfNewestClaim). While the claim has not ended, a report is Applied.
+// After that, a report with the outcome that ended the claim is Already, a late success is Applied if the task accepts it (see
+// acceptsLateSuccess), and every other report is Stale.
 func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
-	case !t.claimedBy(r):
+	case !t.isOfNewestClaim(r):
 		return t, Stale
 	case t.State == Processing:
-		return t.end(r, backoff, now), Applied
+		return t.applyOutcome(r, backoff, now), Applied
 	case t.Ended == r.Outcome.ending():
 		return t, Already
-	case r.Outcome == SentOK && t.outcomeOpen():
-		return t.end(r, backoff, now), Applied
+	case r.Outcome == SentOK && t.acceptsLateSuccess():
+		return t.applyOutcome(r, backoff, now), Applied
 	default:
 		return t, Stale
 	}
 }
 
-// claimedBy reports whether r is of the newest claim. The app must match, so that nobody can settle another
+// isOfNewestClaim reports whether r is of the newest claim. The app must match, so that nobody can settle another
 // sender's task with a guessed claim_id.
-func (t Task) claimedBy(r Report) bool {
+func (t Task) isOfNewestClaim(r Report) bool {
 	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID) && !t.IsForeign(r.CallerID)
 }
 
 // IsForeign reports whether another caller made the newest claim.
 func (t Task) IsForeign(caller int64) bool { return t.ClaimedBy != nil && *t.ClaimedBy != caller }
 
-// outcomeOpen reports whether a success of the newest claim would change the task.
-func (t Task) outcomeOpen() bool {
+// acceptsLateSuccess reports whether a success that is reported after the newest claim has ended still changes the task.
+func (t Task) acceptsLateSuccess() bool {
 	switch t.State {
 	case Scheduled, Pending, Held:
 		return true
@@ -93,7 +93,8 @@ func (t Task) outcomeOpen() bool {
 	}
 }
 
-func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
+// applyOutcome ends the newest claim with the outcome of r, or replaces its ending by a late success.
+func (t Task) applyOutcome(r Report, backoff Backoff, now time.Time) Task {
 	t.Ended = r.Outcome.ending()
 	t.Attempt = Attempt{Result: Cut(r.Message, MaxResult), ErrorCode: r.ErrorCode}
 	switch r.Outcome {

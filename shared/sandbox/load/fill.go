@@ -8,11 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AfterFilled is greater than the ids of FillTasks, and less than those of submitted tasks, which begin with the time.
+// AfterFilled is greater than every id that FillTasks inserts, and less than the id of every submitted task, since such an id
+// begins with the time.
 const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
-// fillSQL makes the finished tasks number $1 to $2, with keys. They have no log rows, as if the partitions of their month
-// were dropped.
+// fillSQL inserts finished tasks with the numbers from $1 to $2, and their submission keys. The tasks have no rows in the log
+// tables, as if the partitions of that month were dropped.
 const fillSQL = `
 with n as (
     select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid as id, n from generate_series($1::bigint, $2::bigint) n
@@ -28,7 +29,8 @@ select gen_random_uuid(), gen_random_uuid(), id from n`
 
 const fillRows = 250_000 // added by one statement
 
-// FillTasks adds finished tasks to tables without any, and prints its progress.
+// FillTasks inserts finished tasks, and prints its progress. Call it once for each database: a second call would insert the same
+// ids.
 func FillTasks(ctx context.Context, conn *pgx.Conn, rows int, progress io.Writer) error {
 	for first := 1; first <= rows; first += fillRows {
 		last := min(first+fillRows-1, rows)

@@ -118,15 +118,15 @@ func (g *Generator) Outcomes() map[string]Outcomes {
 // WaitSucceeded waits until n more calls of each of the kinds have succeeded. Without kinds
 // it waits for every kind that was started.
 func (g *Generator) WaitSucceeded(ctx context.Context, n int, kinds ...string) error {
-	return g.wait(ctx, n, kinds, func(o *Outcomes) int { return o.Succeeded })
+	return g.wait(ctx, n, "successful", kinds, func(o *Outcomes) int { return o.Succeeded })
 }
 
 // WaitFailed waits until n more calls of each of the kinds have failed.
 func (g *Generator) WaitFailed(ctx context.Context, n int, kinds ...string) error {
-	return g.wait(ctx, n, kinds, func(o *Outcomes) int { return len(o.Failures) })
+	return g.wait(ctx, n, "failed", kinds, func(o *Outcomes) int { return len(o.Failures) })
 }
 
-func (g *Generator) wait(ctx context.Context, n int, kinds []string, count func(*Outcomes) int) error {
+func (g *Generator) wait(ctx context.Context, n int, outcome string, kinds []string, count func(*Outcomes) int) error {
 	want := map[string]int{}
 	missing := func() (names []string) {
 		g.mu.Lock()
@@ -155,7 +155,7 @@ func (g *Generator) wait(ctx context.Context, n int, kinds []string, count func(
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %d more calls of %s: %w", n, strings.Join(names, ", "), ctx.Err())
+			return fmt.Errorf("wait for %d more %s calls of %s: %w", n, outcome, strings.Join(names, ", "), ctx.Err())
 		}
 	}
 }

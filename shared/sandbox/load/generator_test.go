@@ -36,7 +36,7 @@ func TestGeneratorRepeatsFailedCalls(t *testing.T) {
 	require.Positive(t, o.Slowest())
 }
 
-func TestWaitErrorNamesKindsWithoutProgress(t *testing.T) {
+func TestWaitErrorNamesKindsThatAreAwaited(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	g := New(ctx)
@@ -46,7 +46,7 @@ func TestWaitErrorNamesKindsWithoutProgress(t *testing.T) {
 	require.NoError(t, g.WaitFailed(t.Context(), 3, "bad"))
 	short, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer end()
-	require.ErrorContains(t, g.WaitSucceeded(short, 1), "wait for 1 more calls of bad: ")
+	require.ErrorContains(t, g.WaitSucceeded(short, 1), "wait for 1 more successful calls of bad: ")
 	cancel()
 	g.Stop()
 }
