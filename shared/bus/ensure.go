@@ -382,7 +382,6 @@ var streamFields = []field[jetstream.StreamConfig]{
 	{"retention", func(c *jetstream.StreamConfig) any { return &c.Retention }},
 	{"storage", func(c *jetstream.StreamConfig) any { return &c.Storage }},
 	{"discard", func(c *jetstream.StreamConfig) any { return &c.Discard }},
-	{"max_msgs", func(c *jetstream.StreamConfig) any { return &c.MaxMsgs }},
 	{"max_msg_size", func(c *jetstream.StreamConfig) any { return &c.MaxMsgSize }},
 	{"no_ack", func(c *jetstream.StreamConfig) any { return &c.NoAck }},
 	{"max_msgs_per_subject", func(c *jetstream.StreamConfig) any { return &c.MaxMsgsPerSubject }},

@@ -44,7 +44,7 @@ func TestEnsureUpdatesStreams(t *testing.T) {
 	wanted := broker.Info(StreamEvents).Config
 	changed := wanted
 	changed.MaxAge, changed.MaxBytes, changed.Discard, changed.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
-	changed.MaxMsgs, changed.MaxMsgSize, changed.NoAck = 1000, 1000, true
+	changed.MaxMsgSize, changed.NoAck = 1000, true
 	changed.Subjects = []string{"evt.>", "more.>"}
 	_, err := broker.JS().UpdateStream(t.Context(), changed)
 	require.NoError(t, err)

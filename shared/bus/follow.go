@@ -70,6 +70,7 @@ type Follower struct {
 	gap     *GapError     // to be returned by the next read
 	poll    time.Duration // until the next read
 	woken   bool          // a wake-up came, and no read has found its message yet
+	overdue bool          // such a message was not found within lateMessage
 	failing bool          // a failure was logged
 }
 
@@ -170,6 +171,11 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 			return nil, err
 		}
 	}
+	if f.overdue {
+		if err := f.findNewStream(ctx, conn); err != nil {
+			return nil, err
+		}
+	}
 	if gap := f.gap; gap != nil {
 		f.gap = nil
 		return nil, gap
@@ -207,8 +213,8 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 	}
 }
 
-// resume finds the position on a new connection, and after a wake-up whose message was not found. Meanwhile the stream may
-// have been created again, may have lost its oldest messages, or after a crash its newest.
+// resume finds the position on a new connection. Meanwhile the stream may have been created again, may have
+// lost its oldest messages, or after a crash its newest.
 func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
@@ -229,7 +235,7 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	}
 	info := s.CachedInfo()
 	state, createdAgain := info.State, !f.created.IsZero() && !f.created.Equal(info.Created)
-	f.readOn, f.stream, f.created, f.poll, f.woken = conn, s, info.Created, firstPoll, false
+	f.readOn, f.stream, f.created, f.poll, f.woken, f.overdue = conn, s, info.Created, firstPoll, false, false
 	first := max(state.FirstSeq, 1)
 	f.headroom, f.arrivedBefore, f.checkAfter = 0, 0, time.Time{}
 	switch {
@@ -238,6 +244,20 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 		f.markComplete(at, arrived)
 	case createdAgain, f.next > state.LastSeq+1, f.next > 1 && f.next < first:
 		f.gap = f.skipTo(first)
+	}
+	return nil
+}
+
+// findNewStream continues at the beginning of the stream if it was created again while the connection lasted.
+func (f *Follower) findNewStream(ctx context.Context, conn *Connection) error {
+	f.overdue = false
+	s, err := conn.js.Stream(ctx, StreamUsers)
+	if err != nil {
+		return fmt.Errorf("look up stream %s: %w", StreamUsers, err)
+	}
+	if info := s.CachedInfo(); !f.created.Equal(info.Created) {
+		f.stream, f.created, f.gap = s, info.Created, f.skipTo(max(info.State.FirstSeq, 1))
+		f.headroom, f.arrivedBefore, f.checkAfter = 0, 0, time.Time{}
 	}
 	return nil
 }
@@ -365,7 +385,7 @@ func (f *Follower) awaitNext(ctx context.Context, conn *Connection) {
 		f.poll, f.woken = firstPoll, true
 	case <-time.After(f.poll):
 		if f.woken && f.poll >= lateMessage {
-			f.readOn = nil
+			f.woken, f.overdue = false, true
 		}
 		f.poll = min(2*f.poll, maxPoll)
 	case <-conn.ctx.Done():

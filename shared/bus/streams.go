@@ -22,7 +22,7 @@ func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 	// See doc.go for the reasons of limits retention, DiscardNew and no direct gets.
 	base := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
-		MaxMsgs: -1, MaxMsgSize: -1, MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: false,
+		MaxMsgSize: -1, MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: false,
 	}
 	events, messages, users, dead, accepted, wake := base, base, base, base, base, base
 

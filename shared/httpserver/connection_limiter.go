@@ -13,7 +13,8 @@ import (
 // connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections, and
 // chooses the first by these rules:
 //   - Connections that a known caller has used come last, unless the caller has more than a quarter of the limit.
-//   - The connections of an address that has more connections come first.
+//   - Connections that are younger than timeToAuthenticate come after older ones.
+//   - The connections of an address that has more connections which no known caller has used come first.
 //   - Connections that have been idle for longer come first.
 //
 // So clients that do not authenticate cannot keep other clients out, however many addresses they have.
@@ -22,7 +23,7 @@ type connectionLimiter struct {
 
 	mu        sync.Mutex
 	open      map[net.Conn]*openConn
-	byAddress map[netip.Prefix]int // number of open connections
+	byAddress map[netip.Prefix]int // number of open connections that no known caller has used
 	byCaller  map[int64]int        // number of open connections, by openConn.caller
 }
 
@@ -88,6 +89,9 @@ func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
 	if l.isProtected(a) != l.isProtected(b) {
 		return l.isProtected(b)
 	}
+	if a.isNew() != b.isNew() {
+		return b.isNew()
+	}
 	if x, y := l.byAddress[a.address], l.byAddress[b.address]; x != y {
 		return x > y
 	}
@@ -111,7 +115,9 @@ func (l *connectionLimiter) removeLocked(conn net.Conn) {
 		return
 	}
 	delete(l.open, conn)
-	decrement(l.byAddress, c.address)
+	if c.caller == UnknownCaller {
+		decrement(l.byAddress, c.address)
+	}
 	decrement(l.byCaller, c.caller)
 }
 
@@ -120,6 +126,11 @@ func decrement[K comparable](counts map[K]int, key K) {
 		delete(counts, key)
 	}
 }
+
+// timeToAuthenticate is how long the first call of a client may take to arrive and to be authenticated.
+const timeToAuthenticate = 2 * time.Second
+
+func (c *openConn) isNew() bool { return time.Since(c.idleSince) < timeToAuthenticate }
 
 // UnknownCaller is not the account of a caller.
 const UnknownCaller = -1
@@ -148,6 +159,9 @@ func (c *openConn) addCalls(n int, account int64) {
 		return
 	}
 	if l.open[c.conn] == c {
+		if c.caller == UnknownCaller {
+			decrement(l.byAddress, c.address)
+		}
 		decrement(l.byCaller, c.caller)
 		l.byCaller[account]++
 	}
