@@ -322,7 +322,7 @@ func TestExampleEnvironment(t *testing.T) {
 	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(readFile(t, "compose/compose.yaml"), -1) {
 		used[match[1]] = true
 	}
-	listed := map[string]bool{"COMMIT": true, "SECRETS": true, "CONFIG": true} // set by `up`
+	listed := map[string]bool{"COMMIT": true, "SECRETS": true, "NATS_CONFIG": true, "GATEWAY_CONFIG": true, "PROMETHEUS_CONFIG": true} // set by `up`
 	for _, match := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(head, -1) {
 		listed[match[1]] = true
 	}

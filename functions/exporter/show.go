@@ -42,9 +42,11 @@ func show(s *metrics.Scrape, v overview.Snapshot) {
 func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
 	for _, count := range []struct {
 		state task.State
-		n     int
-	}{{task.Scheduled, q.Scheduled.N}, {task.Pending, q.Pending.N}, {task.Processing, q.Processing.N}, {task.Held, q.Held.N}} {
-		s.Gauge("queue_tasks", "Tasks that are not finished, at most 100,000 of each queue and state.", float64(count.n), "queue", name, "state", count.state.String())
+		overview.Count
+	}{{task.Scheduled, q.Scheduled}, {task.Pending, q.Pending.Count}, {task.Processing, q.Processing.Count}, {task.Held, q.Held.Count}} {
+		s.Gauge("queue_tasks", "Tasks that are not finished. At most 100,000 are counted of each queue and state, fewer if more than ten queues have such tasks.",
+			float64(count.N), "queue", name, "state", count.state.String())
+		s.Flag("queue_tasks_at_limit", "1 while there are more tasks than were counted.", count.More, "queue", name, "state", count.state.String())
 	}
 	s.Gauge("queue_retries", "Pending tasks that a sender has claimed before.", float64(q.Retries.N), "queue", name)
 	s.Gauge("queue_oldest_pending_seconds", "How long the first pending task has been waiting for a sender.", q.Pending.Oldest.Seconds(), "queue", name)

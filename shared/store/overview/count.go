@@ -20,7 +20,7 @@ const Lag = time.Minute
 const (
 	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
 	countTime    = 2 * time.Second  // timeout of counting one part; after a timeout, a shorter part is tried
-	firstPart    = time.Minute      // the longest length of the first part
+	firstPart    = time.Minute      // the longest length of the first part, after a timeout of all the uncounted time
 	growFactor   = 4                // how many times as long as the part before it a further part may be
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 	shortestPart = time.Second      // such a part has the timeout tasks.LongestCount
@@ -168,7 +168,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 		return nil
 	}
 	counted := false
-	for span := firstPart; err == nil; {
+	for span := time.Duration(0); err == nil; { // 0 = all the uncounted time
 		var tried time.Duration
 		tried, err = st.countPart(ctx, end, span)
 		switch {
@@ -178,14 +178,17 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 			span, counted = growFactor*tried, true
 		case ctx.Err() != nil && counted:
 			return nil
-		case store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil && tried > shortestPart:
+		case store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || tried <= shortestPart:
+		case span == 0:
+			span, err = max(min(tried/shrinkFactor, firstPart), shortestPart), nil
+		default:
 			span, err = max(tried/shrinkFactor, shortestPart), nil
 		}
 	}
 	return store.Wrap("count for the overview", err)
 }
 
-// countPart counts the first part of the uncounted time before end. The part is at most span long. countPart returns the
+// countPart counts the first part of the uncounted time before end. A span above 0 is the longest length of the part. countPart returns the
 // length of the part. It returns 0 if no uncounted time is left or another process is counting.
 func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
@@ -198,7 +201,7 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 			return err
 		}
 		to := end
-		if span < to.Sub(from) {
+		if span > 0 && span < to.Sub(from) {
 			to = from.Add(span)
 		}
 		part = to.Sub(from)

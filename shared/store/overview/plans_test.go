@@ -30,7 +30,7 @@ insert into webhook_endpoints (id, caller_id, url, secret) select id, 1, 'https:
 			"countLeasesSQL":       `100000, 1000`,
 			"overviewOtherSQL":     `100001`,
 			"dueMessagesSQL":       `100001`,
-			"waitingDeliveriesSQL": `100000, 1000, 1000000`,
+			"waitingDeliveriesSQL": `100001`,
 		},
 		Index: map[string]string{
 			"countStateSQL": "task_live_ready", "countLeasesSQL": "task_live_leases", "overviewOtherSQL": "message_live_stuck", "dueMessagesSQL": "message_live_due",

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	maxRows   = 100_000   // the most rows counted for one queue and state, for one endpoint, and for any other number
-	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues or endpoints
-	minRows   = 1000      // the smallest part of totalRows that a queue or endpoint gets
+	maxRows   = 100_000   // the most rows counted for one queue and state, and for any other number
+	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues
+	minRows   = 1000      // the smallest part of totalRows that a queue gets
 	maxQueues = 1000      // queues without counters whose tasks are counted
 	maxAlerts = 100
 )
@@ -28,7 +28,7 @@ select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 
 // countStateSQL counts the tasks with the state $1. Of each queue it counts at most $2 tasks, and fewer if there are very
 // many queues. It counts the queues with counters and at most $3 others, and finds each of those by one probe of the index. So a
-// caller that uses very many queues cannot hide the others.
+// caller that uses very many queues cannot hide those with counters.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -40,7 +40,8 @@ with recursive names (queue) as (
     union
     (select queue from names where queue is not null limit $3::bigint)
 ), per_queue as materialized (
-    select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as max_rows from queues
+    select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as max_rows
+    from queues q where exists (select from task_live l where l.state = $1::smallint and l.queue = q.queue)
 )
 select q.queue, least(c.n, max_rows), c.n > max_rows, c.retries, coalesce(c.age, 0)
 from queues q cross join per_queue cross join lateral (
@@ -104,22 +105,20 @@ from (
     (select next_at from message_live where remaining_sends > 0 and kind = 1 limit $1::bigint)
 ) m`
 
-// waitingDeliveriesSQL counts the deliveries that deliver may send: not those to disabled endpoints or of revoked callers. Of each
-// endpoint it counts at most $1, and fewer if there are very many endpoints.
+// waitingDeliveriesSQL counts at most $1 of the deliveries that deliver may send: not those to disabled endpoints or of revoked
+// callers. The oldest is that of all these deliveries.
 const waitingDeliveriesSQL = webhooks.DeliverySources + `, open as materialized (
-    select s.caller_id, s.endpoint_id from source s` + webhooks.CallersOfSources + webhooks.OpenSources + `
-), per_source as materialized (
-    select least($1::bigint, greatest($2::bigint, $3::bigint / greatest(count(*), 1))) as max_rows from open
+    select s.caller_id, s.endpoint_id, s.next_at from source s` + webhooks.CallersOfSources + webhooks.OpenSources + `
 )
-select coalesce(sum(w.due), 0)::bigint, coalesce(sum(w.retrying), 0)::bigint, coalesce(bool_or(w.n > max_rows), false), coalesce(max(w.age), 0)
-from open o cross join per_source cross join lateral (
-    select count(*) as n, count(*) filter (where next_at <= now()) as due, count(*) filter (where next_at > now() and attempts > 0) as retrying,
-        extract(epoch from now() - min(next_at))::float8 as age
-    from (
-        select next_at, attempts from webhook_deliveries d
-        where d.state = 0 and d.caller_id = o.caller_id and d.endpoint_id = o.endpoint_id order by next_at limit max_rows + 1
+select count(*) filter (where next_at <= now()), count(*) filter (where next_at > now() and attempts > 0), count(*),
+    coalesce(extract(epoch from now() - (select min(next_at) from open))::float8, 0)
+from (
+    select d.next_at, d.attempts from open o cross join lateral (
+        select next_at, attempts from webhook_deliveries
+        where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id order by next_at limit $1::bigint
     ) d
-) w`
+    limit $1::bigint
+) d`
 
 // totalsSQL returns the counters of the queues in $1 and of the apps in $2. Under the empty name, it returns the sums for
 // all other queues and for all other apps.
@@ -197,7 +196,7 @@ func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 		r.snapshot.Messages.Due = Backlog{Count{due, rowsRead > maxRows}, seconds(age)}
 		return err
 	})
-	batch.Queue(waitingDeliveriesSQL, maxRows, minRows, totalRows).QueryRow(r.addDeliveries)
+	batch.Queue(waitingDeliveriesSQL, maxRows+1).QueryRow(r.addDeliveries)
 	batch.Queue(namesSQL).Query(r.addNames)
 	return tx.SendBatch(ctx, &batch).Close()
 }
@@ -276,10 +275,10 @@ func (r *reader) addOthers(row pgx.Row) error {
 }
 
 func (r *reader) addDeliveries(row pgx.Row) error {
-	var due, retrying int
-	var more bool
+	var due, retrying, rowsRead int
 	var oldest float64
-	err := row.Scan(&due, &retrying, &more, &oldest)
+	err := row.Scan(&due, &retrying, &rowsRead, &oldest)
+	more := rowsRead > maxRows
 	r.snapshot.Webhooks.Due = Backlog{Count{due, more}, seconds(oldest)}
 	r.snapshot.Webhooks.Retrying = Count{retrying, more}
 	return err
