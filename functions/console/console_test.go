@@ -389,17 +389,6 @@ func TestExportHasAllTasksAndNoFormulas(t *testing.T) {
 	require.NotContains(t, got.text, "13800138000")
 }
 
-// An export reads the tasks page by page, and has only one page in memory.
-func TestExportIsNotLimitedByMemoryOfItsCaller(t *testing.T) {
-	t.Parallel()
-	s := cluster.Serve(t)
-	s.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, metadata)
-select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x', json_build_object('k', repeat('x', 4000))::text::jsonb from generate_series(1, 3000)`)
-	s.Exec(`insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks`)
-	got := logIn(t, s).get("/console/tasks?format=csv")
-	require.Equal(t, 3001, strings.Count(got.text, "\n"), got.text[max(0, len(got.text)-200):])
-}
-
 func TestSubmittersReadOnlyTheirOwnTasks(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -44,7 +44,7 @@ func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
 		state task.State
 		overview.Count
 	}{{task.Scheduled, q.Scheduled}, {task.Pending, q.Pending.Count}, {task.Processing, q.Processing.Count}, {task.Held, q.Held.Count}} {
-		s.Gauge("queue_tasks", "Tasks that are not finished. At most 100,000 are counted of each queue and state, fewer if more than ten queues have such tasks.",
+		s.Gauge("queue_tasks", "Tasks that are not finished. At most 100,000 are counted of each queue and state, fewer if more than ten queues have such tasks, and of all in processing.",
 			float64(count.N), "queue", name, "state", count.state.String())
 		s.Flag("queue_tasks_at_limit", "1 while there are more tasks than were counted.", count.More, "queue", name, "state", count.state.String())
 	}
@@ -104,7 +104,7 @@ func showMessages(s *metrics.Scrape, v overview.Snapshot) {
 }
 
 func showWebhooks(s *metrics.Scrape, w overview.Webhooks) {
-	s.Gauge("webhook_deliveries_due", "Webhooks that are due now.", float64(w.Due.N))
+	s.Gauge("webhook_deliveries_due", "Webhooks that are due now, of at most 100,000 that wait.", float64(w.Due.N))
 	s.Gauge("webhook_oldest_due_seconds", "How long the first of them has been due.", w.Due.Oldest.Seconds())
 	s.Gauge("webhook_deliveries_retrying", "Webhooks that failed and are tried again later.", float64(w.Retrying.N))
 	const finished = "Webhooks that were delivered, or given up after all tries."

@@ -248,14 +248,14 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	return nil
 }
 
-// findNewStream continues at the beginning of the stream if it was created again while the connection lasted.
+// findNewStream continues at the beginning of the stream if it was created again, or has lost its end, while the connection lasted.
 func (f *Follower) findNewStream(ctx context.Context, conn *Connection) error {
 	f.overdue = false
 	s, err := conn.js.Stream(ctx, StreamUsers)
 	if err != nil {
 		return fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 	}
-	if info := s.CachedInfo(); !f.created.Equal(info.Created) {
+	if info := s.CachedInfo(); !f.created.Equal(info.Created) || f.next > info.State.LastSeq+1 {
 		f.stream, f.created, f.gap = s, info.Created, f.skipTo(max(info.State.FirstSeq, 1))
 		f.headroom, f.arrivedBefore, f.checkAfter = 0, 0, time.Time{}
 	}

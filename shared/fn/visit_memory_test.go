@@ -2,12 +2,43 @@ package fn
 
 import (
 	"bytes"
+	"cmp"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
 )
+
+// An export calls the API once for each page of rows. It has one page in memory.
+func TestReleasedResponsesMakeRoomForOthers(t *testing.T) {
+	t.Parallel()
+	budget := newMemoryBudget(40, 0.5)
+	call := budget.mustEnter(t, "ann")
+	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write([]byte(`{"data":"` + strings.Repeat("x", mebibyte) + `"}`))
+	})
+	v := &Visit{Request: httptest.NewRequest("GET", "/", nil), api: api, memory: &visitMemory{call: call}}
+	read := func() error {
+		var text string
+		return v.API("GET", "/", nil, &text)
+	}
+	for range 12 {
+		require.NoError(t, read())
+		v.ReleaseResponses()
+	}
+	var err error
+	for range 12 {
+		err = cmp.Or(err, read())
+	}
+	require.Error(t, err, "without releasing them, the visitor's share is used")
+	call.release()
+	require.Zero(t, budget.used)
+}
 
 func TestTextOfAPageIsChargedToItsVisitor(t *testing.T) {
 	t.Parallel()

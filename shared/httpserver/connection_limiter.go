@@ -12,9 +12,9 @@ import (
 // connectionLimiter limits the open connections. For each new connection above the limit it closes an older
 // connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections, and
 // chooses the first by these rules:
-//   - Connections that a known caller has used come last, unless the caller has more than a quarter of the limit.
-//   - Connections that are younger than timeToAuthenticate come after older ones.
-//   - The connections of an address that has more connections which no known caller has used come first.
+//   - Those of callers that have more than a quarter of the limit come first, those that other callers have used come last.
+//   - Connections that have been idle for less than timeToAuthenticate come after others.
+//   - The connections of an address that has more connections which no caller has used come first.
 //   - Connections that have been idle for longer come first.
 //
 // So clients that do not authenticate cannot keep other clients out, however many addresses they have.
@@ -86,8 +86,8 @@ func (l *connectionLimiter) pickIdle(newest net.Conn) net.Conn {
 
 // isClosedBefore compares two connections by the rules of connectionLimiter.
 func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
-	if l.isProtected(a) != l.isProtected(b) {
-		return l.isProtected(b)
+	if x, y := l.rank(a), l.rank(b); x != y {
+		return x < y
 	}
 	if a.isNew() != b.isNew() {
 		return b.isNew()
@@ -98,8 +98,16 @@ func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
 	return a.idleSince.Before(b.idleSince)
 }
 
-func (l *connectionLimiter) isProtected(c *openConn) bool {
-	return c.caller != UnknownCaller && l.byCaller[c.caller] <= l.max/4
+// rank is lower for connections that are closed before others.
+func (l *connectionLimiter) rank(c *openConn) int {
+	switch {
+	case c.caller == UnknownCaller:
+		return 1
+	case l.byCaller[c.caller] > l.max/4:
+		return 0
+	default:
+		return 2
+	}
 }
 
 // remove removes a closed connection, unless it is removed already.

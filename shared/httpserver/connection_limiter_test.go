@@ -96,14 +96,19 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
-	t.Parallel()
-	l := newConnectionLimiter(maxInTests)
-	connect := func(from string) *fakeConn {
+// fakeClient returns a function that connects an address.
+func fakeClient(t *testing.T) (l *connectionLimiter, connect func(from string) *fakeConn) {
+	l = newConnectionLimiter(maxInTests)
+	return l, func(from string) *fakeConn {
 		c := &fakeConn{from: from}
 		l.add(t.Context(), c)
 		return c
 	}
+}
+
+func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
+	t.Parallel()
+	l, connect := fakeClient(t)
 	for n := range maxInTests {
 		l.open[connect(fmt.Sprint("203.0.113.", n))].idleSince = time.Now().Add(-timeToAuthenticate)
 	}
@@ -117,6 +122,19 @@ func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
 	for _, c := range fresh {
 		require.False(t, c.closed)
 	}
+}
+
+func TestCallerWithManyConnectionsIsClosedBeforeNewClients(t *testing.T) {
+	t.Parallel()
+	l, connect := fakeClient(t)
+	for n := range maxInTests {
+		l.open[connect(fmt.Sprint("203.0.113.", n))].addCalls(0, 7)
+	}
+	first := connect("198.51.100.1")
+	l.open[first].idleSince = time.Now().Add(-timeToAuthenticate)
+	second := connect("198.51.100.2")
+	connect("198.51.100.3")
+	require.Equal(t, []bool{false, false}, []bool{first.closed, second.closed})
 }
 
 func TestCallerWithManyConnectionsDoesNotKeepOthersOut(t *testing.T) {

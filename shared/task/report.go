@@ -41,7 +41,7 @@ type Verdict string
 const (
 	Applied           Verdict = "applied"
 	Already           Verdict = "already"       // a report with the same outcome has ended the claim before
-	Stale             Verdict = "stale_claim"   // a report of an older claim, or of a claim that has ended with another outcome; nothing changed
+	Stale             Verdict = "stale_claim"   // a report that is not of the newest claim, or of one that has ended with another outcome; nothing changed
 	Promoted          Verdict = "promoted"      // a scheduled task became pending
 	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is pending again
 	TimeoutHeld       Verdict = "timeout_held"

@@ -20,7 +20,7 @@ const Lag = time.Minute
 const (
 	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
 	countTime    = 2 * time.Second  // timeout of counting one part; after a timeout, a shorter part is tried
-	firstPart    = time.Minute      // the longest length of the first part, after a timeout of all the uncounted time
+	firstPart    = 5 * time.Second  // the longest length of the first part, after a timeout of all the uncounted time
 	growFactor   = 4                // how many times as long as the part before it a further part may be
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 	shortestPart = time.Second      // such a part has the timeout tasks.LongestCount

@@ -41,7 +41,7 @@ with recursive names (queue) as (
     (select queue from names where queue is not null limit $3::bigint)
 ), per_queue as materialized (
     select least($2::bigint, greatest($4::bigint, $5::bigint / greatest(count(*), 1))) as max_rows
-    from queues q where exists (select from task_live l where l.state = $1::smallint and l.queue = q.queue)
+    from queues q where exists (select from task_live l where l.state = $1::smallint and l.queue = q.queue offset 0)
 )
 select q.queue, least(c.n, max_rows), c.n > max_rows, c.retries, coalesce(c.age, 0)
 from queues q cross join per_queue cross join lateral (
