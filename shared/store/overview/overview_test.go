@@ -254,7 +254,7 @@ begin if new.counted_to - old.counted_to > interval '5 minutes' then perform pg_
 	counted := 0
 	for range 10 { // on a slow machine, one call may count only five seconds
 		ctx, cancel := context.WithTimeout(t.Context(), 3900*time.Millisecond) // time for one statement timeout, not for two
-		_ = db.Overview.Count(ctx, 0)                                         // an error is a call that has counted nothing
+		_ = db.Overview.Count(ctx, 0)                                          // an error is a call that has counted nothing
 		cancel()
 		if counted = db.Count(t, `select extract(epoch from counted_to)::bigint from overview_counted`) - before; counted >= 100 {
 			return
