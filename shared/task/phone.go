@@ -147,8 +147,9 @@ func splitPhone(text string) (prefix, digits, problem string) {
 // withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within the country.
 func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
-	country := strings.TrimLeft(strings.Trim(before, " -.()[]"), "+0")
-	if found && country != strings.Trim(before, " -.()[]") && Country(country).trunk() == "0" {
+	number := strings.NewReplacer(" ", "", "-", "", ".", "", "(", "", ")", "", "[", "", "]", "").Replace(before)
+	country := strings.TrimLeft(number, "+0")
+	if found && country != number && Country(country).trunk() == "0" {
 		return before + after
 	}
 	return text
