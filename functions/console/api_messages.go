@@ -77,6 +77,7 @@ var apiMessages = map[string]string{
 	"%s bulk changes of this caller are running; wait for one, or stop one": "此调用方已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
 	"its operator was revoked":                                                                "操作者已被吊销",
 	"its operator has another token":                                                          "操作者的令牌已更换",
+	"more tasks match by now than were counted: begin another bulk change":                    "现在匹配的任务比数出的多：请再次开始批量操作",
 	"its operator is not an admin any more":                                                   "操作者不再是管理员",
 	"its operator may not use all of its queues any more":                                     "操作者不再能使用其全部队列",
 	"%s bulk changes are running; wait for one, or stop one":                                  "已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",

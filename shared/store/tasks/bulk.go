@@ -287,7 +287,8 @@ returning ` + bulkColumns
 const progressSQL = `
 update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, changed = least(changed, 2000000000) + $5,
     refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
-    leased_to = now() - interval '1 second', finished_at = case when $8 then now() end
+    leased_to = now() - interval '1 second', finished_at = case when $8 then now() end,
+    stop_reason = case when $9 then 'more tasks match by now than were counted: begin another bulk change' end
 where id = $1 and place is not distinct from $2 and finished_at is null
 returning true`
 
@@ -341,6 +342,7 @@ type bulkBatch struct {
 	ids   []task.ID
 	place task.ID // Place after the batch
 	last  bool
+	full  bool // more tasks follow, but as many tasks as were counted are changed then
 	bad   bool // the batch has one task, and the database refuses its change
 }
 
@@ -348,7 +350,8 @@ type bulkBatch struct {
 // more tasks than may still be changed.
 func (b *Bulk) nextBatch(page Page) bulkBatch {
 	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // Changed exceeds Matched only if an attacker wrote the row of bulk_changes
-	batch := bulkBatch{bulk: *b, ids: make([]task.ID, 0, n), place: page.Next, last: page.Next.IsZero() || n < len(page.Tasks)}
+	full := n < len(page.Tasks)
+	batch := bulkBatch{bulk: *b, ids: make([]task.ID, 0, n), place: page.Next, last: page.Next.IsZero() || full, full: full}
 	for _, t := range page.Tasks[:n] {
 		batch.ids = append(batch.ids, t.ID)
 	}
@@ -363,7 +366,7 @@ func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResu
 	for i, id := range all.ids {
 		single := bulkBatch{bulk: all.bulk, ids: []task.ID{id}, place: id}
 		if i == len(all.ids)-1 {
-			single.place, single.last = all.place, all.last
+			single.place, single.last, single.full = all.place, all.last, all.full
 		}
 		err := st.runBatch(ctx, &single, total)
 		if store.IsPoison(err) {
@@ -412,7 +415,7 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 	}
 	b := batch.bulk
 	var fenced bool
-	err = conn.QueryRow(ctx, progressSQL, b.ID, b.Place, store.OrNull(batch.place), len(batch.ids), len(changes), refused, lastError, batch.last).Scan(&fenced)
+	err = conn.QueryRow(ctx, progressSQL, b.ID, b.Place, store.OrNull(batch.place), len(batch.ids), len(changes), refused, lastError, batch.last, batch.full).Scan(&fenced)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return BulkResult{}, conn.PgConn().Exec(ctx, "rollback").Close() // stopped, or another process was faster
 	}

@@ -141,6 +141,24 @@ func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from task_live where state = 2`), "claimed tasks stay with their sender")
 }
 
+// Tasks that match only after the count may be changed in place of counted ones. Then the bulk change says that tasks are left.
+func TestBulkSaysThatMoreTasksMatchThanWereCounted(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 6)
+	claimed := db.MustClaim(t, "app", 2)
+	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	for _, c := range claimed {
+		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.Released})
+	}
+	runBulks(t, db, 3)
+	b = mustBulk(t, db, b.ID)
+	require.Equal(t, []int{4, 4}, []int{b.Matched, b.Changed})
+	require.NotNil(t, b.FinishedAt)
+	require.Equal(t, "more tasks match by now than were counted: begin another bulk change", *b.StopReason)
+	require.Equal(t, 2, db.Count(t, `select count(*) from task_live`))
+}
+
 // Each task is changed and counted once, even if many processes run batches and some of them die.
 func TestBulkRunsOnceInManyProcesses(t *testing.T) {
 	t.Parallel()
