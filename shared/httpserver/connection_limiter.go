@@ -10,8 +10,8 @@ import (
 )
 
 // connectionLimiter limits the open connections. For each new connection above the limit it closes an older
-// connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections, and
-// chooses the first by these rules:
+// connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections by these
+// rules, each within the one before it, and closes the one that comes first:
 //   - Those of callers that have more than a quarter of the limit come first, those that other callers have used come last.
 //   - Connections that have been idle for less than timeToAuthenticate come after others.
 //   - The connections of an address that has more connections which no caller has used come first.
