@@ -32,7 +32,8 @@ type archivable struct {
 	// It checks the rows again, as they may have changed since the page was read.
 	archive string
 	// lock locks these rows, except locked ones, and returns their keys for archive; "" = archive locks them itself. It is
-	// for rows that get rows in another table, while they are locked: only a statement after the lock sees all of those.
+	// for rows to which others add rows of another table while they hold the lock: only a statement after the lock sees all of
+	// these.
 	lock string
 
 	cutoff func(archiveCutoffs) time.Time
