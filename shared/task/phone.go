@@ -125,7 +125,7 @@ func splitPhone(text string) (prefix, digits, problem string) {
 			buffer = append(buffer, byte(r))
 		case r == '+' && prefix == "" && len(buffer) == 0:
 			prefix = "+"
-		case !strings.ContainsRune(" -.()[]", r):
+		case !isSeparator(r):
 			return "", "", fmt.Sprintf("must not contain %q here; it %s", r, phoneRule)
 		}
 	}
@@ -144,12 +144,18 @@ func splitPhone(text string) (prefix, digits, problem string) {
 	return prefix, digits, ""
 }
 
+// isSeparator reports whether people may write r between the digits of a number.
+func isSeparator(r rune) bool { return strings.ContainsRune(" -.()[]", r) }
+
 // withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within the country.
 func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
-	number := strings.NewReplacer(" ", "", "-", "", ".", "", "(", "", ")", "", "[", "", "]", "").Replace(before)
+	if !found {
+		return text
+	}
+	number := strings.Join(strings.FieldsFunc(before, isSeparator), "")
 	country := strings.TrimLeft(number, "+0")
-	if found && country != number && Country(country).trunk() == "0" {
+	if country != number && Country(country).trunk() == "0" {
 		return before + after
 	}
 	return text
