@@ -120,7 +120,7 @@ func showStreams(s *metrics.Scrape, u usage) {
 	}
 	s.Gauge("streams_timestamp_seconds", "When NATS was last asked for the use of its streams.", timestamp(u.at))
 	for stream, part := range u.used {
-		s.Gauge("stream_used_ratio", "Part of a stream's size that is used.", part, "stream", stream)
+		s.Gauge("stream_used_ratio", "Part of a stream's bytes or messages that is used, 0 to 1.", part, "stream", stream)
 	}
 }
 

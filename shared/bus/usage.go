@@ -11,7 +11,7 @@ import (
 // usageTimeout bounds the request for one stream: a stream without a leader does not reply.
 const usageTimeout = 2 * time.Second
 
-// StreamUsage returns by stream which part of its size is used, 0 to 1. It leaves out WAKE, which callers
+// StreamUsage returns by stream which part of it is used, as fillRatio does. It leaves out WAKE, which callers
 // cannot fill. The stream of accepted messages is under StreamAccepted, whatever its name is. The part of a
 // missing stream is 0. If streams do not reply, the result lacks them, and the error, an ErrUnavailable, has
 // the causes.
@@ -35,7 +35,7 @@ func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 		case stream == nil:
 			used[name] = 0
 		default:
-			used[name] = bytesUsed(stream.CachedInfo())
+			used[name] = fillRatio(stream.CachedInfo())
 		}
 	}
 	return used, errors.Join(failures...)
@@ -57,18 +57,13 @@ func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.S
 	return conn, stream, nil
 }
 
-// bytesUsed returns the used part of a stream's bytes, 0 to 1; 0 without a limit.
-func bytesUsed(info *jetstream.StreamInfo) float64 {
-	if limit := info.Config.MaxBytes; limit > 0 {
-		return float64(info.State.Bytes) / float64(limit)
-	}
-	return 0
-}
-
 // fillRatio returns the used part of a stream, 0 to 1, by bytes or messages, whichever is larger; 0
 // without limits.
 func fillRatio(info *jetstream.StreamInfo) float64 {
-	used := bytesUsed(info)
+	used := 0.0
+	if limit := info.Config.MaxBytes; limit > 0 {
+		used = float64(info.State.Bytes) / float64(limit)
+	}
 	if limit := info.Config.MaxMsgs; limit > 0 {
 		used = max(used, float64(info.State.Msgs)/float64(limit))
 	}

@@ -27,9 +27,19 @@ func TestStreamUsageIsShareOfSizeLimit(t *testing.T) {
 		require.InDelta(t, float64(size)/(128*mib), used[StreamUsers], 1e-5)
 		require.InDelta(t, float64(size)/(32*mib), used[StreamDeadLetters], 1e-5)
 	}
+	stream, err := g.JS().Stream(t.Context(), StreamDeadLetters)
+	require.NoError(t, err)
+	limited := stream.CachedInfo().Config
+	limited.MaxMsgs = 2
+	_, err = g.JS().UpdateStream(t.Context(), limited)
+	require.NoError(t, err)
+	used, err := g.bus("deliver").StreamUsage(bustest.Within(t, bustest.Soon))
+	require.NoError(t, err)
+	require.InDelta(t, 0.5, used[StreamDeadLetters], 0, "an operator may also limit the number of messages")
+
 	require.NoError(t, g.JS().DeleteStream(t.Context(), StreamUsers))
 	b := g.bus("deliver")
-	used, err := b.StreamUsage(bustest.Within(t, bustest.Soon))
+	used, err = b.StreamUsage(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.Zero(t, used[StreamUsers], "a missing stream uses nothing")
 	require.Positive(t, used[StreamMessages])
