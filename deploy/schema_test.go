@@ -58,7 +58,7 @@ func moduleFiles(t *testing.T, module, prefix string) map[string][]byte {
 // schemas validates objects by their kind.
 type schemas struct {
 	compiler *jsonschema.Compiler
-	urls     map[string]string // by "apiVersion kind", or "compose" or "core"
+	urls     map[string]string // by "apiVersion kind", or "compose"
 }
 
 const (
@@ -97,7 +97,7 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 	t.Helper()
 	for _, crd := range parseYAML(t, "crd", content) {
 		for _, version := range list(crd, "spec", "versions") {
-			kind := fmt.Sprintf("%s/%s %s", text(crd, "spec", "group"), text(version, "name"), text(crd, "spec", "names", "kind"))
+			key := fmt.Sprintf("%s/%s %s", text(crd, "spec", "group"), text(version, "name"), text(crd, "spec", "names", "kind"))
 			schema := at(version, "schema", "openAPIV3Schema")
 			closeObjects(schema)
 			if top, ok := at(schema, "properties").(object); ok {
@@ -107,7 +107,7 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 			}
 			content, err := json.Marshal(schema)
 			require.NoError(t, err)
-			s.add(t, kind, strings.ReplaceAll(kind, " ", "/")+".json", content)
+			s.add(t, key, strings.ReplaceAll(key, " ", "/")+".json", content)
 		}
 	}
 }
@@ -125,9 +125,9 @@ func (s *schemas) addCore(t *testing.T, content []byte) {
 		if strings.HasSuffix(name, ".IntOrString") || strings.HasSuffix(name, ".Quantity") {
 			definitions[name] = object{"type": []any{"string", "integer", "number"}}
 		}
-		for _, kind := range list(schema, "x-kubernetes-group-version-kind") {
-			version := strings.TrimPrefix(text(kind, "group")+"/"+text(kind, "version"), "/")
-			s.urls[version+" "+text(kind, "kind")] = core + "#/definitions/" + name
+		for _, gvk := range list(schema, "x-kubernetes-group-version-kind") {
+			version := strings.TrimPrefix(text(gvk, "group")+"/"+text(gvk, "version"), "/")
+			s.urls[version+" "+text(gvk, "kind")] = core + "#/definitions/" + name
 		}
 	}
 	budget := definitions["io.k8s.api.policy.v1beta1.PodDisruptionBudgetSpec"].(object)
@@ -159,10 +159,10 @@ func closeObjects(node any) {
 
 // check validates an object of Kubernetes.
 func (s *schemas) check(o object) error {
-	kind := text(o, "apiVersion") + " " + text(o, "kind")
-	url, ok := s.urls[kind]
+	key := text(o, "apiVersion") + " " + text(o, "kind")
+	url, ok := s.urls[key]
 	if !ok {
-		return fmt.Errorf("there is no schema for %s", kind)
+		return fmt.Errorf("there is no schema for %s", key)
 	}
 	if err := s.checkAt(metadata, o["metadata"]); err != nil {
 		return err
@@ -205,7 +205,8 @@ func (s *schemas) checkEveryManifest(t *testing.T) {
 	require.NoError(t, s.checkAt(s.urls["compose"], readCompose(t)))
 }
 
-// requireMistakesFound checks an object of the overlay eventing with each of these mistakes: "apiVersion kind path value".
+// requireMistakesFound requires that check fails for each of these mistakes in the overlay eventing. A mistake is
+// "apiVersion kind path value": the object of this kind with this value at this path.
 func (s *schemas) requireMistakesFound(t *testing.T) {
 	for _, mistake := range []string{
 		"serving.knative.dev/v1 Service /spec/template/spec/timeoutSecond 30",
@@ -234,7 +235,7 @@ func (s *schemas) requireMistakesFound(t *testing.T) {
 	}
 }
 
-// setAt sets the value at a path of names. In a list, the path continues in the first item.
+// setAt sets the value at a path. Of a list it takes the first item: the step there must be 0.
 func setAt(node any, path []string, value any) {
 	for _, step := range path[:len(path)-1] {
 		if items, ok := node.([]any); ok {

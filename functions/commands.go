@@ -25,7 +25,7 @@ func Commands() []command.Command {
 		{Name: "archive", Help: "drop old logs, move tasks and messages that ended long ago to the archive tables and delete other old rows now, instead of a few at each sweep: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
 		command.New("trigger", "deliver events from NATS to the functions; stays up, any number may run", runTrigger),
-		command.New("drain", "wait until every accepted message is saved, and print how many are not; run it before TWO_PHASE_ENABLED is set to false", save.Drain),
+		command.New("drain", "wait until every accepted message is saved; print meanwhile how many are not; run it before TWO_PHASE_ENABLED is set to false", save.Drain),
 		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of other streams that messages may go to]...", Run: natsUsers},
 	}
 }
@@ -50,18 +50,18 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	if err := bus.CheckReceivers(users, receivers); err != nil {
 		return err
 	}
-	accounts := ""
+	receiverConfigs := ""
 	for _, name := range receivers {
-		accounts += bus.ReceiverConfig(name)
+		receiverConfigs += bus.ReceiverConfig(name)
 	}
-	fmt.Print(bus.ServerFile(users, accounts))
+	fmt.Print(bus.ServerFile(users, receiverConfigs))
 	return nil
 }
 
 // migrateConfig is the settings of the command migrate.
 type migrateConfig struct {
 	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, not through a pooler; unset = DATABASE_URL"`
-	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller as which the trigger calls the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`
+	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`
 	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of the caller SENDONCE_TRIGGER_USER; migrate requires at least 24 characters, which must be random"`
 }
 
@@ -76,7 +76,7 @@ func (c *migrateConfig) Validate() []task.Field {
 func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 	owner := cmp.Or(cfg.OwnerURL, env.Config.DatabaseURL)
 	if owner == "" {
-		return fmt.Errorf("SENDONCE_OWNER_URL is not set; give the URL of the user that owns the database")
+		return fmt.Errorf("neither SENDONCE_OWNER_URL nor DATABASE_URL is set; give the URL of the user that owns the tables")
 	}
 	conn, err := pgx.Connect(ctx, owner)
 	if err != nil {
@@ -94,7 +94,7 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 		fmt.Println("the database is up to date")
 	}
 	if cfg.TriggerUser != "" && cfg.TriggerPassword != "" && cfg.TriggerUser != env.Config.Username {
-		action, err := migrations.EnsureTrigger(ctx, conn, cfg.TriggerUser, cfg.TriggerPassword)
+		action, err := migrations.EnsureTriggerCaller(ctx, conn, cfg.TriggerUser, cfg.TriggerPassword)
 		if err != nil {
 			return err
 		}

@@ -25,12 +25,12 @@ INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subjec
 VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object('name', $3::text, 'roles', jsonb_build_array('trigger')))`
 )
 
-// EnsureTrigger creates the caller of the trigger, with the role trigger only, and sets
+// EnsureTriggerCaller creates the caller of the trigger, with the role trigger only, and sets
 // its password, which must have at least 24 random characters. It returns the action in
 // operator_actions: caller.create, caller.rotate, or "" if the caller had this password
 // already. A new password makes a revoked caller valid again. It is an error if a revoked
 // caller has this password already, or if the caller has other roles.
-func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (action string, err error) {
+func EnsureTriggerCaller(ctx context.Context, conn *pgx.Conn, name, password string) (action string, err error) {
 	if len(password) < minTriggerPasswordLength {
 		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", minTriggerPasswordLength)
 	}

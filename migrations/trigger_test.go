@@ -11,14 +11,14 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestEnsureTrigger(t *testing.T) {
+func TestEnsureTriggerCaller(t *testing.T) {
 	t.Parallel()
 	owner := connect(t, sandbox.NewDatabase(t))
 	first, second := strings.Repeat("a", 24), strings.Repeat("b", 24)
 	for _, step := range []struct{ password, action string }{
 		{first, "caller.create"}, {first, ""}, {second, "caller.rotate"}, {second, ""},
 	} {
-		action, err := migrations.EnsureTrigger(t.Context(), owner, "sendonce-trigger", step.password)
+		action, err := migrations.EnsureTriggerCaller(t.Context(), owner, "sendonce-trigger", step.password)
 		require.NoError(t, err)
 		require.Equal(t, step.action, action)
 	}
@@ -34,22 +34,22 @@ func TestEnsureTrigger(t *testing.T) {
 		`caller.rotate {"name": "sendonce-trigger", "roles": ["trigger"]}`,
 	}, queryStrings(t, owner, "SELECT action || ' ' || coalesce(before::text, '') || after::text FROM operator_actions ORDER BY id"))
 
-	_, err := migrations.EnsureTrigger(t.Context(), owner, "sendonce-trigger", "guessable")
+	_, err := migrations.EnsureTriggerCaller(t.Context(), owner, "sendonce-trigger", "guessable")
 	require.ErrorContains(t, err, "at least 24 random characters")
 	for name, change := range map[string]string{"wider": "roles = '{trigger,admin}'", "revoked": "revoked_at = now()"} {
-		_, err := migrations.EnsureTrigger(t.Context(), owner, name, first)
+		_, err := migrations.EnsureTriggerCaller(t.Context(), owner, name, first)
 		require.NoError(t, err)
 		_, err = owner.Exec(t.Context(), "UPDATE callers SET "+change+" WHERE name = $1", name)
 		require.NoError(t, err)
 	}
-	_, err = migrations.EnsureTrigger(t.Context(), owner, "wider", second)
+	_, err = migrations.EnsureTriggerCaller(t.Context(), owner, "wider", second)
 	require.ErrorContains(t, err, "caller wider of the trigger: there is a caller of this name with other roles")
-	action, err := migrations.EnsureTrigger(t.Context(), owner, "wider", first)
+	action, err := migrations.EnsureTriggerCaller(t.Context(), owner, "wider", first)
 	require.NoError(t, err, "a caller that has this password already is not changed")
 	require.Empty(t, action)
-	_, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", first)
+	_, err = migrations.EnsureTriggerCaller(t.Context(), owner, "revoked", first)
 	require.ErrorContains(t, err, "caller revoked of the trigger: it was revoked")
-	action, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", second)
+	action, err = migrations.EnsureTriggerCaller(t.Context(), owner, "revoked", second)
 	require.NoError(t, err)
 	require.Equal(t, "caller.rotate", action)
 	require.Empty(t, queryStrings(t, owner, "SELECT name FROM callers WHERE revoked_at IS NOT NULL"))

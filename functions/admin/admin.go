@@ -1,5 +1,6 @@
 // Package admin is the function that operators call. All its routes are below /api/v1/admin. Viewers may use most of the routes that
-// only read; submitters may search, read and reveal their own tasks.
+// only read; submitters may search and read their own tasks. Both may reveal a task, which shows its full phone number and content
+// and is recorded.
 //
 // Every change is committed together with a row of operator_actions, which has the operator and the values before and after the
 // change. A change without effect adds no row. A change to a caller takes effect on all instances within a second if they are
@@ -8,7 +9,7 @@
 // An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the
 // tasks of these queues and their pauses, reads their alerts, and administers the callers whose names begin with its own name
 // and a dot (ops.phone for ops) and whose permissions are within its own. It may read and preview the SMS templates, which all
-// submitters share. For other tasks and callers the error is not_found. The callers that it creates share its quotas. If it is
+// submitters share; with the queue wechat, it may also read and resume the templates of subscribe messages. For other tasks and callers the error is not_found. The callers that it creates share its quotas. If it is
 // revoked or its permissions are reduced, the same happens to these callers.
 //
 // A dead letter is an event that a function could never process.
@@ -87,7 +88,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id of the path to a handler. The error for a wrong id is "no such " and kind.
+// withID passes the id of the path to a handler. An id that is not a positive number is answered as an unknown one: "no such " and kind.
 func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
 		id, err := fn.RowID[I](c, kind)

@@ -17,12 +17,12 @@ func (r *alertsRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseAlertCursor(r.After)
-	bad.AfterFieldUnless(ok)
+	bad.BadAfterUnless(ok)
 	return bad
 }
 
-// The two parts of the list. A cursor has the part and the alert, because the alert may be cleared before the next page is requested:
-// then the alert is in the other part.
+// The two parts of the list. A cursor has the alert and the part in which it was listed: if the alert is cleared before the next page is
+// requested, that page still continues in this part.
 const (
 	openAlerts    = "open"
 	clearedAlerts = "cleared"
@@ -40,8 +40,8 @@ func parseAlertCursor(text string) (alerts.Cursor, bool) {
 		return alerts.Cursor{}, true
 	}
 	part, id, _ := strings.Cut(text, ".")
-	at, err := task.ParseID(id)
-	return alerts.Cursor{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
+	alertID, err := task.ParseID(id)
+	return alerts.Cursor{Open: part == openAlerts, ID: alertID}, err == nil && (part == openAlerts || part == clearedAlerts)
 }
 
 func (h *handlers) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {

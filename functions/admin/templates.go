@@ -88,10 +88,10 @@ func templateResponse(t admin.Template) api.TemplateResponse {
 	}
 }
 
-// nonNilCopy returns a copy of list, which is never nil, so that an empty list is [] in JSON.
+// nonNilCopy returns a copy of list. The copy is never nil, even if list is, so that it is [] in JSON.
 func nonNilCopy(list []string) []string { return append([]string{}, list...) }
 
-// previewRequest previews a stored template.
+// previewRequest previews a stored template. Its parameters are in params, or URL-encoded in content.
 type previewRequest api.PreviewRequest
 
 func (r *previewRequest) Validate() []task.Field {
@@ -113,8 +113,7 @@ func (r *unstoredRequest) Validate() []task.Field {
 	return bad
 }
 
-// values returns either the parameters, as a map that is not nil, or the bad fields. The request has the parameters in params, or
-// URL-encoded in content.
+// values returns either the parameters, as a map that is not nil, or the bad fields.
 func (r *previewRequest) values() (map[string]string, []task.Field) {
 	switch {
 	case r.Params != nil && r.Content != "":
@@ -138,7 +137,7 @@ func (h *handlers) previewTemplate(ctx context.Context, _ *fn.Call, id int32, re
 }
 
 func (h *handlers) previewUnstored(ctx context.Context, _ *fn.Call, req unstoredRequest) (any, error) {
-	// The name completes the error "template of this preview needs it" of Compose.
+	// With this name, the error of Compose for a missing parameter is "... is missing: template of this preview needs it".
 	return h.preview(ctx, task.StoredTemplate{Name: "of this preview", Content: req.TemplateContent}, (*previewRequest)(&req))
 }
 

@@ -12,17 +12,17 @@ import (
 
 // foreignCalls makes the calls that a hostile sender could make about the claim of another sender if the hostile sender knows the
 // task, the app and the claim.
-func foreignCalls(s *cluster.Client, id, app, claim string) map[string]cluster.Reply {
+func foreignCalls(hostile *cluster.Client, id, app, claim string) map[string]cluster.Reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]cluster.Reply{
-		"extend":             s.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"lease_seconds":3600}`, app)),
-		"mark as sending":    s.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"claim_id":%q,"sending":true}`, app, claim)),
-		"report a success":   s.Post(cluster.SMSPath+"report", report+`,"status":2}`),
-		"report a failure":   s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3}`),
-		"request a retry":    s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3,"should_retry":true}`),
-		"release":            s.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","outcome":"released"}`),
-		"report as unknown":  s.Post(cluster.SMSPath+"report", report+`,"outcome":"unknown"}`),
-		"report another app": s.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"other","status":2}`, id)),
+		"extend":                hostile.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"lease_seconds":3600}`, app)),
+		"mark as sending":       hostile.Post(cluster.SMSPath+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"claim_id":%q,"sending":true}`, app, claim)),
+		"report a success":      hostile.Post(cluster.SMSPath+"report", report+`,"status":2}`),
+		"report a failure":      hostile.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3}`),
+		"request a retry":       hostile.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","status":3,"should_retry":true}`),
+		"release":               hostile.Post(cluster.SMSPath+"report", report+`,"claim_id":"`+claim+`","outcome":"released"}`),
+		"report as unknown":     hostile.Post(cluster.SMSPath+"report", report+`,"outcome":"unknown"}`),
+		"report as another app": hostile.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"other","status":2}`, id)),
 	}
 }
 
@@ -35,8 +35,8 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	}
 	id, firstClaim := phone.ClaimOne("app")
 	phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).RequireOK()
-	again, claim := phone.ClaimOne("app")
-	require.Equal(t, id, again)
+	sameID, claim := phone.ClaimOne("app")
+	require.Equal(t, id, sameID)
 	staleReport := phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, firstClaim))
 	before := s.Get(cluster.SMSPath + "task/" + id)
 
@@ -50,7 +50,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 			}
 		}
 		batch := by.Post(cluster.SMSPath+"report/batch", fmt.Sprintf(`{"app_id":"app","items":[{"task_id":%q,"status":2},{"task_id":%q,"status":2}]}`, id, task.NewID())).RequireOK()
-		require.Equal(t, []int{409, 404}, batch.Codes(), "the other task is unknown")
+		require.Equal(t, []int{409, 404}, batch.Codes(), "there is no task with the second id")
 	}
 	for _, by := range []*cluster.Client{hostile, s} { // s is the built-in admin, which can resolve a task, but not report it
 		requireRefused(by)
@@ -61,7 +61,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 
 	phone.Post(cluster.SMSPath+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).RequireOK()
 	phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, claim)).RequireOK()
-	requireRefused(hostile) // also after phone's report: hostile does not get 200 with already
+	requireRefused(hostile) // also after phone's report: hostile does not get 200 with "already": true
 	shown := s.Get("/api/v1/admin/tasks/" + id).Data("task").(map[string]any)
 	require.NotEmpty(t, shown["claimed_by"])
 	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, otherClaim)).Status, "phone cannot report a claim of hostile")
@@ -71,7 +71,7 @@ func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	created := s.Subscribe(cluster.Booking(1, ""))
-	// The row while the function wechat sends the message.
+	// Now the row is as it is while the function wechat sends the message.
 	s.Exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1`, task.ServiceCaller)
 	hostile := s.NewCaller("hostile", "sender")
 	for _, by := range []*cluster.Client{hostile, s} {

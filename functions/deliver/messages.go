@@ -45,7 +45,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			if err != nil {
 				return nil, err
 			}
-			for _, i := range settled.Again {
+			for _, i := range settled.Unsettled {
 				locked = append(locked, toSettle[i])
 			}
 			d.wakeAt(settled.NextTries)

@@ -12,8 +12,8 @@ import (
 
 // robotKind is a kind of chat robot. Each kind has its own JSON for a text. Most robots return 200 even if they refuse the text.
 type robotKind struct {
-	body    func(text string) map[string]any
-	refusal func(body []byte) string // see postRequest.refusal
+	body    func(text string) map[string]any // of the request
+	refusal func(response []byte) string     // why a 2xx response is a failure, or ""; nil = every 2xx response is a success
 
 	// sign adds a signature to the body, or to the URL, and returns the URL; nil = robots of this kind accept no signature.
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
@@ -36,27 +36,27 @@ func feishuText(text string) map[string]any {
 	return map[string]any{"msg_type": "text", "content": map[string]string{"text": text}}
 }
 
-// notRobot is the error for a 2xx response without the result code of a robot, such as a login page.
-const notRobot = "the response is not that of such a robot: check the URL and the format"
+// notRobot is the error for a 2xx response, such as a login page, without the result code of a robot.
+const notRobot = "the response is not that of a robot of this format: check the URL and the format"
 
 // errcodeRefusal is the refusal function for DingTalk and WeCom.
-func errcodeRefusal(body []byte) string {
+func errcodeRefusal(content []byte) string {
 	var response struct {
 		Code *int64 `json:"errcode"`
 	}
-	if err := json.Unmarshal(body, &response); err != nil || response.Code == nil {
+	if err := json.Unmarshal(content, &response); err != nil || response.Code == nil {
 		return notRobot
 	}
 	return refusedWith("errcode", *response.Code)
 }
 
 // feishuRefusal is the refusal function for Feishu and Lark. The response of an older installation has a StatusCode instead of a code.
-func feishuRefusal(body []byte) string {
+func feishuRefusal(content []byte) string {
 	var response struct {
 		Code   *int64 `json:"code"`
 		Status *int64 `json:"StatusCode"`
 	}
-	if err := json.Unmarshal(body, &response); err != nil {
+	if err := json.Unmarshal(content, &response); err != nil {
 		return notRobot
 	}
 	switch {
@@ -81,7 +81,7 @@ func refusedWith(name string, code int64) string {
 func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.DueDelivery) attempt {
 	text, err := robot.Text(w.Payload)
 	if err != nil {
-		return attempt{at: time.Now(), err: "has no text for a robot: " + err.Error()}
+		return attempt{at: time.Now(), err: "the event cannot be shown as a text: " + err.Error()}
 	}
 	url, content := w.URL, kind.body(text)
 	if kind.sign != nil && len(w.Secrets) > 0 {

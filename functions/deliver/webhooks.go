@@ -48,7 +48,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			}
 			for i, p := range toSettle {
 				switch {
-				case slices.Contains(settled.Again, i):
+				case slices.Contains(settled.Unsettled, i):
 					locked = append(locked, p)
 				case p.err != "":
 					d.env.Metrics().WebhookFailed.Inc()

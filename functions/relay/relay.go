@@ -125,7 +125,7 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 // finishBatch schedules calls for when messages or events of the batch are due again, wakes deliver if a stream
 // is full, and logs paused and resumed streams. It sets More to false after an error or if NATS is unavailable.
 func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, error) {
-	for _, at := range relayed.Again {
+	for _, at := range relayed.NextTries {
 		r.env.WakeRelayAt(at)
 	}
 	if relayed.Full {

@@ -22,11 +22,11 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// runHome returns the home of a `make run` with these settings.
-func runHome(t *testing.T, sendonceURL, databaseURL, natsURL string) string {
+// runHome writes run.env as a `make run` with these settings would, and returns its directory. Each of more is a further line.
+func runHome(t *testing.T, sendonceURL, databaseURL, natsURL string, more ...string) string {
 	t.Helper()
 	home := t.TempDir()
-	text := fmt.Sprintf("DATABASE_URL=%s\nNATS_URL=%s\nSENDONCE_URL=%s\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=secret\n", databaseURL, natsURL, sendonceURL)
+	text := fmt.Sprintf("DATABASE_URL=%s\nNATS_URL=%s\nSENDONCE_URL=%s\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=secret\n", databaseURL, natsURL, sendonceURL) + strings.Join(more, "\n")
 	require.NoError(t, os.WriteFile(filepath.Join(home, "run.env"), []byte(text), 0o600))
 	return home
 }
@@ -45,7 +45,7 @@ func startDemo(t *testing.T, home string) *sandbox.Process {
 	return sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "demo")
 }
 
-// natsWithUsers starts a server with the users of `make run`. Its URL is that of the operator.
+// natsWithUsers starts a server with the users of `make run`. With its URL, clients log in as bus.UserOperator.
 func natsWithUsers(t *testing.T) *natsserver.Server {
 	t.Helper()
 	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{"points": "secret"}
@@ -77,7 +77,7 @@ func TestDemo(t *testing.T) {
 	defer cancel()
 	// The trigger creates the streams before it is ready.
 	require.NoError(t, trigger.WaitReady(ready, "http://"+addressOf(t, trigger)+"/readyz"), trigger.Output())
-	home := runHome(t, sendonce.proxy.URL, sendonce.database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
+	home := runHome(t, sendonce.proxy.URL, sendonce.database, nats.URL(), "NATS_POINTS_URL="+natsAs(t, nats, "points"), "NATS_DOMAIN="+bus.Domain)
 
 	for runs := 1; runs <= 2; runs++ {
 		p := startDemo(t, home)
@@ -110,7 +110,7 @@ func requireDemoFails(t *testing.T, home, message string) {
 	require.Equal(t, 1, strings.Count(p.Output(), "\n"), p.Output())
 }
 
-func TestDemoNeedsRun(t *testing.T) {
+func TestDemoNeedsMakeRun(t *testing.T) {
 	t.Parallel()
 	none := t.TempDir()
 	requireDemoFails(t, none, "example: start make run first, in another terminal (there is no "+none+"/run.env)\n")

@@ -21,11 +21,11 @@ func (r *BadFields) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 func (r *BadFields) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
-	r.AfterFieldUnless(after == "" || err == nil)
+	r.BadAfterUnless(after == "" || err == nil)
 }
 
-// AfterFieldUnless adds the field after as a bad field unless ok.
-func (r *BadFields) AfterFieldUnless(ok bool) {
+// BadAfterUnless adds the field after as a bad field unless ok.
+func (r *BadFields) BadAfterUnless(ok bool) {
 	r.When(!ok, "after", "must be the next_after of the page before")
 }
 

@@ -16,7 +16,7 @@ type Relayed struct {
 	More              bool        // more rows may be due now
 	BrokerUnavailable bool        // the broker itself was unavailable, so the next batch would fail too
 	Full              bool        // a stream was paused. If the stream is full, it needs trimming
-	Again             []time.Time // new due times of delayed rows, by the database's clock
+	NextTries         []time.Time // new due times of delayed rows, by the database's clock
 
 	Streams []StreamChange
 }
@@ -138,7 +138,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 			var paused bool
 			return Each(rows, []any{&until, &paused}, func() {
 				if paused {
-					relayed.Again = append(relayed.Again, until)
+					relayed.NextTries = append(relayed.NextTries, until)
 				}
 			})
 		})

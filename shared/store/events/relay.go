@@ -268,7 +268,7 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 		case len(row.ids) < row.read || row.pause > 0:
 			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds(), row.read)
 			if row.pause > 0 {
-				relayed.Again = append(relayed.Again, time.Now().Add(row.pause))
+				relayed.NextTries = append(relayed.NextTries, time.Now().Add(row.pause))
 			}
 		}
 	}

@@ -69,12 +69,12 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				} else {
 					require.Empty(t, relayed.Streams, "it was paused before")
 				}
-				require.Len(t, relayed.Again, 1)
-				require.WithinDuration(t, began.Add(msg.StreamPause(failures)), relayed.Again[0], time.Second)
+				require.Len(t, relayed.NextTries, 1)
+				require.WithinDuration(t, began.Add(msg.StreamPause(failures)), relayed.NextTries[0], time.Second)
 				require.Zero(t, db.RelayDue(t, b).Rows, "nothing is tried during the pause")
 				at, err := db.Events.NextRelay(t.Context())
 				require.NoError(t, err)
-				require.True(t, relayed.Again[0].Equal(at), "the relay is woken when the pause ends")
+				require.True(t, relayed.NextTries[0].Equal(at), "the relay is woken when the pause ends")
 
 				good := storetest.Message("good "+fmt.Sprint(failures), address[other], func(m *messages.Submission) { m.Confirm = false })
 				db.MustSave(t, good)
@@ -87,7 +87,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 
 			accepts := storetest.Always(storetest.Accepted)
 			relayed := db.RelayDue(t, accepts)
-			relayed.Again = nil
+			relayed.NextTries = nil
 			require.Equal(t, store.Relayed{Rows: store.ProbeMessages, More: true, Streams: []store.StreamChange{{Stream: full}}}, relayed, "a few messages are tried first")
 			for db.RelayDue(t, accepts).More {
 			}
@@ -133,7 +133,7 @@ func TestMessagesOfFullSubjectAreOvertaken(t *testing.T) {
 	relayed := db.RelayDue(t, b)
 	require.Equal(t, "sent", db.MustMessage(t, good.ID).State())
 	require.Zero(t, db.Count(t, `select count(*) from stream_pauses`), "the stream of the full subject is not paused")
-	require.WithinRange(t, slices.MinFunc(relayed.Again, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with the age of the message")
+	require.WithinRange(t, slices.MinFunc(relayed.NextTries, time.Time.Compare), time.Now().Add(5*time.Second), time.Now().Add(31*time.Second), "the pause grows with the age of the message")
 }
 
 func TestRedriveKeepsTheStreamOfItsMessage(t *testing.T) {
@@ -249,7 +249,7 @@ func TestUnavailableEventsAreOvertaken(t *testing.T) {
 	published, relayed := relay()
 	require.Equal(t, unavailable, published)
 	require.True(t, relayed.More)
-	require.Len(t, relayed.Again, 4)
+	require.Len(t, relayed.NextTries, 4)
 	_, relayed = relay()
 	require.Equal(t, 1, relayed.Rows, "the fifth is published")
 	require.Equal(t, 4, db.Count(t, `select count(*) from event_outbox where next_at > now()`))

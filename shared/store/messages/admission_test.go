@@ -203,7 +203,7 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	db := storetest.OpenAt(t, url, sizes)
 	flood := func(caller int64, n int) {
 		for i := range n {
-			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), ofCaller(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), unconfirmed))
+			db.MustSave(t, storetest.Message(fmt.Sprint(caller, i, time.Now()), ofCaller(caller), storetest.SendTo(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), withoutConfirm))
 		}
 		for db.RelayDue(t, storetest.Always(storetest.Accepted)).More {
 		}
@@ -236,7 +236,7 @@ func TestRelayDividesABatchAmongCallers(t *testing.T) {
 	db.Exec(t, `update message_live set caller_id = 1`)
 	b := storetest.Always(storetest.Accepted)
 	for i := range 5 {
-		modest := storetest.Message(fmt.Sprint(i), ofCaller(2), storetest.SendTo(msg.User, "carol"), unconfirmed)
+		modest := storetest.Message(fmt.Sprint(i), ofCaller(2), storetest.SendTo(msg.User, "carol"), withoutConfirm)
 		db.MustSave(t, modest)
 		relayed := db.RelayDue(t, b)
 		require.Equal(t, "sent", db.MustMessage(t, modest.ID).State())
@@ -244,7 +244,7 @@ func TestRelayDividesABatchAmongCallers(t *testing.T) {
 		require.True(t, relayed.More)
 	}
 	for caller := range int64(150) { // more callers than a batch has rows
-		db.MustSave(t, storetest.Message("many", ofCaller(100+caller), storetest.SendTo(msg.User, "dave"), unconfirmed))
+		db.MustSave(t, storetest.Message("many", ofCaller(100+caller), storetest.SendTo(msg.User, "dave"), withoutConfirm))
 	}
 	relayed := db.RelayDue(t, b)
 	require.True(t, relayed.More)

@@ -50,8 +50,8 @@ func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
 	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, ids)
 }
 
-// queueUnlockedMessages is queueMessageLocks, but skips the messages that other transactions have locked.
-func queueUnlockedMessages(batch *pgx.Batch, ids []task.ID) *lockedMessages {
+// queueLocksOfUnlocked is queueMessageLocks, but skips the messages that other transactions have locked, and so never waits.
+func queueLocksOfUnlocked(batch *pgx.Batch, ids []task.ID) *lockedMessages {
 	return queueLocks(batch, lockLiveMessagesSQL+" skip locked", lockDoneMessagesSQL+" skip locked", ids)
 }
 

@@ -53,7 +53,7 @@ func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
 	require.Zero(t, delivered(other), "the message that is saved under this id is not the delivered message")
 
 	// A final message gets the time too, and its UpdatedAt does not change.
-	ended := accepted(5, "ended", unconfirmed)
+	ended := accepted(5, "ended", withoutConfirm)
 	mustSaveAccepted(t, db, ended)
 	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Accepted).Publish)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestConcurrentSavesKeepDeliveryTimes(t *testing.T) {
 	for round := range rounds {
 		rows := make([]*messages.Submission, each)
 		for i := range rows {
-			rows[i] = accepted(int64(round*each+i+1), fmt.Sprint(round, ".", i), unconfirmed)
+			rows[i] = accepted(int64(round*each+i+1), fmt.Sprint(round, ".", i), withoutConfirm)
 		}
 		all = append(all, rows...)
 		var both sync.WaitGroup

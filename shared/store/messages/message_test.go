@@ -23,7 +23,7 @@ func data(text string) func(*messages.Submission) {
 	return func(m *messages.Submission) { m.Data = []byte(text) }
 }
 
-func unconfirmed(m *messages.Submission) { m.Confirm = false }
+func withoutConfirm(m *messages.Submission) { m.Confirm = false }
 
 func TestMessageLifeFromSubmitToConfirmation(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,7 @@ func testMessageLife(t *testing.T, db *storetest.DB) {
 	b := storetest.Always(storetest.Accepted)
 	relayed := db.RelayDue(t, b)
 	require.Equal(t, 1, relayed.Rows)
-	require.WithinRange(t, relayed.Again[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
+	require.WithinRange(t, relayed.NextTries[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
 	require.Equal(t, []string{storetest.MsgID(m, "1.1")}, b.MsgIDs())
 	require.Equal(t, "order.paid.v1", b.Sends[0].Type)
 	require.Equal(t, "sent", db.MustMessage(t, m.ID).State())

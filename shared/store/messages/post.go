@@ -17,9 +17,9 @@ const claimPostsSQL = PostSources +
 	// $4 is the limit of a destination, $5 that of an account (InFlightLimits).
 	// in_flight: the posts that this process has claimed. busy_accounts: how many of these each account has.
 	`, in_flight as materialized (
-    select * from unnest($2::bigint[], $3::text[]) as h (caller_id, destination_key)
+    select * from unnest($2::bigint[], $3::text[]) as f (caller_id, destination_key)
 ), busy_accounts as materialized (
-    select coalesce(c.account_id, h.caller_id) as account, count(*) as n from in_flight h left join callers c on c.id = h.caller_id group by account
+    select coalesce(c.account_id, f.caller_id) as account, count(*) as n from in_flight f left join callers c on c.id = f.caller_id group by account
 )` +
 	// open: the callers with something due, of accounts below their limit.
 	`, open as materialized (
@@ -28,7 +28,7 @@ const claimPostsSQL = PostSources +
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 )` +
 	// due: the 64 earliest of each caller and, so that no destination hides another one, the $4 earliest of each of 64 destinations. If a
-	// caller has more destinations, the random start chooses 64. The condition on one destination is a range, so that the planner uses the
+	// caller has more destinations, open.start, a random hash, chooses where the 64 begin. The condition on one destination is a range, so that the planner uses the
 	// index of destinations (message_live_hosts).
 	`, due as (
     select o.account, o.account_in_flight, m.id, m.destination_key, m.next_at
@@ -63,12 +63,12 @@ const claimPostsSQL = PostSources +
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
 )` +
-	// by_destination: destination_turn counts the posts of a destination, those in flight first, then the earliest.
+	// by_destination: destination_turn is the position of a due post at its destination: the posts in flight come first, then the due ones, earliest first.
 	`, by_destination as (
-    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as destination_turn
-    from due left join (select destination_key, count(*) as n from in_flight group by destination_key) h on h.destination_key = due.destination_key
+    select due.*, coalesce(busy.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as destination_turn
+    from due left join (select destination_key, count(*) as n from in_flight group by destination_key) busy on busy.destination_key = due.destination_key
 )` +
-	// by_account: account_turn counts the posts of an account, those in flight first, then in the order of destination_turn.
+	// by_account: account_turn is the position of a due post in its account: the posts in flight come first, then the due ones by destination_turn.
 	// claimed: the posts with the lowest account_turn, so that the accounts take turns; locked rows are skipped.
 	`, by_account as (
     select id, account_in_flight + row_number() over (partition by account order by destination_turn, random()) as account_turn
@@ -94,13 +94,13 @@ func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Des
 // InFlightLimits limits how many posts, or how many webhook deliveries, one process has in flight.
 type InFlightLimits struct {
 	All         int
-	Account     int // for all callers of one account together
+	Account     int // for a caller and all callers that it created (callers.account_id) together
 	Destination int // for one host of a caller, or one endpoint
-	Failing     int // webhooks only: for all endpoints that fail; one account may use a quarter of them
+	Failing     int // webhooks only: for all failing endpoints together; one account may use a quarter of this limit
 }
 
 // ClaimPosts claims due messages to URLs, up to limits. inFlight are the posts that this process has claimed and
-// not settled: they count towards the limits, and are at most limits.All. A post that is not settled within lease
+// not settled: they count towards the limits. There must be at most limits.All of them. A post that is not settled within lease
 // is due again, as if it had not been sent.
 func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, err error) {
 	for again := true; again && err == nil && len(posts) == 0; {
@@ -132,29 +132,29 @@ type Posted struct {
 
 // SettledPosts is the result of SettlePosts.
 type SettledPosts struct {
-	Again     []int       // indexes of results to settle again: another transaction had locked the message
+	Unsettled []int       // indexes of results that are not stored, because another transaction had locked the message; settle them again
 	NextTries []time.Time // when messages are due again
 }
 
 // SettlePosts stores the results of posts. The posts are of many callers, so it never waits for a message that another
-// transaction has locked, but returns the index of its result in Again. It drops the result of a message that is archived or no longer exists.
+// transaction has locked, but returns the index of its result in Unsettled. It drops the result of a message that is archived or no longer exists.
 func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled SettledPosts, err error) {
 	if len(posted) == 0 {
 		return settled, nil
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var locks pgx.Batch
-		locked := queueUnlockedMessages(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
+		locked := queueLocksOfUnlocked(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
 			return err
 		}
 		var changes []messageChange
-		indexes := make(map[task.ID]int, len(posted)) // of messages in changes: a message that was redriven during its post may have two results
+		indexes := make(map[task.ID]int, len(posted)) // index in changes of each message; a message has two results if an operator made it due again during its post
 		for i, p := range posted {
 			m, found := locked.byID[p.ID]
 			if !found {
-				if locked.exist[p.ID] {
-					settled.Again = append(settled.Again, i)
+				if locked.exist[p.ID] { // another transaction has locked it
+					settled.Unsettled = append(settled.Unsettled, i)
 				}
 				continue
 			}

@@ -110,11 +110,11 @@ func TestLockedMessageDelaysOnlyItsOwnResult(t *testing.T) {
 		release := db.HoldLock(t, held.sql, busy.ID)
 		settled := settlePosts(t, db, storetest.Accepted, posts...)
 		require.Equal(t, "received", db.MustMessage(t, free.ID).State(), name)
-		require.Len(t, settled.Again, 1, name)
-		locked := posts[settled.Again[0]]
+		require.Len(t, settled.Unsettled, 1, name)
+		locked := posts[settled.Unsettled[0]]
 		require.Equal(t, busy.ID, locked.ID, name)
 		release()
-		require.Empty(t, settlePosts(t, db, storetest.Accepted, locked).Again, name)
+		require.Empty(t, settlePosts(t, db, storetest.Accepted, locked).Unsettled, name)
 		require.Equal(t, "received", db.MustMessage(t, busy.ID).State(), name)
 	}
 }

@@ -118,7 +118,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
 		if after.NextAt.After(now) {
-			relayed.Again = append(relayed.Again, after.NextAt)
+			relayed.NextTries = append(relayed.NextTries, after.NextAt)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SettleTimeout)

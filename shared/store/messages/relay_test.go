@@ -26,7 +26,7 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // the send is not recorded, as after a lost response of the stream
+	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // the relay does not record this send: it cannot tell a full stream from a lost response
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the consumer must confirm again")
@@ -56,13 +56,14 @@ func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 	require.Equal(t, "received", db.MustMessage(t, m.ID).State())
 }
 
+// A bodiless message is a row of message_live without its row of messages. Only a compromised function writes one.
 const insertBodilessSQL = `insert into message_live (id, remaining_sends, kind, stream, destination_key, caller_id, next_at)
 	select gen_random_uuid(), 1, $1, $2, $3, 0, '1970-01-01' from generate_series(1, 3000)`
 
 func TestRelayRemovesBodilessMessages(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	intact := storetest.Message("intact", storetest.SendTo(msg.User, "bob"), unconfirmed)
+	intact := storetest.Message("intact", storetest.SendTo(msg.User, "bob"), withoutConfirm)
 	db.MustSave(t, intact)
 	db.Exec(t, insertBodilessSQL, msg.User, msg.StreamUsers, nil)
 	b := storetest.Always(storetest.Accepted)
@@ -76,11 +77,11 @@ func TestRelayRemovesBodilessMessages(t *testing.T) {
 func TestRelayRemovesLiveRowOfFinalMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	db.MustSave(t, storetest.Message("final", unconfirmed))
+	db.MustSave(t, storetest.Message("final", withoutConfirm))
 	b := storetest.Always(storetest.Accepted)
 	db.MakeDueAndRelay(t, b)
 	db.Exec(t, `insert into message_live (id, status, remaining_sends, kind, stream, bytes, next_at) select id, 1, 3, kind, 'MESSAGES', 2147483647, now() from messages`)
-	require.True(t, db.RelayDue(t, b).More, "because of its bytes")
+	require.True(t, db.RelayDue(t, b).More, "its bytes fill a batch, so more rows may be due")
 	require.False(t, db.RelayDue(t, b).More)
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
@@ -109,10 +110,10 @@ func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live where next_at <= now()`))
 	db.MakeDue(t)
 	claimPosts(t, db)
-	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "a later claim removes the rows that the first one leased")
+	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "the second claim removes the bodiless rows that the first claim leased")
 }
 
-func TestMessageWithoutStateIsNotFound(t *testing.T) {
+func TestMessageThatIsNeitherLiveNorFinalIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -130,7 +131,7 @@ func TestFullSubjectUsesNoSends(t *testing.T) {
 	b := storetest.Always(storetest.SubjectFull)
 	for range 10 {
 		relayed := db.MakeDueAndRelay(t, b)
-		require.WithinRange(t, relayed.Again[0], time.Now(), time.Now().Add(4*time.Second))
+		require.WithinRange(t, relayed.NextTries[0], time.Now(), time.Now().Add(4*time.Second))
 	}
 	require.Equal(t, slices.Repeat([]string{storetest.MsgID(m, "1.1")}, 10), b.MsgIDs())
 	d := db.MustMessage(t, m.ID)
@@ -152,21 +153,23 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 		db.MustSave(t, m)
 	}
 	before := db.MustMessage(t, rows[0].ID)
+	var writers []int // the transaction that wrote the pause, after each relay
 	for range 3 {
 		b := storetest.Always(storetest.NoBroker)
 		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "no message gets another due time")
 		require.Equal(t, sends[:3], b.MsgIDs())
+		writers = append(writers, db.Count(t, `select xmin::text::bigint from stream_pauses where failures = 0`))
 	}
+	require.Equal(t, slices.Repeat(writers[:1], 3), writers, "a pause with the same reason is not written again")
 	after := db.MustMessage(t, rows[0].ID)
-	require.Equal(t, "no connection", after.LastError, "the message shows why it waits")
+	require.Equal(t, "no connection", after.LastError, "a message shows the reason of its stream's pause")
 	after.LastError = ""
-	require.Equal(t, before, after, "no message was written")
-	require.Equal(t, 1, db.Count(t, `select count(*) from stream_pauses where xmin::text::bigint = (select min(xmin::text::bigint) from stream_pauses) and failures = 0`))
+	require.Equal(t, before, after, "no row of a message was updated")
 
 	db.MustSave(t, rows[3])
 	db.MustSave(t, rows[4])
 	b := storetest.Always(storetest.Accepted)
-	require.Len(t, db.RelayDue(t, b).Again, 5)
+	require.Len(t, db.RelayDue(t, b).NextTries, 5)
 	require.Equal(t, sends, b.MsgIDs())
 }
 
@@ -256,12 +259,12 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 func TestManyStreamsOfACallerDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	save := func(caller int64, streams, n int) {
+	save := func(caller int64, streams, perStream int) {
 		db.Exec(t, `with m as (
 				insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 				select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 0, 's' || stream, 't', '1', false, 5, 1
 				from generate_series(1, $2::integer) stream, generate_series(1, $3::integer) returning id, destination)
-			insert into message_live (id, kind, caller_id, stream, remaining_sends) select id, 0, $1, destination, 5 from m`, caller, streams, n)
+			insert into message_live (id, kind, caller_id, stream, remaining_sends) select id, 0, $1, destination, 5 from m`, caller, streams, perStream)
 	}
 	save(7, 50, 4)
 	save(8, 1, 120)

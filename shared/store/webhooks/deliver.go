@@ -272,14 +272,14 @@ type EndpointChange struct {
 
 // Settled is the result of SettleDeliveries.
 type Settled struct {
-	Again     []int // indexes of tries to settle again: a row was locked, or an earlier element was a try of the same delivery
+	Unsettled []int // indexes of tries that are not stored; settle them again. A row was locked, or an earlier element was a try of the same delivery
 	NextTries []time.Time
 	Changed   []EndpointChange
 }
 
 // SettleDeliveries stores the results of deliveries. It disables an endpoint that is gone or whose tries have all failed
 // for disableAfter, and writes an event about the endpoint. One call serves many callers, so SettleDeliveries never
-// waits for a locked row, but returns the try in Settled.Again. It drops the try of a delivery that no longer exists.
+// waits for a locked row, but returns the index of its try in Settled.Unsettled. It drops the try of a delivery that no longer exists.
 func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAfter time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
 		return Settled{}, nil
@@ -352,7 +352,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 	original, last := maps.Clone(s.health), map[task.ID]Tried{}
 	for i, t := range tried {
 		if s.skipped[t.ID] || s.skipped[t.EndpointID] {
-			settled.Again = append(settled.Again, i)
+			settled.Unsettled = append(settled.Unsettled, i)
 			continue
 		}
 		d, found := s.deliveries[t.ID]

@@ -316,7 +316,7 @@ func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
 	tried := append(withResponse(500, first), withResponse(503, second)...)
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, []int{1}, settled.Again, "the second try is left for the next call")
+	require.Equal(t, []int{1}, settled.Unsettled, "the second try is left for the next call")
 	_, err = db.Webhooks.SettleDeliveries(t.Context(), tried[1:], time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, 2, db.Count(t, `select tried from webhook_deliveries`))

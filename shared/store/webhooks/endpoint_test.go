@@ -466,14 +466,14 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 		require.Equal(t, 2, record(), name)
 		settled, err := db.Webhooks.SettleDeliveries(t.Context(), tried, time.Hour)
 		require.NoError(t, err, name)
-		require.Len(t, settled.Again, 1, name)
-		locked := tried[settled.Again[0]]
+		require.Len(t, settled.Unsettled, 1, name)
+		locked := tried[settled.Unsettled[0]]
 		require.Equal(t, busy.ID, locked.EndpointID, name)
 		require.Equal(t, 1, db.Count(t, `select count(*) from webhook_deliveries where tried = 1`), name)
 		release()
 		settled, err = db.Webhooks.SettleDeliveries(t.Context(), []webhooks.Tried{locked}, time.Hour)
 		require.NoError(t, err, name)
-		require.Empty(t, settled.Again, name)
+		require.Empty(t, settled.Unsettled, name)
 		require.Equal(t, 2, db.Count(t, `select count(*) from webhook_deliveries where tried = 1`), name)
 		db.Exec(t, `delete from webhook_deliveries; update webhook_endpoints set failing_since = null`)
 	}
