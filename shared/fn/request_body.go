@@ -7,7 +7,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -69,12 +68,8 @@ func bodyError(err error, p *mountedRoute) error {
 		return tooLarge(p.maxBody)
 	case errors.As(err, &refused):
 		return refused
-	case p.event: // not a 4xx, which would make the event a dead letter
-		return errors.Join(task.Busy("the body did not arrive in full; repeat the same call later"), err)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
-	default:
-		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
+	default: // not a 4xx: the caller need not change the call, and the trigger makes no dead letter of an event
+		return errors.Join(task.Busy(fmt.Sprintf("the body did not arrive in full within %v; repeat the same call later", bodyTimeout)), err)
 	}
 }
 
