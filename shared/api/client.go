@@ -136,10 +136,11 @@ func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error
 	return post[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID)+"/cancel", nil, repeatable)
 }
 
-// Claim claims tasks. The call is repeated only if no connection could be made, or after a 503 with Retry-After. If the
-// response was lost, the tasks can be claimed again when their leases end.
+// Claim claims tasks. The call is repeated only if no connection could be made, or after a 503 with Retry-After. After such a
+// 503, or if the response was lost, tasks may be claimed without the caller's knowledge: they can be claimed again when their
+// leases end.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
-	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, notExecuted)
+	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, ifBusy)
 }
 
 // Extend extends the lease of a claimed task and may mark it as sending.
@@ -240,13 +241,18 @@ func repeatable(err error) bool {
 	return refused.Code == "idempotency_in_flight"
 }
 
-// notExecuted is the policy of calls that are repeated only if it is certain that the service did not execute them. A
-// 503 without Retry-After is not from the service.
-func notExecuted(err error) bool {
+// ifBusy is the policy of Claim: no connection could be made, or the response is a 503 with Retry-After. A service that
+// was busy has hardly ever executed the call.
+func ifBusy(err error) bool {
 	var refused *Error
 	if errors.As(err, &refused) {
 		return refused.Status == http.StatusServiceUnavailable && refused.RetryAfter > 0
 	}
+	return ifNotConnected(err)
+}
+
+// ifNotConnected is the policy of calls that are repeated only if it is certain that the service did not execute them.
+func ifNotConnected(err error) bool {
 	var network *net.OpError
 	return errors.As(err, &network) && network.Op == "dial"
 }

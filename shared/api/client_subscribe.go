@@ -12,9 +12,10 @@ func (c *Client) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeRe
 }
 
 // RecordSubscribe claims a message that the caller will send itself. If the response is Skipped, the caller must not
-// send the message. The call is repeated like Claim: after a lost response, a repeat would find the message claimed.
+// send the message. The call is repeated only if no connection could be made: after a lost response, and rarely after a 503,
+// the message is claimed, and a repeat would be Skipped. Then SubscribeSent shows whether it was sent.
 func (c *Client) RecordSubscribe(ctx context.Context, r SubscribeRecordRequest) (SubscribeRecordResponse, error) {
-	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, notExecuted)
+	return post[SubscribeRecordResponse](ctx, c, subscribePath+"record", r, ifNotConnected)
 }
 
 // SubscribeStatus reports the outcome of a recorded message. With the same ClaimID, a second report is harmless.
