@@ -113,9 +113,9 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 		{"feishu", "feishu", `{"code":19024,"msg":"Key Words Not Found","data":{}}`, `{"code":0,"msg":"success"}`,
 			"the robot refused it with code 19024: its response says why"},
 		{"feishu status", "feishu", `{"StatusCode":9499,"msg":"Bad Request"}`, `{"code":0}`, "the robot refused it with StatusCode 9499: its response says why"},
-		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the response is not that of such a robot: check the URL and the format"},
-		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the response is not that of such a robot: check the URL and the format"},
-		{"no body", "dingtalk", ``, `{"errcode":0}`, "the response is not that of such a robot: check the URL and the format"},
+		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the response is not that of a robot of this format: check the URL and the format"},
+		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the response is not that of a robot of this format: check the URL and the format"},
+		{"no body", "dingtalk", ``, `{"errcode":0}`, "the response is not that of a robot of this format: check the URL and the format"},
 	}
 	w := cluster.Open(t)
 	var groups []*cluster.Receiver

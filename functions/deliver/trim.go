@@ -38,10 +38,15 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	record(bus.StreamEvents, events, err)
 	trimmed, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
 	record(bus.StreamMessages, trimmed.Removed, err)
+	var inboxes bus.TrimmedUsers
 	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
-		return d.messageStore.SetInboxesTrimmed(ctx, t.UpTo, t.Last, t.MaxAge)
+		inboxes = t
+		return d.messageStore.SetInboxesTrimmed(ctx, t.UpTo, t.Last)
 	})
 	record(bus.StreamUsers, users, err)
+	if len(inboxes.UpTo) > 0 {
+		failures = append(failures, d.messageStore.ForgetInboxTrims(ctx, inboxes.Last, inboxes.MaxAge))
+	}
 	c.Log("trimmed_events", events, "trimmed_messages", trimmed.Removed, "trimmed_users", users)
 	if trimmed.HeldBy != "" && refused(bus.StreamMessages) {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let the consumer read, or delete the consumer",

@@ -110,3 +110,15 @@ func TestDeliveryTimeOfUnsavedMessageIsDeleted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []messages.AcceptedSeq{{ID: kept.ID, Seq: 1}}, saved)
 }
+
+func TestDeliveryTimeOfPurgedMessageLeavesNoRow(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	saved, unsaved := accepted(1, "saved"), accepted(2, "unsaved")
+	mustSaveAccepted(t, db, saved)
+	db.Exec(t, `delete from accepted_messages`)
+	at := time.Now().Truncate(time.Microsecond)
+	mustRecordDelivered(t, db, at, saved, unsaved)
+	require.True(t, db.MustMessage(t, saved.ID).DeliveredAt.Equal(at))
+	require.Equal(t, 1, db.Count(t, `select count(*) from accepted_messages`), "only the row that a save will read")
+}

@@ -46,15 +46,16 @@ select begun.what is not null, seq, array(select stream ` + recentlyPaused + `) 
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
-	// setInboxesTrimmedSQL also deletes the rows of an earlier stream of the same name (seq > $3), and rows that are
-	// older than every message in the stream.
 	setInboxesTrimmedSQL = `
-with old as (
-    delete from inbox_trims where (seq > $3 or trimmed_at < now() - make_interval(secs => $4::float8)) and user_name <> all($1::text[])
-)
 insert into inbox_trims as t (user_name, seq)
 select user_name, seq from unnest($1::text[], $2::bigint[]) n (user_name, seq) where n.seq <= $3
 on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.seq else greatest(t.seq, excluded.seq) end, trimmed_at = now()`
+
+	// forgetInboxTrimsSQL removes rows of an earlier stream of the same name (seq > $1), and rows that are older than every message
+	// in the stream. It removes a limited number, so that it always ends before the statement timeout.
+	forgetInboxTrimsSQL = `
+delete from inbox_trims where user_name = any(array(
+    select user_name from inbox_trims where seq > $1 or trimmed_at < now() - make_interval(secs => $2::float8) order by user_name limit 10000 for update skip locked))`
 
 	inboxTrimmedSQL = `select coalesce(max(seq), 0) from inbox_trims where user_name = $1`
 
@@ -90,13 +91,19 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 }
 
 // SetInboxesTrimmed records that messages to users are about to be removed from the stream of users. upTo has
-// the last removed sequence number of each user, last is the last one of the stream, and maxAge is how long the
-// stream keeps a message.
-func (st *Store) SetInboxesTrimmed(ctx context.Context, upTo map[string]uint64, last uint64, maxAge time.Duration) error {
+// the last removed sequence number of each user, and last is the last one of the stream.
+func (st *Store) SetInboxesTrimmed(ctx context.Context, upTo map[string]uint64, last uint64) error {
 	users := slices.Sorted(maps.Keys(upTo)) // sorted, so that two calls never deadlock
 	seqs := store.Column(users, func(user string) int64 { return int64(upTo[user]) })
-	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, seqs, int64(last), maxAge.Seconds())
+	_, err := st.db.Hot.Exec(ctx, setInboxesTrimmedSQL, store.Unprepared, users, seqs, int64(last))
 	return store.Wrap("record trimmed inboxes", err)
+}
+
+// ForgetInboxTrims removes what SetInboxesTrimmed recorded for an earlier stream of users, or for messages that the stream has
+// removed by age since. last is the last sequence number of the stream, and maxAge is how long the stream keeps a message.
+func (st *Store) ForgetInboxTrims(ctx context.Context, last uint64, maxAge time.Duration) error {
+	_, err := st.db.Hot.Exec(ctx, forgetInboxTrimsSQL, store.Unprepared, int64(last), maxAge.Seconds())
+	return store.Wrap("forget trimmed inboxes", err)
 }
 
 // InboxTrimmed returns the sequence number up to which messages to a user were removed from the stream of

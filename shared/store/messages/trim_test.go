@@ -43,7 +43,8 @@ func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 	db := storetest.Open(t)
 	record := func(last uint64, to map[string]uint64) {
 		t.Helper()
-		require.NoError(t, db.Messages.SetInboxesTrimmed(t.Context(), to, last, 720*time.Hour))
+		require.NoError(t, db.Messages.SetInboxesTrimmed(t.Context(), to, last))
+		require.NoError(t, db.Messages.ForgetInboxTrims(t.Context(), last, 720*time.Hour))
 	}
 	trimmed := func(user string, want uint64) {
 		t.Helper()
