@@ -28,7 +28,7 @@ func (r *receivedRequest) Validate() []task.Field {
 
 // confirm records that a receiver has the message. A confirmation may be repeated. The error is not_found if the caller is not a
 // receiver of the message. Such a call locks no row and takes as long as a call with an unknown id. So the response does not
-// reveal that the message exists.
+// reveal that the message exists. A repeated or early confirmation locks no row either: the relay skips locked messages.
 func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
 	id, err := c.ID(resourceName)
 	if err != nil {
@@ -41,7 +41,7 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	confirmer := message.Confirmer{
 		User: c.Caller.Name, Consumer: consumer, Receives: c.Caller.Receives, Token: req.Token, Admin: c.May(fn.Admin),
 	}
-	recipient, found, err := h.env.Messages.Recipient(ctx, id)
+	recipient, found, err := h.env.Messages.Recipient(ctx, id, consumer)
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +52,22 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 			return confirmer.PermissionFor(m.To, "") != message.NoPermission
 		})
 	}
+	c.Log("message", id.String())
+	if recipient.Confirmed {
+		c.Status(http.StatusNoContent)
+		return nil, nil
+	}
+	if recipient.Unsent && permission == message.IsRecipient {
+		if err := h.env.Messages.AwaitSend(ctx, id); err != nil {
+			return nil, err
+		}
+	}
 	m, err := h.env.Messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.AsOperator("")})
 	if err != nil {
-		c.Log("message", id.String(), "rejected", err.Error())
+		c.Log("rejected", err.Error())
 		return nil, err
 	}
-	c.Log("message", id.String(), "state", m.State())
+	c.Log("state", m.State())
 	c.Status(http.StatusNoContent)
 	return nil, nil
 }
@@ -77,7 +87,7 @@ func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string,
 	case m == nil || !visible(m):
 		return messageNotFound()
 	}
-	saved, found, err := h.env.Messages.Recipient(ctx, id)
+	saved, found, err := h.env.Messages.Recipient(ctx, id, "")
 	switch {
 	case err != nil:
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -108,6 +109,24 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	require.Equal(t, 1, admin.Count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
 		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, confirmedByAdmin))
 	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, sends exhausted"], `{}`).Status, "not even an admin can confirm a message that was never sent")
+}
+
+// The relay skips locked messages: a receiver that confirms again and again could delay the sends to other receivers.
+func TestRepeatedOrEarlyConfirmationWaitsForNoLock(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t)
+	points := w.Admin.NewMessageReceiver("points", "msg.orders.>", "ordres.>")
+	two := 2
+	sent := w.Save("msg.orders.paid", func(r *api.MessageRequest) { r.ExpectedReceipts = &two })
+	unsent := w.Save("ordres.late", func(*api.MessageRequest) {})
+	w.Admin.WaitCount(1, `select count(*) from message_live where id = $1 and status = 1`, sent)
+	require.Equal(t, 204, confirmMessage(points, sent, `{}`).Status)
+
+	storetest.HoldLock(t, storetest.ConnectAsOwner(t, w.DatabaseURL), `select from message_live for update`)
+	require.Equal(t, 204, confirmMessage(points, sent, `{}`).Status)
+	early := confirmMessage(points, unsent, `{}`)
+	require.Equal(t, 503, early.Status)
+	require.Contains(t, early.Text, "the send of this message is not recorded yet")
 }
 
 func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {

@@ -27,10 +27,10 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	db, other := storetest.OpenAt(t, url, storetest.RetentionDays(90, 0)), storetest.OpenAt(t, url)
 	a, b := storetest.Message("a", toURL), storetest.Message("b", toURL)
 	db.MustSave(t, a, b)
-	r, found, err := db.Messages.Recipient(t.Context(), a.ID)
+	r, found, err := db.Messages.Recipient(t.Context(), a.ID, "points")
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, messages.Recipient{To: a.To}, r, "there is no token before the first send")
+	require.Equal(t, messages.Recipient{To: a.To, Unsent: true}, r, "there is no token before the first send")
 
 	concurrent := make([]map[task.ID][]byte, 6)
 	var all sync.WaitGroup
@@ -51,7 +51,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester) // only finished messages are archived
 	require.NoError(t, err)
 	require.Equal(t, 1, archiveMessages(t, db))
-	r, found, err = db.Messages.Recipient(t.Context(), a.ID)
+	r, found, err = db.Messages.Recipient(t.Context(), a.ID, "points")
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
@@ -59,7 +59,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State(), "a confirmation counts after the message was abandoned, too")
 
-	_, found, err = db.Messages.Recipient(t.Context(), task.NewID())
+	_, found, err = db.Messages.Recipient(t.Context(), task.NewID(), "points")
 	require.NoError(t, err)
 	require.False(t, found)
 }

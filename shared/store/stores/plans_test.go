@@ -39,7 +39,7 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"knownMessagesSQL":       storetest.SomeIDs,
 			"messagesExistSQL":       storetest.SomeIDs,
 			"consumersSQL":           storetest.AnID,
-			"recipientSQL":           storetest.AnID,
+			"recipientSQL":           storetest.AnID + `, 'points'`,
 			"confirmTokensSQL":       storetest.SomeIDs,
 			"finishedMessagesSQL":    storetest.SomeIDs,
 			"anyMessageDueSQL":       "",
