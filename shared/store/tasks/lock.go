@@ -15,16 +15,35 @@ import (
 // beginLockSQL returns now(), and limits how long the transaction waits for each lock.
 const beginLockSQL = `select now(), set_config('lock_timeout', $1, true)`
 
-// lockLiveSQL locks in id order, so that two transactions never deadlock.
-const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
+// lockLiveSQL locks in id order, so that two transactions never deadlock. lockDoneSQL runs after lockLiveSQL. So it also
+// finds tasks that were finished while lockLiveSQL waited.
+const (
+	lockLiveSQL = liveTasks + `where l.id = any($1::uuid[]) order by l.id for update`
+	lockDoneSQL = doneTasks + `where d.id = any($1::uuid[]) order by d.id for update of d`
 
-// lockDoneSQL runs after lockLiveSQL. So it also finds tasks that were finished while lockLiveSQL waited.
-const lockDoneSQL = `
-select ` + doneColumns + `, now()
-from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
-where d.id = any($1::uuid[])
-order by d.id
-for update of d`
+	readLiveSQL = liveTasks + `where l.id = any($1::uuid[])`
+	readDoneSQL = doneTasks + `where d.id = any($1::uuid[])`
+
+	liveTasks = `select ` + liveColumns + `, now() from task_live l
+`
+	doneTasks = `select ` + doneColumns + `, now() from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
+`
+)
+
+// A report locks a task only if it can change the task (task.Task.Report): claims skip locked tasks, so with a lock anybody who knows
+// the id of a task could keep others from claiming it. Other tasks are only read, in the state that lockReportedLiveSQL saw or a later one.
+const (
+	lockReportedLiveSQL = liveTasks + reports + `l.id = reported_id and ` + changesLive + ` order by l.id for update of l`
+	lockReportedDoneSQL = doneTasks + reports + `d.id = reported_id and ` + changesDone + ` order by d.id for update of d`
+	readReportedLiveSQL = liveTasks + reports + `l.id = reported_id and (` + changesLive + `) is not true`
+	readReportedDoneSQL = doneTasks + reports + `d.id = reported_id and (` + changesDone + `) is not true`
+
+	reports = `join unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded) on `
+
+	// State 2 is processing. A late success may change a task in another state.
+	changesLive = `coalesce(l.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and (l.state = 2 or succeeded)`
+	changesDone = `coalesce(d.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and succeeded`
+)
 
 // tasksExistSQL finds the tasks that are live, and the tasks that are done and have a body, which lockDoneSQL
 // needs. It reads both tables in one snapshot, so it also finds a task that another transaction is moving
@@ -34,10 +53,11 @@ select id from task_live where id = any($1::uuid[])
 union all
 select d.id from task_done d where d.id = any($1::uuid[]) and exists (select from tasks where tasks.id = d.id offset 0)`
 
-// Locked has the tasks that a transaction has locked, and now() of the transaction.
+// Locked has the tasks that a transaction has locked, or only read (Read), and now() of the transaction.
 type Locked struct {
 	tasks map[task.ID]task.Task
-	exist map[task.ID]bool // tasks that tasksExistSQL found in the last round; some may not be locked
+	read  map[task.ID]task.Task // read without a lock, for reports that cannot change them
+	exist map[task.ID]bool      // tasks that tasksExistSQL found in the last round; some may not be locked
 	Now   time.Time
 }
 
@@ -52,9 +72,24 @@ func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 	return t, found, err
 }
 
-// missing returns the tasks that are not locked.
+// reported is Of for a report: it also returns a task that is read without a lock. isLocked reports whether the report may change it.
+func (l Locked) reported(id task.ID) (t task.Task, isLocked, found bool, err error) {
+	if _, isLocked = l.tasks[id]; !isLocked {
+		if t, found = l.read[id]; found {
+			return t, false, true, nil
+		}
+	}
+	t, found, err = l.Of(id)
+	return t, isLocked, found, err
+}
+
+// missing returns the tasks that are neither locked nor read.
 func (l Locked) missing(ids []task.ID) []task.ID {
-	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := l.tasks[id]; return found })
+	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool {
+		_, isLocked := l.tasks[id]
+		_, isRead := l.read[id]
+		return isLocked || isRead
+	})
 }
 
 // How long a transaction waits for a locked row. A report that is run alone has already waited once.
@@ -70,18 +105,59 @@ const lockRounds = 5
 // Lock begins a transaction and locks the tasks. If all tasks are live, Lock needs one round trip. Otherwise it searches
 // both tables for the missing tasks. If a task moved between the tables during the search, Lock searches again.
 func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
-	locked := Locked{tasks: make(map[task.ID]task.Task, len(ids))}
-	collect := func(rows pgx.Rows) error {
-		tasks, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
-		for _, t := range tasks {
-			locked.tasks[t.ID] = t.Task
+	return search{
+		live: lockLiveSQL, done: lockDoneSQL,
+		args: func(ids []task.ID) []any { return []any{ids} },
+	}.run(ctx, conn, ids, timeout)
+}
+
+// Read is Lock without locks, for a transaction that cannot change the tasks.
+func Read(ctx context.Context, conn *pgx.Conn, ids []task.ID) (Locked, error) {
+	return search{
+		live: readLiveSQL, done: readDoneSQL,
+		args: func(ids []task.ID) []any { return []any{ids} },
+	}.run(ctx, conn, ids, LockTimeout)
+}
+
+// lockReported is Lock for reports. Tasks that they cannot change are read, and not locked.
+func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeout string) (Locked, error) {
+	idOf := func(r *Report) task.ID { return r.TaskID }
+	return search{
+		live: lockReportedLiveSQL, done: lockReportedDoneSQL, read: []string{readReportedLiveSQL, readReportedDoneSQL},
+		args: func(ids []task.ID) []any {
+			of := slices.DeleteFunc(slices.Clone(reports), func(r *Report) bool { return !slices.Contains(ids, r.TaskID) })
+			return []any{
+				store.Column(of, idOf), store.Column(of, func(r *Report) int64 { return r.CallerID }), store.Column(of, func(r *Report) string { return r.AppID }),
+				store.Column(of, func(r *Report) int64 { return r.ClaimID }), store.Column(of, func(r *Report) bool { return r.Outcome == task.SentOK }),
+			}
+		},
+	}.run(ctx, conn, store.Column(reports, idOf), timeout)
+}
+
+// search has the statements that lock or read tasks by their ids.
+type search struct {
+	live, done string
+	read       []string // of tasks that are not locked
+	args       func(ids []task.ID) []any
+}
+
+func (s search) run(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
+	locked := Locked{tasks: make(map[task.ID]task.Task, len(ids)), read: map[task.ID]task.Task{}}
+	queue := func(batch *pgx.Batch, into map[task.ID]task.Task, args []any, statements ...string) {
+		for _, sql := range statements {
+			batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+				tasks, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+				for _, t := range tasks {
+					into[t.ID] = t.Task
+				}
+				return err
+			})
 		}
-		return err
 	}
 	var batch pgx.Batch
 	batch.Queue("begin")
 	batch.Queue(beginLockSQL, timeout).QueryRow(func(row pgx.Row) error { return row.Scan(&locked.Now, nil) })
-	batch.Queue(lockLiveSQL, ids).Query(collect)
+	queue(&batch, locked.tasks, s.args(ids), s.live)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return locked, err
 	}
@@ -89,8 +165,9 @@ func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (L
 	for round := 0; round < lockRounds && len(missing) > 0; round++ {
 		locked.exist = map[task.ID]bool{}
 		var batch pgx.Batch
-		batch.Queue(lockDoneSQL, missing).Query(collect)
-		batch.Queue(lockLiveSQL, missing).Query(collect)
+		args := s.args(missing)
+		queue(&batch, locked.tasks, args, s.done, s.live)
+		queue(&batch, locked.read, args, s.read...)
 		batch.Queue(tasksExistSQL, missing).Query(store.CollectSet(locked.exist))
 		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 			return locked, err

@@ -15,6 +15,7 @@ import (
 func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const claim = `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`
+	const reported = storetest.SomeIDs + `, array[0]::bigint[], array['app'], array[1]::bigint[], array[true]`
 	const claimAbove = claim + `, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`
 	storetest.Plans{
 		Fill: `
@@ -52,6 +53,12 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"dueSQL":                        "",
 			"lockLiveSQL":                   storetest.SomeIDs,
 			"lockDoneSQL":                   storetest.SomeIDs,
+			"readLiveSQL":                   storetest.SomeIDs,
+			"readDoneSQL":                   storetest.SomeIDs,
+			"lockReportedLiveSQL":           reported,
+			"lockReportedDoneSQL":           reported,
+			"readReportedLiveSQL":           reported,
+			"readReportedDoneSQL":           reported,
 			"tasksExistSQL":                 storetest.SomeIDs,
 			"deleteLiveSQL":                 storetest.SomeIDs,
 			"updateLive":                    storetest.SomeIDs + `, array[1]::smallint[], array[1]::smallint[], array['']::text[], array['']::text[], array[1]::smallint[], array[null]::timestamptz[]`,

@@ -61,7 +61,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	if alone {
 		timeout = lockTimeoutAlone
 	}
-	locked, err := Lock(ctx, conn.Conn(), store.Column(reports, func(r *Report) task.ID { return r.TaskID }), timeout)
+	locked, err := lockReported(ctx, conn.Conn(), reports, timeout)
 	committed := false
 	if err == nil && before.logged != nil {
 		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
@@ -94,9 +94,10 @@ func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Re
 	current := make(map[task.ID]task.Task, len(locked.tasks))
 	logs := make([]VerdictLog, 0, len(reports))
 	for i, r := range reports {
-		t, found, err := locked.Of(r.TaskID)
+		t, isLocked, found, err := locked.reported(r.TaskID)
 		if err != nil {
 			out[i] = Reported{err: err}
+			continue
 		}
 		if !found || !showsTask(t, r.CallerID, r.Queues) {
 			continue
@@ -105,7 +106,11 @@ func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Re
 			t = after
 		}
 		after, verdict := t.Report(r.Report, backoff, locked.Now)
-		if verdict == task.Applied {
+		switch {
+		case verdict == task.Applied && !isLocked: // the task has changed since lockReported looked for tasks to lock
+			out[i] = Reported{err: store.Busy()}
+			continue
+		case verdict == task.Applied:
 			current[r.TaskID] = after
 		}
 		out[i] = Reported{Task: after, Verdict: verdict, Found: true}

@@ -1,6 +1,7 @@
 package tasks_test
 
 import (
+	"cmp"
 	"strings"
 	"sync"
 	"testing"
@@ -210,4 +211,40 @@ func TestRetryWithBackoffIsScheduledAndPromoted(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select retry_count from sms_tasks where task_id = $1 and status = 0`, failed.ID))
 	late := task.Report{TaskID: failed.ID, AppID: "app", Outcome: task.SentOK}
 	require.Equal(t, task.Applied, db.MustReport(t, late).Verdict, "a late success ends the waiting")
+}
+
+// Claims skip locked tasks: with a lock, a report could keep other senders from claiming a task.
+func TestReportThatChangesNothingLocksNoTask(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	released, claimed, finished, waiting := storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission()
+	claims := map[task.ID]int64{}
+	for _, s := range []*tasks.Submission{claimed, finished, released} {
+		db.MustSubmit(t, s)
+		claims[s.ID] = db.Claim(t)[0].ClaimID
+	}
+	db.MustReport(t, task.Report{TaskID: finished.ID, AppID: "app", ClaimID: claims[finished.ID], Outcome: task.SentOK})
+	db.MustReport(t, task.Report{TaskID: released.ID, AppID: "app", ClaimID: claims[released.ID], Outcome: task.Released})
+	db.MustSubmit(t, waiting)
+	db.HoldLock(t, `select from task_live for update`)
+	db.HoldLock(t, `select from task_done for update`)
+	for name, c := range map[string]struct {
+		task.Report
+		want task.Verdict
+	}{
+		"of a task that nobody claimed":  {task.Report{TaskID: waiting.ID, ClaimID: 1, Outcome: task.SentOK}, task.Stale},
+		"of another caller's claim":      {task.Report{TaskID: claimed.ID, CallerID: 7, ClaimID: claims[claimed.ID], Outcome: task.SentOK}, task.Stale},
+		"of a finished foreign claim":    {task.Report{TaskID: finished.ID, CallerID: 7, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
+		"of an older claim":              {task.Report{TaskID: claimed.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
+		"of another app":                 {task.Report{TaskID: claimed.ID, AppID: "other", Outcome: task.SentOK}, task.Stale},
+		"of a released claim":            {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.SentFailed}, task.Stale},
+		"that releases again":            {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.Released}, task.Already},
+		"of a failure after the success": {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentFailed}, task.Stale},
+	} {
+		c.AppID = cmp.Or(c.AppID, "app")
+		out, err := db.Report(c.Report)
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, out.Verdict, name)
+		require.True(t, out.Found, name)
+	}
 }
