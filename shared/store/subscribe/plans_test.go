@@ -26,6 +26,7 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 			"logOfSQL":        message,
 			"messageLogSQL":   message,
 			"lockLogSQL":      `7, 'x', 'o', '{}', ''`,
+			"readLogSQL":      `7, 'x', 'o', '{}', ''`,
 			"lockLogTaskSQL":  `7`,
 			"logSQL":          `7`,
 			"beginSendsSQL":   storetest.SomeIDs,

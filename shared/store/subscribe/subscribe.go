@@ -184,31 +184,38 @@ func (out *Submitted) scan(row pgx.Row) error {
 }
 
 const logOfSQL = `
-select id, task_id from subscribe_message_logs g ` + whereKey
+select id, task_id, caller_id from subscribe_message_logs g ` + whereKey
 
 // lockLogSQL locks a row and compares its data with the data of a submission.
-const lockLogSQL = `
+const lockLogSQL = readLogSQL + ` for update`
+
+const readLogSQL = `
 select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
-from subscribe_message_logs where id = $1 for update`
+from subscribe_message_logs where id = $1`
 
-// subscribeAgain handles the submission of a message that already has a row.
+// subscribeAgain handles the submission of a message that already has a row. A submission of another caller changes nothing, and locks
+// nothing: claims skip locked tasks, so its repeats could delay the message.
 func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
 	var newest task.ID
-	err = conn.QueryRow(ctx, logOfSQL, s.key()...).Scan(&out.ID, &newest)
+	var owner int64
+	err = conn.QueryRow(ctx, logOfSQL, s.key()...).Scan(&out.ID, &newest, &owner)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return subscribeArchived(ctx, conn, s)
 	case err != nil:
 		return out, err
 	}
-	before, found, now, err := lockTask(ctx, conn, newest)
+	lock, logSQL := lockTask, lockLogSQL
+	if owner != s.CallerID && !s.MayResendOthers {
+		lock, logSQL = readTask, readLogSQL
+	}
+	before, found, now, err := lock(ctx, conn, newest)
 	if err != nil {
 		return out, err
 	}
-	var owner int64
 	var same bool
-	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
+	err = conn.QueryRow(ctx, logSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return out, errOvertaken
@@ -246,6 +253,16 @@ func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, fou
 	}
 	t, found, err = locked.Of(id)
 	return t, found, locked.Now, err
+}
+
+// readTask is lockTask without the lock.
+func readTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
+	read, err := tasks.Read(ctx, conn, []task.ID{id})
+	if err != nil {
+		return t, false, now, err
+	}
+	t, found, err = read.Of(id)
+	return t, found, read.Now, err
 }
 
 // sendAgain starts the next send of the locked row. It cancels the previous task (before) if that task waits for a retry.

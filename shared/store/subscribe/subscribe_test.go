@@ -239,6 +239,21 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
+// Claims skip locked tasks: with a lock, a caller that submits the message of another one again and again could delay it.
+func TestSubmissionOfAnotherCallersMessageLocksNothing(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	db.HoldLock(t, `select from task_live for update`)
+	db.HoldLock(t, `select from subscribe_message_logs for update`)
+	other := storetest.Booking(1, `{"a":2}`)
+	other.CallerID = 8
+	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true}, db.MustSubscribe(t, other))
+	other.HidesOthers = true
+	_, err := db.Subscribe.Submit(t.Context(), other)
+	require.Equal(t, subscribe.ErrOthersMessage(), err)
+}
+
 func TestRefusedSubmissionOfKnownMessageIsSkipped(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
