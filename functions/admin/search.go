@@ -76,7 +76,7 @@ func (s *search) byID(ctx context.Context) error {
 	}
 	m, err := s.env.Messages.ByID(ctx, id)
 	if err == nil && (s.own() == nil || m.CallerID == s.c.Caller.ID) {
-		s.add("message", id.String(), m.Status.String())
+		s.add("message", id.String(), m.State())
 	}
 	if err = ignoreUnknown(err); err != nil {
 		return err

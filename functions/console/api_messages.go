@@ -97,6 +97,7 @@ var apiMessages = map[string]string{
 	"the reason of the task is %s; such tasks are retried only if the filter has this reason": "任务的原因是：%s；只有筛选条件选了这个原因，才会重试这样的任务",
 	"the task expired; resolve it as succeeded or failed":                                     "任务已过期；请判为已发送或失败",
 	"the task expired; submit it anew":                                                        "任务已过期；请重新提交",
+	"the reason of the task is %s by now":                                                     "任务现在的原因是：%s",
 	"the task is %s by now":                                                                   "任务现在的状态是：%s",
 	"the task is %s; only a failed task can be retried":                                       "任务的状态是：%s；只有失败的任务可以重试",
 	"the task is %s; only a held task can be resolved":                                        "任务的状态是：%s；只有待确认的任务可以判定",
@@ -140,15 +141,15 @@ var apiMessages = map[string]string{
 	// templates, default SMS and blocked words
 	"contains a NUL character":                                            "包含 NUL 字符",
 	"is too long once its characters are normalised (NFKC)":               "字符规范化（NFKC）之后过长",
-	"malformed escape %s":                                                 "转义有误：%s",
+	"malformed escape %s; for a percent sign write %25":                   "转义有误：%s；百分号要写成 %25",
 	"more than %s parameters":                                             "参数超过 %s 个",
 	"must be URL-encoded parameters, as use_template is true: %s":         "作为模板参数时必须写成 name=Ann&code=1234 的形式：%s",
 	"must give content or use_template":                                   "必须给出内容，或选择使用模板",
 	"must give template_name, template_content or is_active":              "必须给出名称、内容或是否启用",
 	"must hold something other than white space and invisible characters": "不能只有空白和不可见字符",
 	"must not be given: the template of the path is previewed":            "不能给出：预览的是已有的模板",
-	"not valid UTF-8":                                                     "不是有效的 UTF-8 文本",
-	"parameter %s: %s":                                                    "参数 %s：%s",
+	"not valid UTF-8":  "不是有效的 UTF-8 文本",
+	"parameter %s: %s": "参数 %s：%s",
 	"this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}": "该号码已有默认短信；请修改已有的一条",
 
 	// callers

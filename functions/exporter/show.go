@@ -82,7 +82,7 @@ func showSender(s *metrics.Scrape, app overview.Sender, name string) {
 	s.Counter("sender_reports_total", reports, float64(app.Failed), "app", name, "outcome", failed)
 	s.Counter("sender_lease_timeouts_total", "Leases of a sender app that expired.", float64(app.Timeouts), "app", name)
 	if !app.LastClaim.IsZero() {
-		s.Gauge("sender_last_claim_timestamp_seconds", "When a sender app last claimed a task that it still has or that is finished.", timestamp(app.LastClaim), "app", name)
+		s.Gauge("sender_last_claim_timestamp_seconds", "When a sender app last claimed a task, or extended the lease of one.", timestamp(app.LastClaim), "app", name)
 	}
 	if !app.LastReport.IsZero() {
 		s.Gauge("sender_last_report_timestamp_seconds", "When a sender app last reported a result.", timestamp(app.LastReport), "app", name)

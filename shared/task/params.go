@@ -45,7 +45,7 @@ func decodeParam(raw string) (string, error) {
 	text, err := url.QueryUnescape(raw)
 	if err != nil {
 		if escape, ok := errors.AsType[url.EscapeError](err); ok {
-			return "", fmt.Errorf("malformed escape %q", string(escape))
+			return "", fmt.Errorf("malformed escape %q; for a percent sign write %%25", string(escape))
 		}
 		return "", err
 	}

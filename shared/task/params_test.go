@@ -44,12 +44,12 @@ func TestParseParams(t *testing.T) {
 		encoded string
 		wantErr string
 	}{
-		{"an escape without digits", "rate=50%&a=1", `parameter "rate": malformed escape "%"`},
-		{"an escape with wrong digits", "a=1&b=%zz", `parameter "b": malformed escape "%zz"`},
-		{"an escape cut short", "a=%4", `parameter "a": malformed escape "%4"`},
-		{"an escape in a name", "%g0=1", `malformed escape "%g0"`},
-		{"an escape in a dropped pair", "a=1&%", `malformed escape "%"`},
-		{"an escape in a repeated pair", "a=1&a=%", `parameter "a": malformed escape "%"`},
+		{"an escape without digits", "rate=50%&a=1", `parameter "rate": malformed escape "%"; for a percent sign write %25`},
+		{"an escape with wrong digits", "a=1&b=%zz", `parameter "b": malformed escape "%zz"; for a percent sign write %25`},
+		{"an escape cut short", "a=%4", `parameter "a": malformed escape "%4"; for a percent sign write %25`},
+		{"an escape in a name", "%g0=1", `malformed escape "%g0"; for a percent sign write %25`},
+		{"an escape in a dropped pair", "a=1&%", `malformed escape "%"; for a percent sign write %25`},
+		{"an escape in a repeated pair", "a=1&a=%", `parameter "a": malformed escape "%"; for a percent sign write %25`},
 		{"an escape that is not UTF-8", "a=%ff", `parameter "a": not valid UTF-8`},
 		{"raw bytes that are not UTF-8", "\xff=1", "not valid UTF-8"},
 		{"an escaped NUL", "a=1%002", `parameter "a": contains a NUL character`},

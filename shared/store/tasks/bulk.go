@@ -97,8 +97,11 @@ func (b *Bulk) remaining(limit int) Filter {
 // decide returns the changed task. It returns an error if the state or reason of the task no longer matches the filter,
 // or if the domain refuses the change.
 func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
-	if t.State.String() != b.Filter.State || b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
+	if t.State.String() != b.Filter.State {
 		return t, task.Refuse(task.CodeConflict, "the task is "+t.State.String()+" by now")
+	}
+	if b.Filter.Reason != "" && t.Reason.String() != b.Filter.Reason {
+		return t, task.Refuse(task.CodeConflict, "the reason of the task is "+t.Reason.String()+" by now")
 	}
 	switch b.Action {
 	case BulkCancel:

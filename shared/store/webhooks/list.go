@@ -115,11 +115,11 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		if !enabled.Enabled {
-			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
-		}
 		if err := refuseRevoked(ctx, tx, r.CallerID); err != nil {
 			return store.AuditEntry{}, err
+		}
+		if !enabled.Enabled {
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
 		}
 		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: store.OrZero(r.NextAt)}
 		after := before.Resend(r.Now)

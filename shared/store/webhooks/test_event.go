@@ -47,11 +47,11 @@ func lockTestable(ctx context.Context, tx pgx.Tx, id task.ID, callerID *int64, e
 	if err != nil {
 		return e, err
 	}
-	if !e.Enabled {
-		return e, task.Refuse(task.CodeConflict, "this endpoint is disabled: enable it first")
-	}
 	if err := refuseRevoked(ctx, tx, e.CallerID); err != nil {
 		return e, err
+	}
+	if !e.Enabled {
+		return e, task.Refuse(task.CodeConflict, "this endpoint is disabled: enable it first")
 	}
 	var recent int
 	if err := tx.QueryRow(ctx, countTestsSQL, id, task.IDFloor(time.Now().Add(-time.Minute)), eventType).Scan(&recent); err != nil {
