@@ -176,6 +176,7 @@ var apiMessages = map[string]string{
 	// messages and subscribe messages
 	"%s has sent %s messages to this user within the last 15 minutes, a quarter of what an inbox holds": "%s 在最近 15 分钟内给该用户发送了 %s 条消息，已达收件箱的四分之一",
 	"accepts messages of this sender again as these get older":                                          "随着这些消息变旧，可以继续给该用户发送",
+	"another call is changing this message; repeat the same call":                                       "另一个调用正在修改这条消息，请重试",
 	"another call for this message is in progress; repeat the same call":                                "这条消息的另一个请求正在进行；请稍后再试",
 	"another caller submitted this message and it failed; that caller or an admin may send it again":    "这条消息由另一个调用方提交且已失败；只有该调用方或管理员可以重新发送",
 	"another caller submitted this message; only that caller or an admin may send or query it":          "这条消息由另一个调用方提交；只有该调用方或管理员可以发送或查看",

@@ -314,6 +314,10 @@ func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool
 	return out, store.Wrap("resend", err)
 }
 
+func errChanged() error {
+	return task.Busy("another call is changing this message; repeat the same call")
+}
+
 const lockLogTaskSQL = `
 select g.task_id, g.send_status, coalesce((select lang from subscribe_message_sends where task_id = g.task_id), ''),
     coalesce((select miniprogram_state from subscribe_message_sends where task_id = g.task_id), '')
@@ -337,11 +341,11 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	err = conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // the row was archived meanwhile
-		return out, store.Busy()
+		return out, errChanged()
 	case err != nil:
 		return out, err
 	case newest != l.TaskID, !found && l.Status == task.SubscribeSending:
-		return out, store.Busy()
+		return out, errChanged()
 	case found && !before.State.Final() && !before.Replaceable():
 		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; one that is being sent is not sent again")
 	case l.Status == task.SubscribeSent && !force:
