@@ -145,6 +145,7 @@ func TestObjectDescribesTheBadValue(t *testing.T) {
 		`{"text":"a","te\u0078t":"b"}`:    {Name: "text", Message: "is given twice"},
 		`{"text":null,"text":"b"}`:        {Name: "text", Message: "is given twice"},
 		`{"Hidden":"x"}`:                  {Name: "Hidden", Message: "is not a known field"},
+		`{"13800138000":"x"}`:             {Name: "138****8000", Message: "is not a known field"},
 	} {
 		_, bad := decodeShape(raw)
 		require.Equal(t, []task.Field{want}, bad, "%q", raw)
