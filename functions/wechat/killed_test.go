@@ -71,7 +71,7 @@ type rowLock struct {
 // Parts of the statements that wait for a locked task.
 const (
 	markStatement   = "sending_at = case"
-	reportStatement = "from task_live l where l.id = any"
+	reportStatement = "r (reported_id, reporter"
 
 	waiters = `from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
 )
