@@ -33,12 +33,14 @@ const (
 // A report locks a task only if it can change the task (task.Task.Report): claims skip locked tasks, so with a lock anybody who knows
 // the id of a task could keep others from claiming it. Other tasks are only read, in the state that lockReportedLiveSQL saw or a later one.
 const (
-	lockReportedLiveSQL = liveTasks + reports + `l.id = reported_id and ` + changesLive + ` order by l.id for update of l`
-	lockReportedDoneSQL = doneTasks + reports + `d.id = reported_id and ` + changesDone + ` order by d.id for update of d`
-	readReportedLiveSQL = liveTasks + reports + `l.id = reported_id and (` + changesLive + `) is not true`
-	readReportedDoneSQL = doneTasks + reports + `d.id = reported_id and (` + changesDone + `) is not true`
+	lockReportedLiveSQL = liveTasks + reportedLive + changesLive + `) order by l.id for update`
+	lockReportedDoneSQL = doneTasks + reportedDone + changesDone + `) order by d.id for update of d`
+	readReportedLiveSQL = liveTasks + reportedLive + `(` + changesLive + `) is not true)`
+	readReportedDoneSQL = doneTasks + reportedDone + `(` + changesDone + `) is not true)`
 
-	reports = `join unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded) on `
+	reportedLive = `where l.id = any($1::uuid[]) and exists (select ` + reports + ` where reported_id = l.id and `
+	reportedDone = `where d.id = any($1::uuid[]) and exists (select ` + reports + ` where reported_id = d.id and `
+	reports      = `from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded)`
 
 	// State 2 is processing. A late success may change a task in another state.
 	changesLive = `coalesce(l.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and (l.state = 2 or succeeded)`
