@@ -58,7 +58,7 @@ func moduleFiles(t *testing.T, module, prefix string) map[string][]byte {
 // schemas validates objects by their kind.
 type schemas struct {
 	compiler *jsonschema.Compiler
-	urls     map[string]string // by "apiVersion kind", or "compose"
+	urls     map[string]string // by "apiVersion kind", "compose" or "core"
 }
 
 const (
@@ -164,13 +164,13 @@ func (s *schemas) check(o object) error {
 	if !ok {
 		return fmt.Errorf("there is no schema for %s", key)
 	}
-	if err := s.checkAt(metadata, o["metadata"]); err != nil {
+	if err := s.checkAgainst(metadata, o["metadata"]); err != nil {
 		return err
 	}
-	return s.checkAt(url, o)
+	return s.checkAgainst(url, o)
 }
 
-func (s *schemas) checkAt(url string, value any) error {
+func (s *schemas) checkAgainst(url string, value any) error {
 	schema, err := s.compiler.Compile(url)
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (s *schemas) checkEveryManifest(t *testing.T) {
 	for _, o := range readYAML(t, "knative/overlays/production/secrets.example.yaml") {
 		require.NoError(t, s.check(o), id(o))
 	}
-	require.NoError(t, s.checkAt(s.urls["compose"], readCompose(t)))
+	require.NoError(t, s.checkAgainst(s.urls["compose"], readCompose(t)))
 }
 
 // requireMistakesFound requires that check fails for each of these mistakes in the overlay eventing. A mistake is

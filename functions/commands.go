@@ -22,11 +22,11 @@ import (
 func Commands() []command.Command {
 	return []command.Command{
 		command.New("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
-		{Name: "archive", Help: "drop old logs, move tasks and messages that ended long ago to the archive tables and delete other old rows now, instead of a few at each sweep: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
+		{Name: "archive", Help: "do at once what each sweep does in part: drop old logs, move tasks and messages that ended long ago to the archive tables, delete other old rows: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
 		command.New("trigger", "deliver events from NATS to the functions; stays up, any number may run", runTrigger),
 		command.New("drain", "wait until every accepted message is saved; print meanwhile how many are not; run it before TWO_PHASE_ENABLED is set to false", save.Drain),
-		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of other streams that messages may go to]...", Run: natsUsers},
+		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [further subject to which messages may be sent, of a stream that is not Sendonce's]...", Run: natsUsers},
 	}
 }
 
@@ -102,7 +102,7 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 			fmt.Println(action, cfg.TriggerUser)
 		}
 	}
-	if env.Config.Roles.Hot == "" {
+	if env.Config.Roles.Hot == "" { // no role of the database but the owner is used
 		return nil
 	}
 	revokes, err := migrations.MissingRevokes(ctx, conn)

@@ -24,7 +24,7 @@ import (
 // Function serves the routes below /api/v1/admin.
 var Function = fn.HTTP("admin", New)
 
-// New runs once per cold start and does not touch the network.
+// New runs once per cold start and does not touch the network. A route with fn.Read reads with the read role of the database.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	h := &handlers{env}
 	const root = "/api/v1/admin/"

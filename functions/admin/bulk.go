@@ -26,17 +26,17 @@ func checkBulk(bad *decode.BadFields, action string, f *api.BulkFilter) {
 	states, known := statesOfActions[tasks.BulkAction(action)]
 	bad.When(!known, "action", "must be cancel, retry, succeeded, failed or resend")
 	state, isState := task.ParseState(f.State)
-	bad.When(known && !(isState && slices.Contains(states, state)), "filter.state", "must be scheduled or pending to cancel, failed to retry, held to resolve")
+	bad.When(known && !(isState && slices.Contains(states, state)), "filter.state", "to cancel, must be scheduled or pending; to retry, must be failed; to resolve, must be held")
 	_, known = task.ParseReason(f.Reason)
 	bad.When(!known, "filter.reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
-	bad.When(f.Reason != "" && state != task.Failed, "filter.reason", "only failed tasks have one")
+	bad.When(f.Reason != "" && state != task.Failed, "filter.reason", "only failed tasks have a reason")
 	if f.PhoneNumber != "" {
 		_, problem := task.Country("").Phone(f.PhoneNumber)
 		bad.When(problem != "", "filter.phone_number", problem)
 	}
 	bad.AtMost("filter.source", f.Source, 50)
 	bad.Queue("filter.queue", f.Queue)
-	bad.When(f.From != nil && f.To != nil && !f.From.Before(*f.To), "filter.to", "must be after from")
+	bad.When(f.From != nil && f.To != nil && !f.From.Before(*f.To), "filter.to", "must be later than from")
 	bad.When(f.From != nil && (f.From.UTC().Year() < 1970 || f.From.UTC().Year() > 9999), "filter.from", "must be between the years 1970 and 9999")
 	bad.When(f.To != nil && (f.To.UTC().Year() < 1970 || f.To.UTC().Year() > 9999), "filter.to", "must be between the years 1970 and 9999")
 }

@@ -16,7 +16,7 @@ func TestBulkChangeStopsWithItsOperatorsRights(t *testing.T) {
 	const path = cluster.AdminPath + "bulk"
 	for name, c := range map[string]struct{ method, path, body, reason string }{
 		"quota":    {"PUT", "", `{"max_waiting_tasks":5}`, ""}, // does not stop it
-		"rotated":  {"POST", "/rotate", "", "its operator has another token"},
+		"rotated":  {"POST", "/rotate", "", "the token of its operator was replaced"},
 		"revoked":  {"POST", "/revoke", "", "its operator was revoked"},
 		"demoted":  {"PUT", "", `{"roles":["viewer"]}`, "its operator is not an admin any more"},
 		"narrowed": {"PUT", "", `{"queues":["other"]}`, "its operator may not use all of its queues any more"},

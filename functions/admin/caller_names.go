@@ -23,7 +23,7 @@ func (r *callerNamesRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	_, ok := r.ids()
 	bad.When(!ok, "ids", "must be 1 to 200 ids of callers, separated by commas")
-	bad.When((r.IDs == "") == (r.Name == ""), "ids", "is required, or name, but not both")
+	bad.When((r.IDs == "") == (r.Name == ""), "ids", "give either ids or name, not both")
 	bad.User("name", r.Name)
 	return bad
 }

@@ -85,7 +85,7 @@ func checkGrants(bad *decode.BadFields, g callers.Grants) {
 	bad.When(outside(g.MaxWaitingMessages, maxWaiting), "max_waiting_messages", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_MESSAGES")
 	bad.When(outside(g.MaxWaitingBytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 means SENDONCE_CALLER_WAITING_MB")
 	bad.When(outside(g.MaxWaitingTasks, maxWaiting), "max_waiting_tasks", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_TASKS")
-	bad.When(outside(g.BestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
+	bad.When(outside(g.BestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest number that the caller may give as priority; 0 goes first")
 }
 
 // checkList checks the length of a list, each value, and that no value is repeated. noun names the values, for the error.

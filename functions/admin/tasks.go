@@ -24,11 +24,11 @@ func (r *tasksRequest) Validate() []task.Field {
 	bad.When(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
 	_, known = task.ParseReason(r.Reason)
 	bad.When(!known, "reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
-	bad.When(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have one; leave out state")
+	bad.When(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have a reason; leave out state")
 	bad.PhoneParameter(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
 	bad.Queue("queue", r.Queue)
-	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
+	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be later than from")
 	return bad
 }
 

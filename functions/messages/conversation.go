@@ -15,7 +15,7 @@ import (
 
 const (
 	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + task.UserRule
-	memberRule = "must be one of the two names in between"
+	memberRule = "must be one of the two names in the parameter between"
 )
 
 // members are the two users of a conversation.

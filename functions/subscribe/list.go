@@ -99,7 +99,7 @@ func (r *listRequest) Validate() []task.Field {
 	bad.AtMost("business_type", r.BusinessType, maxType)
 	bad.Time("from", r.From)
 	bad.Time("to", r.To)
-	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
+	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be later than from")
 	return bad
 }
 

@@ -80,7 +80,7 @@ type resendRequest api.SubscribeResendRequest
 func (r *resendRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.AtMost("reason", r.Reason, maxReason)
-	bad.When(r.Force && r.Reason == "", "reason", "is required with force: why the message may be sent twice")
+	bad.When(r.Force && r.Reason == "", "reason", "is required if force is true: say why the message may be sent twice")
 	return bad
 }
 

@@ -27,7 +27,7 @@ func (r *listDeliveriesRequest) Validate() []task.Field {
 	bad.When(r.EndpointID != "" && err != nil, "endpoint_id", "must be the id of an endpoint")
 	_, err = task.ParseID(r.TaskID)
 	bad.When(r.TaskID != "" && err != nil, "task_id", "must be the id of a task")
-	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
+	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be later than from")
 	return bad
 }
 
@@ -70,7 +70,7 @@ type resendFailedRequest api.DeliveriesResendRequest
 
 func (r *resendFailedRequest) Validate() []task.Field {
 	var bad decode.BadFields
-	bad.When(r.Since.IsZero(), "since", "is required: the time from which on failed deliveries are resent")
+	bad.When(r.Since.IsZero(), "since", "is required: deliveries that failed at this time or later are resent")
 	bad.Time("since", &r.Since)
 	_, err := task.ParseID(r.EndpointID)
 	bad.When(r.EndpointID != "" && err != nil, "endpoint_id", "must be the id of an endpoint")

@@ -31,7 +31,7 @@ func (r *endpointRequest) Validate() []task.Field {
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
 		field := fmt.Sprintf("events[%d]", i)
-		bad.When(!isEventType(event), field, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
+		bad.When(!isEventType(event), field, "must be webhook.disabled, alert.raised or alert.cleared, or a state after \"task.\", such as task.failed: scheduled, pending, processing, held, succeeded or failed")
 		bad.When(slices.Contains(r.Events[:i], event), field, "repeats an earlier event")
 	}
 	bad.When(r.Format != "" && !slices.Contains(webhooks.Formats, r.Format), "format", "must be one of "+strings.Join(webhooks.Formats, ", "))
@@ -56,7 +56,7 @@ func (r *endpointRequest) checkSecret(bad *decode.BadFields) {
 		unprintable := strings.ContainsFunc(r.Secret, func(c rune) bool { return c <= ' ' || c > '~' })
 		bad.When(unprintable || len(r.Secret) > maxRobotSecret, "secret", "must be what the robot's settings show, at most 200 letters, digits and signs without blanks")
 	case webhooks.FormatSlack, webhooks.FormatWeCom:
-		bad.When(true, "secret", "must be left out: robots of Slack and WeCom take no signature; who knows the URL may post there")
+		bad.When(true, "secret", "must be left out: robots of Slack and WeCom take no signature; anyone who knows the URL can post there")
 	case "", webhooks.FormatCloudEvents:
 		bad.When(true, "secret", "must be left out for cloudevents: the response shows the secret that Sendonce makes")
 	}

@@ -18,7 +18,7 @@ func TestBookingIsSentOnce(t *testing.T) {
 	wechat.Grant(bookingUser, bookingTemplate, 2)
 	sendonce, _ := startSendonce(t, nats.URL(), nats.URL(), "WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret)
-	home := runHome(t, sendonce.proxy.URL, sendonce.database, nats.URL()+"\nWECHAT_URL="+wechat.URL()+"\nWECHAT_LEDGER_SECRET="+sandbox.WeChatSecret)
+	home := writeRunHome(t, sendonce.proxy.URL, sendonce.database, nats.URL()+"\nWECHAT_URL="+wechat.URL()+"\nWECHAT_LEDGER_SECRET="+sandbox.WeChatSecret)
 
 	for n := 1; n <= 2; n++ {
 		p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "booking")
@@ -37,7 +37,7 @@ func TestBookingNeedsFakeWeChat(t *testing.T) {
 	t.Parallel()
 	sendonce := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(sendonce.Close)
-	p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + runHome(t, sendonce.URL, "", "")}, "booking")
+	p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + writeRunHome(t, sendonce.URL, "", "")}, "booking")
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run sends through the WeChat of WECHAT_APP_ID")
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// runHome writes run.env as a `make run` with these settings would, and returns its directory. Each of more is a further line.
-func runHome(t *testing.T, sendonceURL, databaseURL, natsURL string, more ...string) string {
+// writeRunHome writes run.env as a `make run` with these settings would, and returns its directory. Each of more is a further line.
+func writeRunHome(t *testing.T, sendonceURL, databaseURL, natsURL string, more ...string) string {
 	t.Helper()
 	home := t.TempDir()
 	text := fmt.Sprintf("DATABASE_URL=%s\nNATS_URL=%s\nSENDONCE_URL=%s\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=secret\n", databaseURL, natsURL, sendonceURL) + strings.Join(more, "\n")
@@ -77,7 +77,7 @@ func TestDemo(t *testing.T) {
 	defer cancel()
 	// The trigger creates the streams before it is ready.
 	require.NoError(t, trigger.WaitReady(ready, "http://"+addressOf(t, trigger)+"/readyz"), trigger.Output())
-	home := runHome(t, sendonce.proxy.URL, sendonce.database, nats.URL(), "NATS_POINTS_URL="+natsAs(t, nats, "points"), "NATS_DOMAIN="+bus.Domain)
+	home := writeRunHome(t, sendonce.proxy.URL, sendonce.database, nats.URL(), "NATS_POINTS_URL="+natsAs(t, nats, "points"), "NATS_DOMAIN="+bus.Domain)
 
 	for runs := 1; runs <= 2; runs++ {
 		p := startDemo(t, home)
@@ -112,9 +112,9 @@ func requireDemoFails(t *testing.T, home, message string) {
 
 func TestDemoNeedsMakeRun(t *testing.T) {
 	t.Parallel()
-	none := t.TempDir()
-	requireDemoFails(t, none, "example: start make run first, in another terminal (there is no "+none+"/run.env)\n")
-	requireDemoFails(t, runHome(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the run of ")
+	empty := t.TempDir()
+	requireDemoFails(t, empty, "example: start make run first, in another terminal (there is no "+empty+"/run.env)\n")
+	requireDemoFails(t, writeRunHome(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the run of ")
 }
 
 func TestDemoNeedsCreateDatabase(t *testing.T) {
@@ -133,5 +133,5 @@ func TestDemoNeedsCreateDatabase(t *testing.T) {
 	cfg := conn.Config()
 	require.NoError(t, conn.Close(t.Context()))
 	clerk := fmt.Sprintf("host=%s port=%d user=clerk password=clerk dbname=postgres", cfg.Host, cfg.Port)
-	requireDemoFails(t, runHome(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: let an administrator run CREATE DATABASE orders OWNER clerk, for each of orders, points\n")
+	requireDemoFails(t, writeRunHome(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: let an administrator run CREATE DATABASE orders OWNER clerk, for each of orders, points\n")
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // process is the Authenticator of one server process. Its built-in admin is "admin" with the password
-// "secret". Use it in synctest.Test.
+// "secret", or that of the hash unless it is nil. Use it in synctest.Test.
 type process struct{ *Authenticator }
 
 func newProcess(t *testing.T, hash *PasswordHash, find authtest.Source) *process {
@@ -39,6 +39,7 @@ func prefix(address string) netip.Prefix {
 
 const token = "u8Zr5cO1mQk4"
 
+// knownCallers has two callers. The role of each is its name.
 var knownCallers = authtest.Callers(token, "submitter", "sender")
 
 // refusal returns the error of a refused login as a *task.Error.

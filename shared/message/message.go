@@ -217,7 +217,7 @@ func (m Message) Receive(consumer string, receipts int) Message {
 // Redrive makes the message due now, with all its sends and new MsgIDs. It refuses a finished message.
 func (m Message) Redrive(now time.Time) (Message, error) {
 	if m.Final() && !m.Abandoned {
-		return m, errors.New("the message is " + m.State() + " and at its end; only one that is not can be redriven")
+		return m, errors.New("the message is " + m.State() + " and has ended; only a message that has not ended can be redriven")
 	}
 	m.Abandoned, m.FinishedBy = false, ""
 	m.Epoch++
@@ -232,7 +232,7 @@ func (m Message) Abandon(by string) (Message, error) {
 	case m.Abandoned:
 		return m, nil
 	case m.Final():
-		return m, errors.New("the message is " + m.State() + " and at its end; only one that is not can be abandoned")
+		return m, errors.New("the message is " + m.State() + " and has ended; only a message that has not ended can be abandoned")
 	}
 	m.Abandoned, m.NextAt, m.FinishedBy = true, time.Time{}, by
 	return m, nil

@@ -21,7 +21,7 @@ func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller,
 	c, err := store.QueryOne[StoredCaller](ctx, tx, "operator", callerSQL, by.CallerID)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
-		return nil, task.Refuse(task.CodeForbidden, "the operator is no caller")
+		return nil, task.Refuse(task.CodeForbidden, "the caller that makes this change does not exist")
 	case err != nil:
 		return nil, err
 	case c.RevokedAt != nil || !slices.Contains(c.Roles, "admin"):
@@ -81,7 +81,7 @@ func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) e
 	var own bool
 	err := tx.QueryRow(ctx, madeByChainSQL, c.ID, o.ID).Scan(&own)
 	if err == nil && !own {
-		err = task.Refuse(task.CodeForbidden, "this caller belongs to another admin with queues (made_by): only that admin, those to whom it belongs, "+
+		err = task.Refuse(task.CodeForbidden, "this caller belongs to another admin with queues (made_by): only that admin, the admins who made that admin, "+
 			"and admins who are not limited to queues may change the caller or rotate its token; this admin may revoke it")
 	}
 	return err
@@ -143,7 +143,7 @@ func (g Grants) narrowerThan(other Grants) (fields []task.Field) {
 	} {
 		switch {
 		case quota.mine == 0 && quota.other != 0:
-			fields = append(fields, task.Field{Name: quota.name, Message: "is set by an admin who is not limited to queues"})
+			fields = append(fields, task.Field{Name: quota.name, Message: "may be set only by an admin who is not limited to queues"})
 		case quota.mine != 0 && (quota.other == 0 || quota.other > quota.mine):
 			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
 		}

@@ -45,7 +45,7 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 			}
 			if most := st.operatorCallers; made >= most {
 				return store.AuditEntry{}, task.Refuse(task.CodeForbidden, fmt.Sprintf("this operator and its callers have made %d callers that are not revoked or were revoked within a day, "+
-					"and may make %d: revoke some, or have an admin who is not limited to queues make the caller", made, most))
+					"and may make %d: revoke some and wait a day, or have an admin who is not limited to queues make the caller", made, most))
 			}
 		}
 		c, err = store.QueryOne[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
@@ -93,7 +93,7 @@ func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.O
 			return c, err
 		}
 		if limits != nil && id == by.CallerID {
-			return c, task.Refuse(task.CodeForbidden, "an admin with queues does not change what it may do itself")
+			return c, task.Refuse(task.CodeForbidden, "an admin with queues may not change its own permissions")
 		}
 		if err := limits.mayGrant(c.Name, grants); err != nil {
 			return c, err

@@ -116,7 +116,7 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 		if inbox == nil {
 			refusal := quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds",
 				m.From, st.inboxes.limit))
-			refusal.Fields = []task.Field{{Name: "to", Message: "accepts messages of this sender again as these get older"}}
+			refusal.Fields = []task.Field{{Name: "to", Message: "accepts messages of this sender again when the earlier ones are older than 15 minutes"}}
 			return Admission{}, refusal
 		}
 	}

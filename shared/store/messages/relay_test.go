@@ -26,10 +26,10 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // the relay does not record this send: it cannot tell a full stream from a lost response
+	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // the relay does not record this send: the subject may be full because it has stored this very message, and the response was lost
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the consumer must confirm again")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the receiver must confirm again")
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(db.Messages.AwaitSend(t.Context(), m.ID)))
 	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
 	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
@@ -75,7 +75,7 @@ func TestRelayRemovesBodilessMessages(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live`))
 }
 
-// Only a compromised function writes such a row.
+// Only a compromised function writes a live row of a final message.
 func TestRelayRemovesLiveRowOfFinalMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -125,7 +125,7 @@ func TestMessageThatIsNeitherLiveNorFinalIsNotFound(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestFullSubjectUsesNoSends(t *testing.T) {
+func TestFullSubjectDoesNotReduceRemainingSends(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -203,7 +203,7 @@ func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
 	require.EqualValues(t, 1, db.MustMessage(t, m.ID).Remaining)
 }
 
-func TestPublishedMessagesAreSettledAfterCancel(t *testing.T) {
+func TestResultsAreRecordedAfterContextIsCancelled(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -220,13 +220,13 @@ func TestPublishedMessagesAreSettledAfterCancel(t *testing.T) {
 func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	relays := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
+	stores := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
 	const n = 300
 	var rows []*messages.Submission
 	for i := range n {
 		rows = append(rows, storetest.Message(fmt.Sprint(i)))
 	}
-	relays[0].MustSave(t, rows...)
+	stores[0].MustSave(t, rows...)
 	b := &storetest.Broker{Respond: func(d messages.Due) msg.Result {
 		return map[byte]msg.Result{0: storetest.Accepted, 1: refusedByBroker, 2: storetest.SubjectFull}[d.ID[15]%3]
 	}}
@@ -234,7 +234,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() {
 			for {
-				relayed, err := relays[i%2].Messages.Relay(context.Background(), 20, b.Publish)
+				relayed, err := stores[i%2].Messages.Relay(context.Background(), 20, b.Publish)
 				if err != nil || relayed.Rows == 0 && b.Sent() >= n {
 					return
 				}
@@ -246,7 +246,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	slices.Sort(ids)
 	require.Len(t, slices.Compact(ids), n, "a refused message does not delay others")
 	for _, m := range rows {
-		d := relays[0].MustMessage(t, m.ID)
+		d := stores[0].MustMessage(t, m.ID)
 		want := map[byte]struct {
 			state     string
 			remaining int16

@@ -39,7 +39,7 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 	if err != nil || len(claimed) == req.Limit || !hasPending && !hasDue {
 		return claimed, nil, store.Wrap("claim", err)
 	}
-	swept, err := st.sweep(ctx, promoteRows, req.Queue)
+	swept, err := st.sweep(ctx, sweepRows, req.Queue)
 	if err == nil && swept.Pending[req.Queue] > 0 {
 		var more []Claimed
 		more, err = st.claimOnce(ctx, req, req.Limit-len(claimed))

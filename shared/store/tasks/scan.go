@@ -7,15 +7,15 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// scanLater schedules a scan in the background, unless a scan of the queue is already scheduled or running.
+// scanLater schedules a scan in the background, after several slow claims, unless a scan of the queue is already scheduled or running.
 func (st *Store) scanLater(queue string) {
 	if in, ok := st.marks.schedule(queue); ok {
 		time.AfterFunc(in, func() { st.scan(queue) })
 	}
 }
 
-// promoteRows is the limit of the sweep that a claim or a scan in the background runs.
-const promoteRows = 100
+// sweepRows is how many due tasks a claim or a scan in the background sweeps at most.
+const sweepRows = 100
 
 // deadRowsSQL returns the number of dead rows of task_live, from Postgres's statistics.
 const deadRowsSQL = `select pg_stat_get_dead_tuples('task_live'::regclass)`
@@ -33,9 +33,9 @@ with recursive first (priority, retry_count, id) as (
 )
 select priority, retry_count, id from first order by priority, retry_count`
 
-// scan sweeps due tasks, as a claim does, and sets the marks of a queue. It runs in the background: no claim waits
-// for it. If the scan fails, marks are not used, and claims sweep due tasks themselves. If there are few dead rows, claims
-// were slow for another reason, and marks are not used either.
+// scan sets the low-water marks of a queue (see lowWaterMarks). It runs in the background: no claim waits for it. While marks
+// are used, claims do not sweep due tasks, so scan does. If the scan fails, marks are not used, and claims sweep again. If there are
+// few dead rows, it was not these that made claims slow, and marks are not used either.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
@@ -44,22 +44,22 @@ func (st *Store) scan(queue string) {
 	var swept Swept
 	var pending []priorityBucket
 	err := st.db.Hot.QueryRow(ctx, deadRowsSQL).Scan(&dead)
-	inUse := dead >= manyDead
-	if err == nil && (inUse || len(st.marks.of(queue)) > 0) {
-		if swept, err = st.sweep(ctx, promoteRows, queue); err == nil {
+	useMarks := dead >= manyDead
+	if err == nil && (useMarks || len(st.marks.of(queue)) > 0) {
+		if swept, err = st.sweep(ctx, sweepRows, queue); err == nil {
 			pending, err = st.firstPending(ctx, queue)
 		}
 	}
-	below := st.marks.set(queue, pending, start, inUse && err == nil)
+	missedBuckets := st.marks.set(queue, pending, start, useMarks && err == nil)
 	for name, n := range swept.Pending {
 		st.onPending(name, n)
 	}
-	if below > 0 {
-		st.onPending(queue, below)
+	if missedBuckets > 0 { // claims would not have found at least one task of each
+		st.onPending(queue, missedBuckets)
 	}
 }
 
-// firstPending returns the buckets that have pending tasks. The low of each bucket is its first pending task.
+// firstPending returns the buckets that have pending tasks. In them, low is the id of the first pending task.
 func (st *Store) firstPending(ctx context.Context, queue string) (buckets []priorityBucket, err error) {
 	var b priorityBucket
 	err = store.QueryEach(ctx, st.db.Hot, firstPendingSQL, []any{queue}, []any{&b.priority, &b.retryCount, &b.low}, func() {

@@ -16,16 +16,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestMessagesOfTheAPIInChinese(t *testing.T) {
+func TestErrorsOfTheAPIInChinese(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
 		"must be at most 50 characters":                             "最多 50 个字符",
 		"is required: it " + task.UserRule:                          "必填：必须是 1 到 50 个字符，只能使用 A-Z a-z 0-9 . _ -",
 		"the task is processing; only a failed task can be retried": "任务的状态是：处理中；只有失败的任务可以重试",
-		"queue processed is not paused":                             "队列 processed 没有暂停",
+		"queue orders is not paused":                                "队列 orders 没有暂停",
 		"has 2 digits after 00; it must be 3":                       "在 00 之后有 2 位数字；必须是 3",
 		"must be at most 100 queues; leave it empty for all":        "最多 100 个",
-		"is missing: template %[2]s %d needs it":                    "缺少：模板 %[2]s %d 需要它",
+		"is missing: template %[2]s %d needs it":                    "缺少：模板 %[2]s %d 需要它", // the name of a template is not read as a verb
 		"must be one or more of webhook.disabled, alert.raised and alert.cleared for the format slack, and no others": "Slack 机器人只能选择 webhook.disabled、alert.raised 和 alert.cleared，且至少选择一个",
 		"the request has invalid fields: content must not be blank":                                                   "content 不能为空白",
 		"an unknown message": "an unknown message", "": "",
@@ -35,8 +35,8 @@ func TestMessagesOfTheAPIInChinese(t *testing.T) {
 	}
 }
 
-// messageSources are the packages whose errors the console can show.
-var messageSources = []string{
+// errorSources are the packages whose errors the console can show.
+var errorSources = []string{
 	"functions/admin", "functions/messages", "functions/submit", "functions/subscribe", "functions/webhooks", "shared/decode", "shared/task", "shared/store",
 	"shared/store/admin", "shared/store/callers", "shared/store/messages", "shared/store/subscribe", "shared/store/tasks", "shared/store/webhooks",
 }
@@ -44,37 +44,37 @@ var messageSources = []string{
 // unseen matches files whose errors no form, filter or button of the console can cause.
 var unseen = regexp.MustCompile(`functions/(messages/(accepted|confirm)|subscribe/(record|request))\.go$|store/messages/confirm\.go$|store/tasks/claim\.go$|task/(id|key|subscribe_data|alert|backoff)\.go$`)
 
-// unseenMessages are errors in other files that no form, filter or button of the console can cause.
-var unseenMessages = map[string]bool{
+// unseenErrors are errors in other files that no form, filter or button of the console can cause.
+var unseenErrors = map[string]bool{
 	"no such secret": true, "differs from the header Idempotency-Key; send one of them": true, "must be unknown": true,
 	"must not be sent with a batch; give each item its own idempotency_key": true, "replaced by a newer submission": true,
 	"the message has a newer send, task %s; retry that one": true,
 }
 
-func TestEveryMessageOfTheAPIHasATranslation(t *testing.T) {
+func TestEveryErrorOfTheAPIHasATranslation(t *testing.T) {
 	t.Parallel()
-	s := sources{constants: map[string]ast.Expr{}}
-	for _, directory := range messageSources {
+	s := sources{values: map[string]ast.Expr{}}
+	for _, directory := range errorSources {
 		s.read(t, directory)
 	}
-	s.read(t, "shared/message") // for its constants
-	found := s.messages()
+	s.read(t, "shared/message") // for its values
+	found := s.errors()
 	require.Greater(t, len(found), 120)
 	for _, message := range found {
 		sample := strings.ReplaceAll(message, "%s", "7")
-		if !unseenMessages[message] && message != "no such %s" {
-			assert.NotEqual(t, sample, translateAPI("zh", sample), "without a translation in api_messages.go")
+		if !unseenErrors[message] && message != "no such %s" { // the texts that this one stands for have translations of their own
+			assert.NotEqual(t, sample, translateAPI("zh", sample), "without a translation in api_errors.go")
 		}
 	}
-	for message, translated := range apiMessages {
-		assert.LessOrEqual(t, len(valueInMessage.FindAllString(translated, -1)), strings.Count(message, "%s"), "the translation has more values: %s", message)
+	for message, translated := range apiErrors {
+		assert.LessOrEqual(t, len(valueInError.FindAllString(translated, -1)), strings.Count(message, "%s"), "the translation has more values: %s", message)
 	}
 }
 
-// sources are parsed files of Go, and the constants of their packages.
+// sources are parsed files of Go, and the initial values of their constants and variables.
 type sources struct {
-	files     []*ast.File
-	constants map[string]ast.Expr // by package.name
+	files  []*ast.File
+	values map[string]ast.Expr // by package.name
 }
 
 func (s *sources) read(t *testing.T, directory string) {
@@ -91,7 +91,7 @@ func (s *sources) read(t *testing.T, directory string) {
 			if spec, ok := n.(*ast.ValueSpec); ok {
 				for i, name := range spec.Names {
 					if i < len(spec.Values) {
-						s.constants[file.Name.Name+"."+name.Name] = spec.Values[i]
+						s.values[file.Name.Name+"."+name.Name] = spec.Values[i]
 					}
 				}
 			}
@@ -100,11 +100,11 @@ func (s *sources) read(t *testing.T, directory string) {
 	}
 }
 
-// messageArguments has, for each function that makes an error, the index of the argument that is the message.
-var messageArguments = map[string]int{"When": 2, "addf": 1, "Refuse": 1, "NotFound": 0, "note": 1, "failAt": 1}
+// errorArguments has, for each function that makes an error, the index of the argument that is the message.
+var errorArguments = map[string]int{"When": 2, "addf": 1, "Refuse": 1, "NotFound": 0, "note": 1, "failAt": 1}
 
-// messages returns the messages of all errors, with %s for each value.
-func (s *sources) messages() (found []string) {
+// errors returns the texts of all errors, with %s for each value.
+func (s *sources) errors() (found []string) {
 	for _, file := range s.files {
 		add := func(e ast.Expr, prefix string) {
 			if text := prefix + s.text(e, file.Name.Name); strings.Trim(strings.ReplaceAll(text, "%s", ""), " ;:") != "" {
@@ -115,7 +115,7 @@ func (s *sources) messages() (found []string) {
 			switch node := n.(type) {
 			case *ast.CallExpr:
 				name := nameOf(node.Fun)
-				if at, ok := messageArguments[name]; ok && at < len(node.Args) {
+				if at, ok := errorArguments[name]; ok && at < len(node.Args) {
 					prefix := ""
 					if name == "NotFound" {
 						prefix = "no such "
@@ -155,11 +155,11 @@ func (s *sources) text(e ast.Expr, pkg string) string {
 	case *ast.BinaryExpr:
 		return s.text(e.X, pkg) + s.text(e.Y, pkg)
 	case *ast.Ident:
-		if constant := s.constants[pkg+"."+e.Name]; constant != nil {
+		if constant := s.values[pkg+"."+e.Name]; constant != nil {
 			return s.text(constant, pkg)
 		}
 	case *ast.SelectorExpr:
-		if constant := s.constants[nameOf(e.X)+"."+e.Sel.Name]; constant != nil {
+		if constant := s.values[nameOf(e.X)+"."+e.Sel.Name]; constant != nil {
 			return s.text(constant, nameOf(e.X))
 		}
 	case *ast.CallExpr:

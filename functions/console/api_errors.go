@@ -8,37 +8,37 @@ import (
 	"sync"
 )
 
-// apiMessages has the Chinese translations of the errors that the API returns to forms, filters and buttons. In a translation %s
+// apiErrors has the Chinese translations of the errors that the API returns to forms, filters and buttons. In a translation %s
 // is the next value of the message, and %[2]s the second. TestEveryMessageOfTheAPIHasATranslation finds missing translations.
-var apiMessages = map[string]string{
+var apiErrors = map[string]string{
 	"the request has invalid fields: %s %s": "%s %s",
 	"the request has invalid fields":        "请求中有无效字段",
 
-	// of many fields
-	"begins with a space; in a query string write + as %2B":     "以空格开头；在网址中请把 + 写成 %2B",
-	"has further bad fields":                                    "还有其他无效字段",
-	"has passed":                                                "已经过去",
-	"is given more than once":                                   "出现了多次",
-	"is given twice":                                            "出现了两次",
-	"is not a known field":                                      "不是已知的字段",
-	"is not a known parameter":                                  "不是已知的参数",
-	"is not a well-formed query string: %s":                     "查询参数格式有误：%s",
-	"is required":                                               "必填",
-	"is required unless ids are given: it must be %s":           "未给出 ID 时必填：%s",
-	"is required with force: why the message may be sent twice": "再发一次已发送的消息时必填：请说明原因",
-	"is required: %s to %s characters, not only white space":    "必填：%s 到 %s 个字符，不能全是空白",
-	"is required: it %s":                                        "必填：%s",
-	"is required, or name, but not both":                        "必须给出 ID 或名称之一",
-	"is required; it %s":                                        "必填；%s",
-	"must be %s to %s characters of %s":                         "必须是 %s 到 %s 个字符，只能使用 %s",
-	"must be a JSON value":                                      "必须是 JSON 值",
-	"must be a list":                                            "必须是列表",
-	"must be a number":                                          "必须是数字",
-	"must be a number that a floating-point value can hold":     "必须是浮点数能表示的数字",
-	"must be a string":                                          "必须是文本",
-	"must be a string, number or boolean":                       "必须是文本、数字或布尔值",
-	"must be after from":                                        "必须晚于起始时间",
-	"must be an RFC 3339 time such as %s":                       "必须是带时区的时间，例如 %s",
+	// that several fields have in common
+	"begins with a space; in a query string write + as %2B": "以空格开头；在网址中请把 + 写成 %2B",
+	"has further bad fields":                                "还有其他无效字段",
+	"has passed":                                            "已经过去",
+	"is given more than once":                               "出现了多次",
+	"is given twice":                                        "出现了两次",
+	"is not a known field":                                  "不是已知的字段",
+	"is not a known parameter":                              "不是已知的参数",
+	"is not a well-formed query string: %s":                 "查询参数格式有误：%s",
+	"is required":                                           "必填",
+	"is required unless ids are given: it must be %s":       "未给出 ID 时必填：%s",
+	"is required if force is true: say why the message may be sent twice": "再发一次已发送的消息时必填：请说明原因",
+	"is required: %s to %s characters, not only white space":              "必填：%s 到 %s 个字符，不能全是空白",
+	"is required: it %s":                                    "必填：%s",
+	"give either ids or name, not both":                     "必须给出 ID 或名称之一",
+	"is required; it %s":                                    "必填；%s",
+	"must be %s to %s characters of %s":                     "必须是 %s 到 %s 个字符，只能使用 %s",
+	"must be a JSON value":                                  "必须是 JSON 值",
+	"must be a list":                                        "必须是列表",
+	"must be a number":                                      "必须是数字",
+	"must be a number that a floating-point value can hold": "必须是浮点数能表示的数字",
+	"must be a string":                                      "必须是文本",
+	"must be a string, number or boolean":                   "必须是文本、数字或布尔值",
+	"must be later than from":                               "必须晚于起始时间",
+	"must be an RFC 3339 time such as %s":                   "必须是带时区的时间，例如 %s",
 	"must be an id: an integer between %s and %s, as digits in a string or as a number": "必须是 ID：%s 到 %s 之间的整数",
 	"must be an integer":                          "必须是整数",
 	"must be an integer between %s and %s":        "必须是 %s 到 %s 之间的整数",
@@ -75,35 +75,35 @@ var apiMessages = map[string]string{
 
 	// tasks and bulk changes
 	"%s bulk changes of this caller are running; wait for one, or stop one": "此调用方已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
-	"its operator was revoked":                                                                "操作者已被吊销",
-	"its operator has another token":                                                          "操作者的令牌已更换",
-	"more tasks match by now than were counted: begin another bulk change":                    "现在匹配的任务比数出的多：请再次开始批量操作",
-	"its operator is not an admin any more":                                                   "操作者不再是管理员",
-	"its operator may not use all of its queues any more":                                     "操作者不再能使用其全部队列",
-	"%s bulk changes are running; wait for one, or stop one":                                  "已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
-	"%s tasks match, more than the %s expected; look at them and begin again":                 "匹配 %s 个任务，多于预期的 %s 个；请查看后重新开始",
-	"caller_id: a submitter may list only its own tasks":                                      "提交方只能查看自己的任务",
-	"is required: it becomes the task's result":                                               "必填：将成为任务的结果",
-	"is required: succeeded, failed or resend":                                                "必填：请选择处理方式",
-	"must be between 0 and %s: the count of the preview":                                      "必须在 0 到 %s 之间：预览时的数量",
-	"must be cancel, retry, succeeded, failed or resend":                                      "必须是取消、重试、判为已发送、判为失败或重新发送",
-	"must be rejected, retries_exhausted, timeout, unknown, expired or cancelled":             "必须是 rejected、retries_exhausted、timeout、unknown、expired 或 cancelled",
-	"must be scheduled or pending to cancel, failed to retry, held to resolve":                "定时和等待中的任务可以取消，失败的可以重试，待确认的可以判定",
-	"must be scheduled, pending, processing, held, succeeded or failed":                       "必须是 scheduled、pending、processing、held、succeeded 或 failed",
-	"narrow the filter: more than %s tasks match, or counting them takes too long":            "请缩小筛选范围：匹配的任务超过 %s 个，或统计耗时过长",
-	"only failed tasks have one":                                                              "只有失败的任务才有原因",
-	"only failed tasks have one; leave out state":                                             "只有失败的任务才有原因；请不要选择其他状态",
-	"the database refuses the change of task %s":                                              "数据库拒绝了对任务 %s 的更改",
-	"the reason of the task is %s; such tasks are retried only if the filter has this reason": "任务的原因是：%s；只有筛选条件选了这个原因，才会重试这样的任务",
-	"the task expired; resolve it as succeeded or failed":                                     "任务已过期；请判为已发送或失败",
-	"the task expired; submit it anew":                                                        "任务已过期；请重新提交",
-	"the reason of the task is %s by now":                                                     "任务现在的原因是：%s",
-	"the task is %s by now":                                                                   "任务现在的状态是：%s",
-	"the task is %s; only a failed task can be retried":                                       "任务的状态是：%s；只有失败的任务可以重试",
-	"the task is %s; only a held task can be resolved":                                        "任务的状态是：%s；只有待确认的任务可以判定",
-	"the task is %s; only a scheduled or pending task can be cancelled":                       "任务的状态是：%s；只有定时或等待中的任务可以取消",
-	"the task is archived and changes no more; submit it anew":                                "任务已归档，不能更改；请重新提交",
-	"the task was archived meanwhile":                                                         "任务在此期间已归档",
+	"its operator was revoked":                                                                    "操作者已被吊销",
+	"the token of its operator was replaced":                                                      "操作者的令牌已更换",
+	"more tasks match by now than were counted: begin another bulk change":                        "现在匹配的任务比数出的多：请再次开始批量操作",
+	"its operator is not an admin any more":                                                       "操作者不再是管理员",
+	"its operator may not use all of its queues any more":                                         "操作者不再能使用其全部队列",
+	"%s bulk changes are running; wait for one, or stop one":                                      "已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
+	"%s tasks match, more than the %s expected; look at them and begin again":                     "匹配 %s 个任务，多于预期的 %s 个；请查看后重新开始",
+	"caller_id: a submitter may list only its own tasks":                                          "提交方只能查看自己的任务",
+	"is required: it becomes the task's result":                                                   "必填：将成为任务的结果",
+	"is required: succeeded, failed or resend":                                                    "必填：请选择处理方式",
+	"must be between 0 and %s: the count of the preview":                                          "必须在 0 到 %s 之间：预览时的数量",
+	"must be cancel, retry, succeeded, failed or resend":                                          "必须是取消、重试、判为已发送、判为失败或重新发送",
+	"must be rejected, retries_exhausted, timeout, unknown, expired or cancelled":                 "必须是 rejected、retries_exhausted、timeout、unknown、expired 或 cancelled",
+	"to cancel, must be scheduled or pending; to retry, must be failed; to resolve, must be held": "定时和等待中的任务可以取消，失败的可以重试，待确认的可以判定",
+	"must be scheduled, pending, processing, held, succeeded or failed":                           "必须是 scheduled、pending、processing、held、succeeded 或 failed",
+	"narrow the filter: more than %s tasks match, or counting them takes too long":                "请缩小筛选范围：匹配的任务超过 %s 个，或统计耗时过长",
+	"only failed tasks have a reason":                                                             "只有失败的任务才有原因",
+	"only failed tasks have a reason; leave out state":                                            "只有失败的任务才有原因；请不要选择其他状态",
+	"the database refuses the change of task %s":                                                  "数据库拒绝了对任务 %s 的更改",
+	"the reason of the task is %s; such tasks are retried only if the filter has this reason":     "任务的原因是：%s；只有筛选条件选了这个原因，才会重试这样的任务",
+	"the task expired; resolve it as succeeded or failed":                                         "任务已过期；请判为已发送或失败",
+	"the task expired; submit it anew":                                                            "任务已过期；请重新提交",
+	"the reason of the task is %s by now":                                                         "任务现在的原因是：%s",
+	"the task is %s by now":                                                                       "任务现在的状态是：%s",
+	"the task is %s; only a failed task can be retried":                                           "任务的状态是：%s；只有失败的任务可以重试",
+	"the task is %s; only a held task can be resolved":                                            "任务的状态是：%s；只有待确认的任务可以判定",
+	"the task is %s; only a scheduled or pending task can be cancelled":                           "任务的状态是：%s；只有定时或等待中的任务可以取消",
+	"the task is archived and changes no more; submit it anew":                                    "任务已归档，不能更改；请重新提交",
+	"the task was archived meanwhile":                                                             "任务在此期间已归档",
 
 	// a task that is submitted
 	"another call with this idempotency key is in progress; repeat the same call":                                                                      "同一表单正在提交；请稍后再试",
@@ -153,11 +153,11 @@ var apiMessages = map[string]string{
 	"this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}": "该号码已有默认短信；请修改已有的一条",
 
 	// callers
-	"an admin with queues does not change what it may do itself":                                                               "限定队列的管理员不能修改自己的权限",
+	"an admin with queues may not change its own permissions":                                                                  "限定队列的管理员不能修改自己的权限",
 	"an admin with queues names callers after itself, and grants no more than it has":                                          "限定队列的管理员创建的调用方须以自己的名称开头，且权限不能超过自己",
-	"is set by an admin who is not limited to queues":                                                                          "只能由不限定队列的管理员设置",
+	"may be set only by an admin who is not limited to queues":                                                                 "只能由不限定队列的管理员设置",
 	"must be a subject such as msg.orders.paid or a pattern of subjects such as msg.orders.> or msg.*.paid, at most 255 bytes": "必须是主题，例如 msg.orders.paid，或主题的模式，例如 msg.orders.> 和 msg.*.paid，最多 255 字节",
-	"must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others":        "必须在 0 到 5 之间：调用方可给任务的最小优先级数值，0 最优先",
+	"must be between 0 and 5: the smallest number that the caller may give as priority; 0 goes first":                          "必须在 0 到 5 之间：调用方可给任务的最小优先级数值，0 最优先",
 	"must be between 0 and %s, where 0 means %s":                                                                               "必须在 0 到 %s 之间，0 表示按设置 %s",
 	"must be between 1 and %s":                                      "必须在 1 到 %s 之间",
 	"must be empty for an admin, who is limited by queues alone":    "管理员必须留空：管理员只受队列限制",
@@ -165,32 +165,32 @@ var apiMessages = map[string]string{
 	"must begin with %s.":                                           "必须以 %s. 开头",
 	"must give roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks or best_priority": "至少要给出一项",
 	"must name at least one of submitter, sender, receiver, viewer, trigger, admin":                                                  "至少选择一个角色",
-	"the operator is no caller": "操作者不是调用方",
-	"this caller belongs to another admin with queues (made_by): only that admin, those to whom it belongs, and admins who are not limited to queues may change the caller or rotate its token; this admin may revoke it": "该调用方属于另一个限定队列的管理员：只有那个管理员、它的创建者和不限定队列的管理员可以修改它或更换令牌；你可以吊销它",
+	"the caller that makes this change does not exist":                                                                               "操作者不是调用方",
+	"this caller belongs to another admin with queues (made_by): only that admin, the admins who made that admin, and admins who are not limited to queues may change the caller or rotate its token; this admin may revoke it": "该调用方属于另一个限定队列的管理员：只有那个管理员、它的创建者和不限定队列的管理员可以修改它或更换令牌；你可以吊销它",
 	"this caller is no admin any more":                    "该调用方已不是管理员",
 	"this caller is revoked; create another one":          "该调用方已吊销；请新建一个",
 	"this name is taken; a revoked caller keeps its name": "名称已被使用；吊销的调用方仍保留其名称",
 	"this name is that of the built-in admin":             "这是内置管理员的名称",
-	"this operator and its callers have made %s callers that are not revoked or were revoked within a day, and may make %s: revoke some, or have an admin who is not limited to queues make the caller": "该操作者及其调用方已创建 %s 个未吊销或一天内才吊销的调用方，上限为 %s 个：请吊销一些，或让不限定队列的管理员创建",
+	"this operator and its callers have made %s callers, counting those revoked within the last day, and may make %s: revoke some and wait a day, or have an admin who is not limited to queues make the caller": "该操作者及其调用方已创建 %s 个未吊销或一天内才吊销的调用方，上限为 %s 个：请吊销一些，或让不限定队列的管理员创建",
 
 	// messages and subscribe messages
 	"%s has sent %s messages to this user within the last 15 minutes, a quarter of what an inbox holds": "%s 在最近 15 分钟内给该用户发送了 %s 条消息，已达收件箱的四分之一",
-	"accepts messages of this sender again as these get older":                                          "随着这些消息变旧，可以继续给该用户发送",
+	"accepts messages of this sender again when the earlier ones are older than 15 minutes":             "随着这些消息变旧，可以继续给该用户发送",
 	"another call is changing this message; repeat the same call":                                       "另一个调用正在修改这条消息，请重试",
 	"another call for this message is in progress; repeat the same call":                                "这条消息的另一个请求正在进行；请稍后再试",
 	"another caller submitted this message and it failed; that caller or an admin may send it again":    "这条消息由另一个调用方提交且已失败；只有该调用方或管理员可以重新发送",
 	"another caller submitted this message; only that caller or an admin may send or query it":          "这条消息由另一个调用方提交；只有该调用方或管理员可以发送或查看",
 	"caller_id: this caller may list only its own messages":                                             "该调用方只能查看自己的消息",
 	"cannot check now whether this message exists; repeat the same call later":                          "暂时无法确认这条消息是否存在；请稍后再试",
-	"is required of an admin: it must be one of the two names in between":                               "管理员必填：必须是两个用户之一",
+	"is required of an admin: it must be one of the two names in the parameter between":                 "管理员必填：必须是两个用户之一",
 	"is required: it must be a server_msg_id":                                                           "必填：必须是消息 ID",
 	"is required: two different names joined by a comma, as ann,bob; each %s":                           "必填：两个不同的用户名；每个%s",
 	"must be a server_msg_id":                                                                "必须是消息 ID",
-	"must be one of the two names in between":                                                "必须是两个用户之一",
+	"must be one of the two names in the parameter between":                                  "必须是两个用户之一",
 	"must be the next_after of a page of this conversation":                                  "必须是这个会话上一页给出的位置：请从第一页重新开始",
 	"must be the next_after of a page of this user":                                          "必须是这个用户上一页给出的位置：请从第一页重新开始",
-	"the message is %s and at its end; only one that is not can be abandoned":                "消息的状态是：%s，已经结束；只有未结束的消息可以放弃",
-	"the message is %s and at its end; only one that is not can be redriven":                 "消息的状态是：%s，已经结束；只有未结束的消息可以重新发送",
+	"the message is %s and has ended; only a message that has not ended can be abandoned":    "消息的状态是：%s，已经结束；只有未结束的消息可以放弃",
+	"the message is %s and has ended; only a message that has not ended can be redriven":     "消息的状态是：%s，已经结束；只有未结束的消息可以重新发送",
 	"the message is %s; one that is being sent is not sent again":                            "消息的状态是：%s；正在发送的消息不会重新发送",
 	"the message is archived and changes no more; send it again under another client_msg_id": "消息已归档，不能更改；请用另一个 client_msg_id 重新发送",
 	"the message was sent; give \"force\": true to send it twice":                            "消息已经发送；要再发一次，请勾选“即使已经发送过”",
@@ -205,24 +205,24 @@ var apiMessages = map[string]string{
 
 	// webhooks
 	"is required: an https or http URL without user name, fragment and blanks, with a port from 1 to 65535 if any, at most 2000 bytes":         "必填：以 https 或 http 开头的 URL，不含用户名、片段和空白，端口（如有）为 1 到 65535，最多 2000 字节",
-	"is required: the time from which on failed deliveries are resent":                                                                         "必填：从何时起失败的投递要重发",
+	"is required: deliveries that failed at this time or later are resent":                                                                     "必填：从何时起失败的投递要重发",
 	"its endpoint is disabled (enable it first) or deleted (nothing can be sent there)":                                                        "它的端点已停用（请先启用）或已删除（无法再发送）",
 	"must be one or more of webhook.disabled, alert.raised and alert.cleared for the format %s, and no others":                                 "%s只能选择 webhook.disabled、alert.raised 和 alert.cleared，且至少选择一个",
 	"must be pending, delivered or failed":                                                                                                     "必须是 pending、delivered 或 failed",
 	"must be the id of a task":                                                                                                                 "必须是任务 ID",
 	"must not have a private or other non-public address as its host; an operator can allow networks with SENDONCE_OUTGOING_NETWORKS":          "主机不能是私有地址或其他非公网地址；运维人员可用 SENDONCE_OUTGOING_NETWORKS 放行网段",
 	"must be left out for cloudevents: the response shows the secret that Sendonce makes":                                                      "CloudEvents 端点不能填写密钥：密钥由 Sendonce 生成，添加后显示",
-	"must be left out: robots of Slack and WeCom take no signature; who knows the URL may post there":                                          "不能填写：Slack 和企业微信机器人不使用签名，知道地址即可发送",
+	"must be left out: robots of Slack and WeCom take no signature; anyone who knows the URL can post there":                                   "不能填写：Slack 和企业微信机器人不使用签名，知道地址即可发送",
 	"must be what the robot's settings show, at most 200 letters, digits and signs without blanks":                                             "必须是机器人设置中显示的密钥，最多 200 个字母、数字和符号，不能有空白",
 	"this endpoint is a robot, whose secret is made in its chat group: delete this endpoint and register it again with the robot's new secret": "该端点是机器人，密钥由群聊生成：请删除此端点，用机器人的新密钥重新添加",
 	"must be the id of an endpoint": "必须是端点 ID",
-	"must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed": "必须是 webhook.disabled、alert.raised、alert.cleared，或 task. 加状态：scheduled、pending、processing、held、succeeded、failed",
-	"must not be an alert: only an admin may subscribe to alerts":                                                                              "不能是告警：只有管理员可以订阅告警",
-	"the caller of this endpoint is revoked: no events are posted to it":                                                                       "该端点的调用方已吊销：不再向它发送事件",
-	"this caller has %s endpoints; delete one first":                                                                                           "该调用方已有 %s 个端点；请先删除一个",
-	"this caller may not see the endpoints and deliveries of another caller":                                                                   "该调用方不能查看其他调用方的端点和投递",
-	"this endpoint had 10 test events within a minute: try again in a minute":                                                                  "该端点一分钟内已有 10 个测试事件：请一分钟后再试",
-	"this endpoint is disabled: enable it first":                                                                                               "该端点已停用：请先启用",
+	"must be webhook.disabled, alert.raised or alert.cleared, or a state after \"task.\", such as task.failed: scheduled, pending, processing, held, succeeded or failed": "必须是 webhook.disabled、alert.raised、alert.cleared，或 task. 加状态：scheduled、pending、processing、held、succeeded、failed",
+	"must not be an alert: only an admin may subscribe to alerts":             "不能是告警：只有管理员可以订阅告警",
+	"the caller of this endpoint is revoked: no events are posted to it":      "该端点的调用方已吊销：不再向它发送事件",
+	"this caller has %s endpoints; delete one first":                          "该调用方已有 %s 个端点；请先删除一个",
+	"this caller may not see the endpoints and deliveries of another caller":  "该调用方不能查看其他调用方的端点和投递",
+	"this endpoint had 10 test events within a minute: try again in a minute": "该端点一分钟内已有 10 个测试事件：请一分钟后再试",
+	"this endpoint is disabled: enable it first":                              "该端点已停用：请先启用",
 
 	// of the service
 	"this instance has no slot for another waiting poll or stream; retry after the time in Retry-After": "服务繁忙，请稍后再试",
@@ -255,16 +255,16 @@ var apiMessages = map[string]string{
 	"no such task":                     "没有这个任务",
 }
 
-// messagePattern matches a message with values, such as "has %s digits".
-type messagePattern struct {
-	match   *regexp.Regexp
-	chinese string
+// errorPattern matches an error with values, such as "has %s digits".
+type errorPattern struct {
+	match       *regexp.Regexp
+	translation string
 }
 
-// messagePatterns has the messages with values, the longest fixed text first.
-var messagePatterns = sync.OnceValue(func() []messagePattern {
+// errorPatterns has the errors with values, the longest fixed text first.
+var errorPatterns = sync.OnceValue(func() []errorPattern {
 	var texts []string
-	for text := range apiMessages {
+	for text := range apiErrors {
 		if strings.Contains(text, "%s") {
 			texts = append(texts, text)
 		}
@@ -272,41 +272,41 @@ var messagePatterns = sync.OnceValue(func() []messagePattern {
 	slices.SortFunc(texts, func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(strings.ReplaceAll(b, "%s", "")), len(strings.ReplaceAll(a, "%s", ""))), cmp.Compare(a, b))
 	})
-	var patterns []messagePattern
+	var patterns []errorPattern
 	for _, text := range texts {
 		match := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(text), "%s", "(.*?)") + "$"
-		patterns = append(patterns, messagePattern{regexp.MustCompile(match), apiMessages[text]})
+		patterns = append(patterns, errorPattern{regexp.MustCompile(match), apiErrors[text]})
 	}
 	return patterns
 })
 
-// translatedValues has the values in messages that are also translated.
+// translatedValues has the values in errors that are also translated.
 var translatedValues = slices.Concat(taskStates, messageStates, formats)
 
-// translateAPI translates a message of the API. It returns any other text unchanged, such as a text that is already translated.
+// translateAPI translates an error of the API. It returns any other text unchanged, such as a text that is already translated.
 func translateAPI(language, message string) string {
 	if language != "zh" {
 		return message
 	}
-	if translated := apiMessages[message]; translated != "" {
+	if translated := apiErrors[message]; translated != "" {
 		return translated
 	}
-	for _, pattern := range messagePatterns() {
+	for _, pattern := range errorPatterns() {
 		if values := pattern.match.FindStringSubmatch(message); values != nil {
-			return fillIn(pattern.chinese, values[1:])
+			return fillIn(pattern.translation, values[1:])
 		}
 	}
 	return message
 }
 
-var valueInMessage = regexp.MustCompile(`%(?:\[(\d)\])?s`)
+var valueInError = regexp.MustCompile(`%(?:\[(\d)\])?s`)
 
-// fillIn puts the values into a translated message. A value may be a message itself.
+// fillIn puts the values into a translated error. A value may be an error itself.
 func fillIn(text string, values []string) string {
 	next := 0
-	return valueInMessage.ReplaceAllStringFunc(text, func(verb string) string {
+	return valueInError.ReplaceAllStringFunc(text, func(verb string) string {
 		at := next
-		if number := valueInMessage.FindStringSubmatch(verb)[1]; number != "" {
+		if number := valueInError.FindStringSubmatch(verb)[1]; number != "" {
 			at = int(number[0]-'0') - 1
 		} else {
 			next++
