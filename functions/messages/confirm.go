@@ -55,11 +55,16 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	c.Log("message", id.String())
 	if recipient.Confirmed {
 		c.Status(http.StatusNoContent)
-		return nil, nil
+		return nil, h.env.Messages.AwaitReceipt(ctx)
 	}
-	if recipient.Unsent && permission == message.IsRecipient {
-		if err := h.env.Messages.AwaitSend(ctx, id); err != nil {
-			return nil, err
+	if permission == message.IsRecipient {
+		switch recipient.FirstSend {
+		case message.NotSent:
+			return nil, messageNotFound()
+		case message.MaybeSent:
+			if err := h.env.Messages.AwaitSend(ctx, id); err != nil {
+				return nil, err
+			}
 		}
 	}
 	m, err := h.env.Messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.AsOperator("")})

@@ -30,24 +30,25 @@ type Env struct {
 	// Stores are nil only where a command runs without DATABASE_URL.
 	stores.Stores
 
-	db               *store.DB
-	bus              *bus.Bus // nil without NATS_URL
-	waiters          *waiters.List
-	subscribeQueues  sync.Once
-	subscribeCallers sync.Once
-	limiter          *callLimiter
-	budget           *memoryBudget
-	auth             *auth.Authenticator
-	frames           *callerSemaphores // of sockets
-	reads            *callerSemaphores // of events, for streams and sockets
-	anonymousPages   *semaphore.Weighted
-	anonymousSlots   *callerSemaphores // of anonymousPages, by address
-	sessionKeys      store.Keys
-	database         *cache.Value[struct{}] // pings the database, for /readyz
-	metrics          *telemetry.Metrics
-	scraped          sync.Map   // *telemetry.Endpoint by path
-	snapshots        *snapshots // nil without DATABASE_URL
-	alerts           task.AlertRules
+	db                 *store.DB
+	bus                *bus.Bus // nil without NATS_URL
+	waiters            *waiters.List
+	subscribeQueues    sync.Once
+	subscribeCallers   sync.Once
+	limiter            *callLimiter
+	budget             *memoryBudget
+	auth               *auth.Authenticator
+	frames             *callerSemaphores // of sockets
+	reads              *callerSemaphores // of events, for streams and sockets
+	anonymousPages     *semaphore.Weighted
+	anonymousSlots     *callerSemaphores // of anonymousPages, by address
+	anonymousResponses openResponses     // of anonymousPages
+	sessionKeys        store.Keys
+	database           *cache.Value[struct{}] // pings the database, for /readyz
+	metrics            *telemetry.Metrics
+	scraped            sync.Map   // *telemetry.Endpoint by path
+	snapshots          *snapshots // nil without DATABASE_URL
+	alerts             task.AlertRules
 
 	failures loglimit.ByKey[failureKind]
 

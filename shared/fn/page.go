@@ -5,6 +5,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/httpserver"
@@ -16,7 +18,8 @@ const (
 	maxForm     = 256 << 10 // bytes of a form
 	pageMemory  = 512 << 10 // bytes that a page of a caller is charged at once, in addition to the calls that it makes
 
-	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login.
+	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login. If all
+	// places are taken, a new visitor ends the response that has been written longest.
 	anonymousPages      = 256 // at once
 	anonymousPerAddress = 8   // at once; further requests of the address wait
 	anonymousWait       = 2 * time.Second
@@ -53,6 +56,7 @@ func (req *request) page(p *mountedRoute) error {
 	}
 	defer leave()
 	w := &pageWriter{ResponseWriter: req.w, req: req}
+	defer w.end()
 	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
 	r := req.r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(form))
@@ -99,8 +103,11 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 		return nil, task.Busy("too many requests of this address are in progress, try again")
 	}
 	if !req.env.anonymousPages.TryAcquire(1) {
-		done()
-		return nil, task.Busy("too many visitors who are not logged in, try again")
+		req.env.anonymousResponses.abortOldest()
+		if req.env.anonymousPages.Acquire(waiting, 1) != nil {
+			done()
+			return nil, task.Busy("too many visitors who are not logged in, try again")
+		}
 	}
 	return func() { req.env.anonymousPages.Release(1); done() }, nil
 }
@@ -123,6 +130,37 @@ func (w *pageWriter) begin(status int) {
 	w.req.status = status
 	if w.req.call.Caller.Name == "" {
 		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
+		w.req.env.anonymousResponses.add(w)
+	}
+}
+
+func (w *pageWriter) end() { w.req.env.anonymousResponses.remove(w) }
+
+// openResponses are the responses that are being written, the oldest first.
+type openResponses struct {
+	mu      sync.Mutex
+	writers []*pageWriter
+}
+
+func (o *openResponses) add(w *pageWriter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writers = append(o.writers, w)
+}
+
+func (o *openResponses) remove(w *pageWriter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writers = slices.DeleteFunc(o.writers, func(other *pageWriter) bool { return other == w })
+}
+
+// abortOldest lets the writes of the oldest response fail. So clients that read slowly keep nobody from the login.
+func (o *openResponses) abortOldest() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.writers) > 0 {
+		_ = http.NewResponseController(o.writers[0].ResponseWriter).SetWriteDeadline(time.Now()) // fails on a connection that has ended
+		o.writers = o.writers[1:]
 	}
 }
 

@@ -69,7 +69,7 @@ func bodyError(err error, p *mountedRoute) error {
 	case errors.As(err, &refused):
 		return refused
 	default: // not a 4xx: the caller need not change the call, and the trigger makes no dead letter of an event
-		return errors.Join(task.Busy(fmt.Sprintf("the body did not arrive in full within %v; repeat the same call later", bodyTimeout)), err)
+		return errors.Join(task.Busy(fmt.Sprintf("the body did not arrive in full within %v; repeat the same call later", bodyTimeout)), errors.New(task.MaskNumbers(err.Error()))) // net/http repeats what the caller sent
 	}
 }
 

@@ -12,27 +12,28 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// recipientSQL: status 0 = sending.
+// recipientSQL: status 0 = sending. The numbers of first_send are those of msg.FirstSend.
 const recipientSQL = `
 select kind, destination, confirm_token,
-    exists (select from message_live l where l.id = m.id and l.status = 0 and l.delivered_at is null and l.next_at is not null) as is_unsent,
+    coalesce((select case when l.status > 0 or l.delivered_at is not null then 2 when l.next_at is not null then 1 else 0 end
+        from message_live l where l.id = m.id), 2) as first_send,
     exists (select from message_receipts r where r.message_id = m.id and r.consumer = $2) as is_confirmed
 from messages m where id = $1
 union all
-select kind, destination, confirm_token, false, false from archived_messages where id = $1`
+select kind, destination, confirm_token, 2, false from archived_messages where id = $1`
 
 // Recipient is the receiver of a message, and what a confirmation by one consumer would find.
 type Recipient struct {
 	To        msg.Address
-	Token     []byte // the confirm token of a message to a URL; nil = it has none yet
-	Unsent    bool   // no send is recorded, and one is due
-	Confirmed bool   // the consumer has confirmed the message; false if the message is archived
+	Token     []byte        // the confirm token of a message to a URL; nil = it has none yet
+	FirstSend msg.FirstSend // of a message that is not final, for the receiver; else msg.WasSent
+	Confirmed bool          // the consumer has confirmed the message; false if the message is archived
 }
 
 // Recipient returns the receiver of a saved message. found is false if there is no such message. Recipient waits
 // for no lock, so its duration reveals nothing to a caller that may not confirm the message.
 func (st *Store) Recipient(ctx context.Context, id task.ID, consumer string) (r Recipient, found bool, err error) {
-	err = store.QueryEach(ctx, st.db.Hot, recipientSQL, []any{id, consumer}, []any{&r.To.Kind, &r.To.Name, &r.Token, &r.Unsent, &r.Confirmed}, func() {
+	err = store.QueryEach(ctx, st.db.Hot, recipientSQL, []any{id, consumer}, []any{&r.To.Kind, &r.To.Name, &r.Token, &r.FirstSend, &r.Confirmed}, func() {
 		found = true
 	})
 	return r, found, store.Wrap("recipient", err)
@@ -41,6 +42,11 @@ func (st *Store) Recipient(ctx context.Context, id task.ID, consumer string) (r 
 // A consumer often confirms a message before the relay has committed its send. maxSendPause limits the pause before the next look:
 // the pauses double from 10 ms, and take 1.3 s together.
 const maxSendPause = time.Second
+
+// AwaitReceipt returns when a receipt that Recipient has found survives a failover to the synchronous standby, as Confirm does.
+func (st *Store) AwaitReceipt(ctx context.Context) error {
+	return store.Wrap("await receipt", st.db.WaitForStandby(ctx))
+}
 
 // AwaitSend waits until a send of the message is recorded. The error is task.CodeServerBusy if none is after about a second.
 // AwaitSend takes no lock: the relay skips locked messages, so a receiver could delay the send to all other receivers.
@@ -52,7 +58,7 @@ func (st *Store) AwaitSend(ctx context.Context, id task.ID) error {
 			return store.Wrap("await send", context.Cause(ctx))
 		}
 		r, _, err := st.Recipient(ctx, id, "")
-		if err != nil || !r.Unsent {
+		if err != nil || r.FirstSend != msg.MaybeSent {
 			return err
 		}
 	}

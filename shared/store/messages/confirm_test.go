@@ -30,7 +30,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	r, found, err := db.Messages.Recipient(t.Context(), a.ID, "points")
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, messages.Recipient{To: a.To, Unsent: true}, r, "there is no token before the first send")
+	require.Equal(t, messages.Recipient{To: a.To, FirstSend: msg.MaybeSent}, r, "there is no token before the first send")
 
 	concurrent := make([]map[task.ID][]byte, 6)
 	var all sync.WaitGroup
@@ -54,7 +54,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	r, found, err = db.Messages.Recipient(t.Context(), a.ID, "points")
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID]}, r)
+	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID], FirstSend: msg.WasSent}, r)
 	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "shop", Permission: msg.HasToken})
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State(), "a confirmation counts after the message was abandoned, too")

@@ -3,10 +3,11 @@ package messages
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -30,15 +31,15 @@ const (
 	setDelivered = ` s set delivered_at = $3
 from l join unnest($1::uuid[], $2::uuid[]) as t (id, fingerprint) using (id)
 cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
-where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null or s.delivered_at > $3)`
+where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null or s.delivered_at > $3)
+returning s.id`
 )
 
 // forgetNotedSQL removes the rows that noteDeliveredSQL inserted for messages whose rows were removed before, because the stream does
 // not have them any more. No SaveAccepted will read these rows.
 const forgetNotedSQL = `
 delete from accepted_messages where id = any(array(
-    select a.id from unnest($1::uuid[], $2::uuid[]) as t (id, fingerprint) join messages m using (id, fingerprint) join accepted_messages a using (id)
-    where a.saved_at is null order by a.id for update of a))`
+    select id from accepted_messages where id = any($1::uuid[]) and saved_at is null order by id for update))`
 
 // RecordDelivered records when accepted messages, given by id and fingerprint, were delivered before they
 // were saved. It may run before, after or during SaveAccepted: when both have returned, the messages have
@@ -51,18 +52,15 @@ func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprint
 		return store.Wrap("record delivered messages", err)
 	}
 	var batch pgx.Batch
-	var saved int64 // how many messages are saved and had no earlier time
+	saved := map[task.ID]bool{} // messages that have the time now
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
 	// While a statement waits for a lock, a message may change from live to final or back.
 	for _, sql := range []string{deliveredLiveSQL, deliveredDoneSQL, deliveredLiveSQL} {
-		batch.Queue(sql, ids, fingerprints, at).Exec(func(tag pgconn.CommandTag) error {
-			saved += tag.RowsAffected()
-			return nil
-		})
+		batch.Queue(sql, ids, fingerprints, at).Query(store.CollectSet(saved))
 	}
 	err := st.db.Hot.SendBatch(ctx, &batch).Close()
-	if err == nil && saved > 0 {
-		_, err = st.db.Hot.Exec(ctx, forgetNotedSQL, store.Unprepared, ids, fingerprints)
+	if err == nil && len(saved) > 0 {
+		_, err = st.db.Hot.Exec(ctx, forgetNotedSQL, store.Unprepared, slices.Collect(maps.Keys(saved)))
 	}
 	return store.Wrap("record delivered messages", err)
 }
@@ -92,7 +90,7 @@ delete from accepted_messages where id = any(array(
     where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))
     limit 10000 for update skip locked))`
 
-// ForgetDelivered removes delivery times that are 30 days old and whose message was never saved. It also removes the rows of poisoned messages that the stream no longer
+// ForgetDelivered removes delivery times that are 30 days old and that no save has read, mostly of messages that were never saved. It also removes the rows of poisoned messages that the stream no longer
 // has, a day after they were rejected.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
 	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), poisonedKept.Seconds())

@@ -215,9 +215,11 @@ func TestNamesAreLimited(t *testing.T) {
 		require.EqualValues(t, 2, s.OtherQueues.Totals.Submitted)
 		require.Len(t, s.OtherQueues.Throughput, overview.Intervals)
 	}
-	_, err := db.Tasks.PauseQueue(t.Context(), tasks.Pause{Queue: "b", Reason: "maintenance"}, storetest.Tester)
-	require.NoError(t, err)
-	require.Equal(t, overview.Count{N: 1}, countAndRead(t, db).OtherQueues.Pending.Count, "tasks of a paused queue wait for nobody")
+	for _, name := range []string{"b", "c"} {
+		_, err := db.Tasks.PauseQueue(t.Context(), tasks.Pause{Queue: name, Reason: "maintenance"}, storetest.Tester)
+		require.NoError(t, err)
+	}
+	require.Equal(t, overview.Backlog{Count: overview.Count{N: 2}}, countAndRead(t, db).OtherQueues.Pending, "nobody is late with the tasks of a paused queue")
 }
 
 func TestUnusedNamesAreRemoved(t *testing.T) {

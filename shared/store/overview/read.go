@@ -307,9 +307,10 @@ func (r *reader) chooseNames() {
 	}
 	for _, q := range r.queues {
 		s.OtherQueues.Scheduled = s.OtherQueues.Scheduled.add(q.Scheduled)
-		if q.Pause == nil {
-			s.OtherQueues.Pending = s.OtherQueues.Pending.add(q.Pending)
+		if q.Pause != nil {
+			q.Pending.Oldest = 0
 		}
+		s.OtherQueues.Pending = s.OtherQueues.Pending.add(q.Pending)
 		s.OtherQueues.Retries = s.OtherQueues.Retries.add(q.Retries)
 		s.OtherQueues.Processing = s.OtherQueues.Processing.add(q.Processing)
 		s.OtherQueues.Held = s.OtherQueues.Held.add(q.Held)

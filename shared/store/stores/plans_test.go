@@ -85,7 +85,7 @@ func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 			"noteDeliveredSQL":   storetest.SomeIDs + `, now()`,
 			"deliveredSQL":       storetest.AnID,
 			"forgetDeliveredSQL": "60, 60",
-			"forgetNotedSQL":     storetest.SomeIDs + `, ` + storetest.SomeIDs,
+			"forgetNotedSQL":     storetest.SomeIDs,
 		},
 		Index: map[string]string{
 			"forgetDeliveredSQL": "accepted_messages_place", "missingSequencesSQL": "accepted_messages_place", "purgeCandidatesSQL": "accepted_messages_place",

@@ -209,6 +209,11 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	lock, logSQL := lockTask, lockLogSQL
 	if owner != s.CallerID && !s.MayResendOthers {
 		lock, logSQL = readTask, readLogSQL
+		defer func() {
+			if err == nil { // a commit without locks does not wait for the standby
+				err = st.db.WaitForStandby(ctx)
+			}
+		}()
 	}
 	before, found, now, err := lock(ctx, conn, newest)
 	if err != nil {

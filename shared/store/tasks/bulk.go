@@ -268,12 +268,12 @@ with next as (
              when jsonb_typeof(filter->'queues') = 'array' then array(select jsonb_array_elements_text(filter->'queues'))
              else '{}' end as queues
     from bulk_changes where finished_at is null and (leased_to is null or leased_to not between now() and now() + interval '1 minute')
-    order by leased_to nulls first, id limit 1 for update skip locked
+    order by coalesce(leased_to, created_at), id limit 1 for update skip locked
 ), judged as (
     select next.id as bulk_id, case
         when c.id is null then null
         when c.revoked_at is not null then 'its operator was revoked'
-        when token_proof(c.id, next.token_salt) is distinct from next.token_proof then 'its operator has another token'
+        when token_proof(c.id, next.token_salt) is distinct from next.token_proof then 'the token of its operator was replaced'
         when not 'admin' = any(c.roles) then 'its operator is not an admin any more'
         when c.queues <> '{}' and (next.queues = '{}' or not next.queues <@ c.queues) then 'its operator may not use all of its queues any more'
     end as stop

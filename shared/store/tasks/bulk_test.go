@@ -221,6 +221,19 @@ func TestBulkStops(t *testing.T) {
 }
 
 // startBulkAs starts a bulk change as a caller with the role admin and these queues.
+func TestNewBulkChangeWaitsForOlderOnes(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	submitMany(t, db, 6)
+	older := startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	for range 2 {
+		_, err := db.Tasks.RunBulk(t.Context(), 2)
+		require.NoError(t, err)
+		startBulk(t, db, tasks.BulkCancel, pendingTasks())
+	}
+	require.Equal(t, 4, mustBulk(t, db, older.ID).Changed, "operators that begin one change after the other do not stop earlier ones")
+}
+
 func startBulkAs(t *testing.T, db *storetest.DB, name, queues string, filter tasks.BulkFilter) (tasks.Bulk, error) {
 	t.Helper()
 	by := store.Operator{Name: name, RequestID: "r1", Reason: "the campaign was withdrawn"}
@@ -243,7 +256,7 @@ func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
 		queue, change, reason string
 	}{
 		"revoked":              {two, "", `revoked_at = now()`, "its operator was revoked"},
-		"rotated":              {two, "", `token_hash = sha256('second'), rotated_at = now()`, "its operator has another token"},
+		"rotated":              {two, "", `token_hash = sha256('second'), rotated_at = now()`, "the token of its operator was replaced"},
 		"demoted":              {two, "", `roles = '{viewer,sender}'`, "its operator is not an admin any more"},
 		"narrowed":             {two, "", `queues = '{default}'`, "its operator may not use all of its queues any more"},
 		"narrowed from all":    {nil, "", `queues = '{default}'`, "its operator may not use all of its queues any more"},

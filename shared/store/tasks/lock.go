@@ -42,9 +42,10 @@ const (
 	reportedDone = `where d.id = any($1::uuid[]) and exists (select ` + reports + ` where reported_id = d.id and `
 	reports      = `from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded)`
 
-	// State 2 is processing. A late success may change a task in another state.
+	// State 2 is processing. A late success may change a live task in any state, and a task that failed (status 3) for one of the reasons
+	// of task.Task.acceptsLateSuccess: timeout, unknown, expired.
 	changesLive = `coalesce(l.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and (l.state = 2 or succeeded)`
-	changesDone = `coalesce(d.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and succeeded`
+	changesDone = `coalesce(d.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and succeeded and d.status = 3 and d.reason in (3, 4, 5)`
 )
 
 // tasksExistSQL finds the tasks that are live, and the tasks that are done and have a body, which lockDoneSQL

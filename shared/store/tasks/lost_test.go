@@ -275,6 +275,24 @@ func TestLockedDefaultContentIsServerBusy(t *testing.T) {
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 }
 
+// Submissions of all callers would wait for one that is refused again and again.
+func TestSubmissionWithSentDefaultContentWaitsForNoLock(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi'), ('13900139000', 'hi')`)
+	db.MustSubmit(t, storetest.Submission(storetest.NoContent))
+	db.HoldLock(t, `select * from default_sms_data for update`)
+	outs, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.NoContent)})
+	require.NoError(t, errs[0])
+	require.ErrorContains(t, outs[0].Refused, "already")
+	refused := storetest.Submission(storetest.NoContent, func(s *tasks.Submission) {
+		s.Phone, s.Key, s.Refused = "13900139000", new(task.KeyHash(0, "sms", "k")), task.Refuse(task.CodeForbidden, "this queue is forbidden")
+	})
+	outs, errs = db.Tasks.Submit([]*tasks.Submission{refused})
+	require.NoError(t, errs[0])
+	require.ErrorContains(t, outs[0].Refused, "this queue is forbidden")
+}
+
 func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -49,8 +49,8 @@ type reportTry struct {
 }
 
 // reportOnce runs one transaction of reports. It returns the results even after an error, since the transaction
-// may have been committed. before is the previous try. Once reportOnce has locked the tasks, the previous
-// try can no longer be committed. So reportOnce queries whether it was committed, and if so returns before.
+// may have been committed. before is the previous try. Once reportOnce has locked the tasks, a previous
+// try that changed one of them can no longer be committed. So reportOnce queries whether it was committed, and if so returns before.
 func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {

@@ -239,6 +239,7 @@ func TestReportThatChangesNothingLocksNoTask(t *testing.T) {
 		"of another app":                 {task.Report{TaskID: claimed.ID, AppID: "other", Outcome: task.SentOK}, task.Stale},
 		"of a released claim":            {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.SentFailed}, task.Stale},
 		"that releases again":            {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.Released}, task.Already},
+		"that succeeds again":            {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Already},
 		"of a failure after the success": {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentFailed}, task.Stale},
 	} {
 		c.AppID = cmp.Or(c.AppID, "app")

@@ -12,12 +12,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const lockDefaultsSQL = `
+// lockDefaultsSQL locks the default contents that a submission can use. sentDefaultsSQL runs after it and finds those that were
+// sent, also while lockDefaultsSQL waited. It locks nothing: submissions with these are refused, and no other caller waits for them.
+const (
+	lockDefaultsSQL = selectDefaults + ` and not is_sent order by phone_number for update`
+	sentDefaultsSQL = selectDefaults + ` and is_sent`
+
+	selectDefaults = `
 select id, phone_number, content, use_template, is_sent
 from default_sms_data
-where phone_number = any($1::varchar[])
-order by phone_number
-for update`
+where phone_number = any($1::varchar[])`
+)
 
 // wantedTemplatesSQL finds the active templates that the drafts of a flush ask for by id or name, and the
 // default template. The default template is the active template with the lowest id.
@@ -50,7 +55,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	var keys []task.Hash
 	var ids []task.ID
 	for _, s := range f.rows {
-		if s.Draft.NeedsDefault() {
+		if s.Refused == nil && s.Draft.NeedsDefault() {
 			phones = append(phones, f.store.phones.Spellings(s.Phone)...)
 		}
 		if s.Draft.TemplateID != 0 {
@@ -72,17 +77,19 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	if timeout := f.lockTimeout(); timeout != "" {
 		batch.Queue(store.SetLockTimeoutSQL, timeout)
 	}
-	batch.Queue(lockDefaultsSQL, phones).Query(func(rows pgx.Rows) error {
-		var phone string
-		var d task.DefaultContent
-		return store.Each(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() {
-			number, _ := f.store.phones.Phone(phone)
-			if other := found.defaults[number]; other == nil || d.ID < other.ID {
-				row := d
-				found.defaults[number] = &row
-			}
+	for _, sql := range []string{lockDefaultsSQL, sentDefaultsSQL} {
+		batch.Queue(sql, phones).Query(func(rows pgx.Rows) error {
+			var phone string
+			var d task.DefaultContent
+			return store.Each(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() {
+				number, _ := f.store.phones.Phone(phone)
+				if other := found.defaults[number]; other == nil || d.ID < other.ID {
+					row := d
+					found.defaults[number] = &row
+				}
+			})
 		})
-	})
+	}
 	batch.Queue(wantedTemplatesSQL, templateIDs, names).Query(func(rows pgx.Rows) (err error) {
 		found.templates, err = pgx.CollectRows(rows, pgx.RowToStructByPos[task.StoredTemplate])
 		return err
