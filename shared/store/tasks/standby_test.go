@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +92,10 @@ func TestResponseWaitsForStandby(t *testing.T) {
 		db.MustSubmit(t, storetest.Submission())
 	}
 	reported := db.MustClaim(t, "app", 1)[0]
+	sent := storetest.Message("sent")
+	db.MustSave(t, sent)
+	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
+	var callers atomic.Int64
 	for name, call := range map[string]func() error{
 		"submit": func() error {
 			_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.Keyed("k", "x"))})
@@ -110,6 +115,23 @@ func TestResponseWaitsForStandby(t *testing.T) {
 		},
 		"subscribe": func() error {
 			_, err := db.Subscribe.Submit(context.Background(), storetest.Booking(1, `{}`))
+			return err
+		},
+		"subscribe by several callers": func() error {
+			s := storetest.Booking(2, `{}`)
+			s.CallerID = callers.Add(1)
+			_, err := db.Subscribe.Submit(context.Background(), s)
+			return err
+		},
+		"confirm": func() error {
+			r, _, err := db.Messages.Recipient(context.Background(), sent.ID, "points")
+			switch {
+			case err != nil:
+			case r.Confirmed:
+				err = db.Messages.AwaitReceipt(context.Background())
+			default:
+				_, err = db.Messages.Confirm(context.Background(), sent.ID, storetest.ConfirmationBy("points"))
+			}
 			return err
 		},
 	} {
