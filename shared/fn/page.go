@@ -5,8 +5,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/httpserver"
@@ -130,39 +128,11 @@ func (w *pageWriter) begin(status int) {
 	w.req.status = status
 	if w.req.call.Caller.Name == "" {
 		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
-		w.req.env.anonymousResponses.add(w)
+		w.req.env.anonymousResponses.add(w.ResponseWriter)
 	}
 }
 
-func (w *pageWriter) end() { w.req.env.anonymousResponses.remove(w) }
-
-// openResponses are the responses that are being written, the oldest first.
-type openResponses struct {
-	mu      sync.Mutex
-	writers []*pageWriter
-}
-
-func (o *openResponses) add(w *pageWriter) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.writers = append(o.writers, w)
-}
-
-func (o *openResponses) remove(w *pageWriter) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.writers = slices.DeleteFunc(o.writers, func(other *pageWriter) bool { return other == w })
-}
-
-// abortOldest lets the writes of the oldest response fail. So clients that read slowly keep nobody from the login.
-func (o *openResponses) abortOldest() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.writers) > 0 {
-		_ = http.NewResponseController(o.writers[0].ResponseWriter).SetWriteDeadline(time.Now()) // fails on a connection that has ended
-		o.writers = o.writers[1:]
-	}
-}
+func (w *pageWriter) end() { w.req.env.anonymousResponses.remove(w.ResponseWriter) }
 
 func (w *pageWriter) Write(b []byte) (int, error) {
 	if w.req.status == 0 {

@@ -1,0 +1,36 @@
+package fn
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// openResponses are the responses that are being written, the oldest first.
+type openResponses struct {
+	mu      sync.Mutex
+	writers []http.ResponseWriter
+}
+
+func (o *openResponses) add(w http.ResponseWriter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writers = append(o.writers, w)
+}
+
+func (o *openResponses) remove(w http.ResponseWriter) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writers = slices.DeleteFunc(o.writers, func(other http.ResponseWriter) bool { return other == w })
+}
+
+// abortOldest lets the writes of the oldest response fail. So clients that read slowly keep nobody from the login.
+func (o *openResponses) abortOldest() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.writers) > 0 {
+		_ = http.NewResponseController(o.writers[0]).SetWriteDeadline(time.Now()) // fails on a connection that has ended
+		o.writers = o.writers[1:]
+	}
+}
