@@ -44,7 +44,7 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 				return store.AuditEntry{}, err
 			}
 			if most := st.operatorCallers; made >= most {
-				return store.AuditEntry{}, task.Refuse(task.CodeForbidden, fmt.Sprintf("this operator and its callers have made %d callers that are not revoked or were revoked within a day, "+
+				return store.AuditEntry{}, task.Refuse(task.CodeForbidden, fmt.Sprintf("this operator and its callers have made %d callers, counting those revoked within the last day, "+
 					"and may make %d: revoke some and wait a day, or have an admin who is not limited to queues make the caller", made, most))
 			}
 		}
