@@ -171,7 +171,7 @@ var apiErrors = map[string]string{
 	"this caller is revoked; create another one":          "该调用方已吊销；请新建一个",
 	"this name is taken; a revoked caller keeps its name": "名称已被使用；吊销的调用方仍保留其名称",
 	"this name is that of the built-in admin":             "这是内置管理员的名称",
-	"this operator and its callers have made %s callers, counting those revoked within the last day, and may make %s: revoke some and wait a day, or have an admin who is not limited to queues make the caller": "该操作者及其调用方已创建 %s 个未吊销或一天内才吊销的调用方，上限为 %s 个：请吊销一些，或让不限定队列的管理员创建",
+	"this operator and its callers have made %s callers, counting those revoked within the last day, and may make %s: revoke some and wait a day, or have an admin who is not limited to queues make the caller": "该操作者及其调用方已创建 %s 个调用方（含一天内吊销的），上限为 %s 个：请吊销一些并等一天，或让不限定队列的管理员创建",
 
 	// messages and subscribe messages
 	"%s has sent %s messages to this user within the last 15 minutes, a quarter of what an inbox holds": "%s 在最近 15 分钟内给该用户发送了 %s 条消息，已达收件箱的四分之一",

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -245,6 +246,18 @@ func TestPlanOfPanicsForATypeThatCannotBeDecoded(t *testing.T) {
 }
 
 // id reads a number or a string, as senders of large numbers need.
+// A name may be as long as a body, and many calls are decoded at once. Not parallel: it measures the memory of the process.
+func TestLongUnknownFieldNeedsNoFurtherMemory(t *testing.T) {
+	raw := []byte(`{"` + strings.Repeat("::1 ", 1<<20) + `":1}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var s shape
+	err := Object(raw, &s)
+	runtime.ReadMemStats(&after)
+	require.Len(t, err.Fields[0].Name, maxName)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2*len(raw)))
+}
+
 type id string
 
 func (n *id) UnmarshalJSON(raw []byte) error {

@@ -69,7 +69,13 @@ func (d *decoder) failAt(name, message string) {
 	d.path = d.path[:len(d.path)-1]
 }
 
-// printable returns a name that the caller wrote, safe for an error message.
+const (
+	maxName      = 64          // characters
+	maxNameBytes = 4 * maxName // a character has at most four bytes
+)
+
+// printable returns a name that the caller wrote, safe for an error message: it is short, and shows no whole phone number.
 func printable(name string) string {
-	return text.Cut(text.Printable(name, unicode.ReplacementChar), 64)
+	name = name[:min(len(name), maxNameBytes)] // before all other work: a name may be as long as a body
+	return task.MaskNumbers(text.Cut(text.Printable(name, unicode.ReplacementChar), maxName))
 }

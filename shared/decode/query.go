@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // maxParameters is more parameters than any route has. Reading thousands of parameters would take long.
@@ -37,7 +35,7 @@ func (d *decoder) query(p *Plan, raw string, dst any) {
 		f, known := p.fields[name]
 		switch {
 		case !known:
-			d.failAt(task.MaskNumbers(name), "is not a known parameter")
+			d.failAt(name, "is not a known parameter")
 		case len(values[name]) > 1:
 			d.failAt(name, "is given more than once")
 		default:

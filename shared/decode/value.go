@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
@@ -106,7 +104,7 @@ func (d *decoder) object(p *Plan, v reflect.Value) {
 		f, known := p.fields[string(key)]
 		switch {
 		case !known || problem != "":
-			d.failAt(task.MaskNumbers(string(key)), "is not a known field")
+			d.failAt(string(key), "is not a known field")
 			d.skip()
 		case seen&f.bit != 0:
 			d.failAt(f.name, "is given twice")

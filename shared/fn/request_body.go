@@ -64,6 +64,8 @@ func bodyError(err error, p *mountedRoute) error {
 	var large *http.MaxBytesError
 	var refused *task.Error
 	switch {
+	case errors.Is(err, context.Canceled): // the client has left
+		return err
 	case errors.As(err, &large):
 		return tooLarge(p.maxBody)
 	case errors.As(err, &refused):

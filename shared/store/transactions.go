@@ -45,6 +45,9 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 	}
 }
 
+// WaitSQL makes the commit of its transaction wait for the synchronous standby, also if the transaction changes nothing.
+const WaitSQL = `select pg_logical_emit_message(true, 'sendonce', '')`
+
 // WaitForStandby returns when the synchronous standby, if there is one, has everything that was visible
 // before the call. WaitForStandby makes a commit, which waits for all earlier commits. A commit that the
 // standby does not have can be visible: after a restart of the primary, or after the termination of a
@@ -52,7 +55,7 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 func (db *DB) WaitForStandby(ctx context.Context) error {
 	for {
 		cancelled := db.CancelledSyncs()
-		_, err := db.Hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
+		_, err := db.Hot.Exec(ctx, WaitSQL)
 		if err != nil || db.CancelledSyncs() == cancelled {
 			return err
 		}

@@ -209,11 +209,6 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	lock, logSQL := lockTask, lockLogSQL
 	if owner != s.CallerID && !s.MayResendOthers {
 		lock, logSQL = readTask, readLogSQL
-		defer func() {
-			if err == nil { // a commit without locks does not wait for the standby
-				err = st.db.WaitForStandby(ctx)
-			}
-		}()
 	}
 	before, found, now, err := lock(ctx, conn, newest)
 	if err != nil {
@@ -260,9 +255,12 @@ func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, fou
 	return t, found, locked.Now, err
 }
 
-// readTask is lockTask without the lock.
+// readTask is lockTask without the lock. The commit still waits for the synchronous standby.
 func readTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
 	read, err := tasks.Read(ctx, conn, []task.ID{id})
+	if err == nil {
+		_, err = conn.Exec(ctx, store.WaitSQL)
+	}
 	if err != nil {
 		return t, false, now, err
 	}

@@ -239,6 +239,17 @@ func TestResendNeedsFailureOrForce(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
+func TestSubmissionOfAnotherCallersMessageNeedsOneConnection(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t, func(c *stores.Config) { c.MaxConns = 1 })
+	db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	other := storetest.Booking(1, `{"a":1}`)
+	other.CallerID = 8
+	out, err := db.Subscribe.Submit(store.WithCaller(t.Context(), 8), other)
+	require.NoError(t, err)
+	require.True(t, out.Skipped)
+}
+
 // Claims skip locked tasks: with a lock, a caller that submits the message of another one again and again could delay it.
 func TestSubmissionOfAnotherCallersMessageLocksNothing(t *testing.T) {
 	t.Parallel()

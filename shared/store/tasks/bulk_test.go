@@ -220,7 +220,6 @@ func TestBulkStops(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'bulk.stop'`))
 }
 
-// startBulkAs starts a bulk change as a caller with the role admin and these queues.
 func TestNewBulkChangeWaitsForOlderOnes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -234,6 +233,7 @@ func TestNewBulkChangeWaitsForOlderOnes(t *testing.T) {
 	require.Equal(t, 4, mustBulk(t, db, older.ID).Changed, "operators that begin one change after the other do not stop earlier ones")
 }
 
+// startBulkAs starts a bulk change as a caller with the role admin and these queues.
 func startBulkAs(t *testing.T, db *storetest.DB, name, queues string, filter tasks.BulkFilter) (tasks.Bulk, error) {
 	t.Helper()
 	by := store.Operator{Name: name, RequestID: "r1", Reason: "the campaign was withdrawn"}
