@@ -39,17 +39,18 @@ func (st *Store) Recipient(ctx context.Context, id task.ID, consumer string) (r 
 	return r, found, store.Wrap("recipient", err)
 }
 
-// A consumer often confirms a message before the relay has committed its send. maxSendPause limits the pause before the next look:
-// the pauses double from 10 ms, and take 1.3 s together.
-const maxSendPause = time.Second
-
-// AwaitReceipt returns when a receipt that Recipient has found survives a failover to the synchronous standby, as Confirm does.
+// AwaitReceipt returns when the synchronous standby, if there is one, has the receipt that Recipient has found. Confirm waits
+// for this, too.
 func (st *Store) AwaitReceipt(ctx context.Context) error {
 	return store.Wrap("await receipt", st.db.WaitForStandby(ctx))
 }
 
+// A receiver often confirms a message before the relay has committed its send. maxSendPause limits the pause before the next look:
+// the pauses double from 10 ms, and take 1.3 s together.
+const maxSendPause = time.Second
+
 // AwaitSend waits until a send of the message is recorded. The error is task.CodeServerBusy if none is after about a second.
-// AwaitSend takes no lock: the relay skips locked messages, so a receiver could delay the send to all other receivers.
+// AwaitSend takes no lock: the relay skips locked messages, so with a lock one receiver could delay the send to all others.
 func (st *Store) AwaitSend(ctx context.Context, id task.ID) error {
 	for pause := 10 * time.Millisecond; pause < maxSendPause; pause *= 2 {
 		select {
