@@ -57,14 +57,14 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 		c.Status(http.StatusNoContent)
 		return nil, h.env.Messages.AwaitReceipt(ctx)
 	}
-	if permission == message.IsRecipient {
-		switch recipient.FirstSend {
-		case message.NotSent:
-			return nil, messageNotFound()
-		case message.MaybeSent:
-			if err := h.env.Messages.AwaitSend(ctx, id); err != nil {
-				return nil, err
-			}
+	if permission == message.IsRecipient && recipient.FirstSend != message.WasSent {
+		err = messageNotFound()
+		if recipient.FirstSend == message.MaybeSent {
+			err = h.env.Messages.AwaitSend(ctx, id)
+		}
+		if err != nil {
+			c.Log("rejected", err.Error())
+			return nil, err
 		}
 	}
 	m, err := h.env.Messages.Confirm(ctx, id, messages.Confirmation{Consumer: consumer, Permission: permission, By: c.AsOperator("")})

@@ -24,8 +24,8 @@ var logVerdicts = store.BulkStatement[VerdictLog]{Columns: verdictColumns, Text:
 insert into report_logs (@columns)
 select * from unnest(@arrays) as t (@columns)`}
 
-// logForeign logs only the first report of each foreignCaller on a task. Otherwise any caller who knows the
-// id of a task could fill the log.
+// logForeign logs only the first report of each foreignCaller on a task, or a few if they run at the same time. Otherwise any
+// caller who knows the id of a task could fill the log.
 var logForeign = store.BulkStatement[VerdictLog]{Text: `
 insert into report_logs (@columns)
 select t.* from unnest(@arrays) as t (@columns)
