@@ -3,9 +3,11 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -254,11 +256,22 @@ func (c *Cluster) JetStream() jetstream.JetStream {
 	return js
 }
 
-// AddEndpoint registers a webhook endpoint of the built-in admin.
-func (c *Cluster) AddEndpoint(url string, events ...string) api.EndpointResponse {
+// AddEndpoint registers a webhook endpoint of the built-in admin. The API client tries this call once, and a machine under
+// load may be too slow for the first connection to the database: then AddEndpoint undoes what the try may have done, and
+// tries again.
+func (c *Cluster) AddEndpoint(url string, events ...string) (e api.EndpointResponse) {
 	c.T.Helper()
-	e, err := c.API("webhooks").AddEndpoint(c.T.Context(), api.EndpointRequest{URL: url, Events: events})
-	require.NoError(c.T, err)
+	known := c.Admin.QueryText(`select coalesce(string_agg(id::text, ','), '') from webhook_endpoints`)
+	Eventually(c.T, func() bool {
+		var err error
+		e, err = c.API("webhooks").AddEndpoint(c.T.Context(), api.EndpointRequest{URL: url, Events: events})
+		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusServiceUnavailable {
+			c.Admin.Exec(`delete from webhook_endpoints where url is not null and id::text <> all(string_to_array($1, ','))`, known)
+			return false
+		}
+		require.NoError(c.T, err)
+		return true
+	})
 	return e
 }
 
