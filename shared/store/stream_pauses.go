@@ -81,32 +81,27 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 }
 
 const (
-	// pauseStreamsSQL pauses streams and returns the ends of the pauses. While the broker is unavailable,
-	// rows have failures 0. Such a row is written again only if the reason changes.
-	pauseStreamsSQL = `
-insert into stream_pauses (stream, failures, reason, until)
-select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
-from unnest($1::text[], $2::integer[], $3::text[], $4::float8[]) as t (stream, failures, reason, pause)
+	// pauseStreamSQL pauses a stream and returns the end of the pause. While the broker is unavailable,
+	// the row has failures 0. Such a row is written again only if the reason changes.
+	pauseStreamSQL = `
+insert into stream_pauses (stream, failures, reason, until) values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))
 on conflict (stream) do update set failures = excluded.failures, reason = excluded.reason, until = greatest(stream_pauses.until, excluded.until)
 where excluded.failures > stream_pauses.failures or stream_pauses.reason <> excluded.reason or excluded.until > stream_pauses.until and excluded.failures > 0
 returning until, failures > 0`
 
-	resumeStreamsSQL = `delete from stream_pauses where stream = any($1::text[])`
+	resumeStreamSQL = `delete from stream_pauses where stream = $1`
 )
 
-// Queue adds the statements that pause the failed streams and end the pauses of other streams of the batch. It
-// also completes relayed. If a stream has not failed and has no row in stream_pauses, it needs no statement.
+// Queue adds a statement for each stream that is paused or resumed. It also completes relayed. If a stream has not failed
+// and has no row in stream_pauses, it needs no statement.
 func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
-	var names, reasons, resumed []string
-	var failures []int32
-	var pauses []float64
 	for _, name := range slices.Sorted(maps.Keys(s)) { // sorted, so that two relays never deadlock
 		state := s[name]
 		relayed.Rows += state.rows
 		if state.failed == msg.OneMessage { // the stream itself has not failed
 			relayed.More = relayed.More || state.more
 			if state.hasRow {
-				resumed = append(resumed, name)
+				batch.Queue(resumeStreamSQL, name)
 			}
 			if state.failures > 0 {
 				relayed.Streams = append(relayed.Streams, StreamChange{Stream: name})
@@ -127,13 +122,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 		} else {
 			relayed.BrokerUnavailable = true
 		}
-		names, failures, reasons, pauses = append(names, name), append(failures, int32(n)), append(reasons, Storable(state.reason)), append(pauses, pause.Seconds())
-	}
-	if len(resumed) > 0 {
-		batch.Queue(resumeStreamsSQL, resumed)
-	}
-	if len(names) > 0 {
-		batch.Queue(pauseStreamsSQL, names, failures, reasons, pauses).Query(func(rows pgx.Rows) error {
+		batch.Queue(pauseStreamSQL, name, n, Storable(state.reason), pause.Seconds()).Query(func(rows pgx.Rows) error {
 			var until time.Time
 			var paused bool
 			return Each(rows, []any{&until, &paused}, func() {

@@ -41,8 +41,4 @@ func (st *Store) CloseDaysUntil(ctx context.Context, until time.Time) (more bool
 	return st.closeDaysUntil(ctx, until)
 }
 
-func (st *Store) CountDone(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
-	return st.countDone(ctx, day, from, to, limit)
-}
-
 func (st *Store) SetCountTime(limit time.Duration) { st.countTime = limit }
