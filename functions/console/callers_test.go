@@ -67,7 +67,7 @@ func TestCallers(t *testing.T) {
 		require.Contains(t, v.get(own).path, "/console/login")
 		logIn(t, boss).get(own).has(t, "boss")
 	})
-	t.Run("are revoked by their name", func(t *testing.T) {
+	t.Run("are revoked after their name was typed", func(t *testing.T) {
 		got := b.submit(page+"/revoke", "form", "revoke", "confirm", "shop2")
 		require.Equal(t, 400, got.status)
 		got.has(t, `value="shop2"`, "must be the name of the caller: shop")
@@ -83,14 +83,14 @@ func TestCallers(t *testing.T) {
 		require.Equal(t, 403, v.submit(page+"/rotate").status)
 		require.Equal(t, 403, v.submit("/console/callers/new", "name", "x", "roles", "sender").status)
 	})
-	t.Run("are limited to its own for a limited operator", func(t *testing.T) {
+	t.Run("of others are hidden from an operator with queues", func(t *testing.T) {
 		v := logIn(t, s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["otp"]`))
 		tokenOf(t, v.submit("/console/callers/new", "name", "ops.phone", "roles", "sender", "queues", "otp", "best_priority", "0"))
 		got := v.get("/console/callers")
 		got.has(t, "ops.phone")
 		require.NotContains(t, got.text, "shop")
 		require.Equal(t, 404, v.get(page).status)
-		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "a caller that is not limited to queues may use all queues")
+		require.Equal(t, 403, v.submit("/console/callers/new", "name", "ops.all", "roles", "sender").status, "a caller without queues may use all, and ops may grant only its own")
 	})
 }
 

@@ -18,7 +18,7 @@ func TestRefusedFormsAreShownAgain(t *testing.T) {
 		require.Equal(t, 400, got.status)
 		got.has(t, `value="x&#34;&gt;&lt;b&gt;"`, `value="yesterday"`, `value="promo"`, `<code>from</code>`, `<span class="wrong">`)
 	})
-	t.Run("a button of a task", func(t *testing.T) {
+	t.Run("the form of a button", func(t *testing.T) {
 		sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
 		path := "/console/tasks/" + sent.Data("task_id").(string)
 		long := strings.Repeat("<", 501)
@@ -30,7 +30,7 @@ func TestRefusedFormsAreShownAgain(t *testing.T) {
 	t.Run("with a field as large as a form may be", func(t *testing.T) {
 		b.submit("/console/blocked-words", "word", strings.Repeat("a", 60_000)).has(t, `<span class="wrong">is required: 1 to 100 characters`)
 	})
-	t.Run("once if the page of the form cannot be shown", func(t *testing.T) {
+	t.Run("as one problem if the page of the form cannot be shown", func(t *testing.T) {
 		got := b.submit("/console/tasks/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81/retry")
 		require.Equal(t, 404, got.status)
 		require.Equal(t, 1, strings.Count(got.text, `class="problem"`), got.text)

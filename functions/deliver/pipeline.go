@@ -16,11 +16,11 @@ const (
 	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post and this margin
 )
 
-// limits apply to each pipeline of each process separately. Account limits all callers of an account together, no matter how many
-// endpoints and hosts these callers use.
+// limits apply to each pipeline of each process separately. Account limits a caller and the callers that it created together, however
+// many endpoints and hosts they use. Failing is for webhooks only.
 var limits = messages.InFlightLimits{All: maxInFlight, Account: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
-// settleTime is the time at the end of a call that is reserved for settling posts.
+// settleTime limits each settling of posts, and is reserved for it at the end of a call.
 const settleTime = 5 * time.Second
 
 func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }
@@ -36,12 +36,12 @@ type pipeline[W any] struct {
 // runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the pipeline
 // is claiming, started is false and that run claims again.
 //
-// A run stops claiming at the time until, after an error, when the caller has left, or when the process is draining. Then
+// A run stops claiming at claimUntil, after an error, when the client of the call has left, or when the process is draining. Then
 // the run schedules another call of deliver, which continues to claim. The run itself waits for its own posts.
 //
-// Claims and posts are cancelled at the deadline of ctx, but not when the caller leaves. Otherwise, if a trigger dies, the claimed
+// Claims and posts are cancelled at the deadline of ctx, but not when the client leaves. Otherwise, if a trigger dies, the claimed
 // work would wait for the end of its lease.
-func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, started bool, err error) {
+func runPipeline[W any](ctx context.Context, d *deliverer, claimUntil time.Time, p pipeline[W]) (n int, started bool, err error) {
 	again, started := p.inFlight.start()
 	if !started {
 		return 0, false, nil
@@ -50,7 +50,7 @@ func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pi
 	workCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 	r := &pipelineRun[W]{pipeline: p, results: make(chan posted[W], maxInFlight)}
-	for err == nil && ctx.Err() == nil && !time.Now().After(until) && !d.env.IsDraining() {
+	for err == nil && ctx.Err() == nil && !time.Now().After(claimUntil) && !d.env.IsDraining() {
 		err = r.startPosts(workCtx)
 		if r.unsettled > 0 {
 			err = cmp.Or(r.settleResults(workCtx, collect(r.results, again, time.After(claimInterval))), err)
@@ -58,7 +58,8 @@ func runPipeline[W any](ctx context.Context, d *deliverer, until time.Time, p pi
 			return r.posts, true, nil
 		}
 	}
-	d.env.WakeDeliverAt(time.Now().Add(p.inFlight.stop(err)))
+	wait := p.inFlight.stop(err)
+	d.env.WakeDeliverAt(time.Now().Add(wait))
 	for r.unsettled > 0 {
 		err = cmp.Or(r.settleResults(workCtx, collect(r.results, nil, nil)), err)
 	}
@@ -121,7 +122,7 @@ func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W)
 	return post(ctx, w)
 }
 
-// collect waits for a result, again or interval, and returns all results that are ready.
+// collect waits until one of the channels is ready, and returns all results that are ready.
 func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan time.Time) (all []T) {
 	select {
 	case result := <-results:

@@ -16,11 +16,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// examplePoints is the NATS user of the receiver of `make example`.
+// examplePoints is the NATS user of the service in `make example` that gives customers points for paid orders.
 const examplePoints = "points"
 
-// natsLimits limits the memory that clients without a password can use. NATS closes a connection that does not log in
-// within 2 s, so that the clients of the run can connect even while others open connections all the time.
+// natsLimits limits all connections, with and without a login, and the subscriptions of each connection. By default NATS
+// closes a connection without a login after 2 s, so that the clients of the run can connect although others open connections
+// all the time.
 const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.

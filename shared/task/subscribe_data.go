@@ -73,7 +73,7 @@ func keywordRule(kind string) (fits func(value string) bool, description string)
 	case "thing":
 		return upTo(20, isPrintable), "must be at most 20 characters without line breaks"
 	case "number":
-		return func(s string) bool { return isDecimal(s, 32) }, "must be a number of at most 32 digits, not counting decimals"
+		return func(s string) bool { return isDecimal(s, 32) }, "must be a number: up to 32 digits and up to 32 decimals"
 	case "letter":
 		return upTo(32, isLatin), "must be at most 32 letters a-z, A-Z"
 	case "symbol":
@@ -85,7 +85,7 @@ func keywordRule(kind string) (fits func(value string) bool, description string)
 	case "date":
 		return isDate, "must be a date such as 2019年10月1日, 2019-10-01 or 2019年10月1日 15:01, or two of them with ~ between"
 	case "amount":
-		return isAmount, "must be a number of at most 10 digits, not counting decimals; a currency sign before it and 元 after it are optional"
+		return isAmount, "must be a number: up to 10 digits and up to 10 decimals; a currency sign before it and 元 after it are optional"
 	case "phone_number":
 		return upTo(17, isDigitOrSymbol), "must be at most 17 digits and symbols"
 	case "car_number":
@@ -117,11 +117,11 @@ func isSymbol(r rune) bool        { return isPrintable(r) && !unicode.IsLetter(r
 func isNotChinese(r rune) bool    { return isPrintable(r) && !isHan(r) }
 func isDigitOrSymbol(r rune) bool { return isDigit(r) || isSymbol(r) }
 
-// isDecimal accepts a number with at most digits digits before the decimal point, and at most digits after it.
-func isDecimal(s string, digits int) bool {
+// isDecimal accepts a number with at most limit digits before the decimal point, and at most limit after it.
+func isDecimal(s string, limit int) bool {
 	whole, fraction, point := strings.Cut(s, ".")
-	return whole != "" && within(whole, digits) && all(whole, isDigit) &&
-		(!point || fraction != "" && within(fraction, digits) && all(fraction, isDigit))
+	return whole != "" && within(whole, limit) && all(whole, isDigit) &&
+		(!point || fraction != "" && within(fraction, limit) && all(fraction, isDigit))
 }
 
 func isAmount(s string) bool {

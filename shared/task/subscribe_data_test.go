@@ -86,7 +86,7 @@ func TestSubscribeDataReportsEveryBadKeyword(t *testing.T) {
 		{"message_data.list1", shape},
 		{"message_data.none1", shape},
 		{"message_data.nul1", "must not contain NUL or invalid UTF-8"},
-		{"message_data.number2", "must be a number of at most 32 digits, not counting decimals"},
+		{"message_data.number2", "must be a number: up to 32 digits and up to 32 decimals"},
 		{"message_data.short1", shape},
 		{"message_data.typo1", shape},
 	}, CheckSubscribeData([]byte(`{

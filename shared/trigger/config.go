@@ -2,7 +2,7 @@ package trigger
 
 import "time"
 
-// Config is how the trigger calls functions. A zero field means the default.
+// Config is how the trigger calls functions. A zero field that has a default means this default.
 type Config struct {
 	BaseURL      string // events are posted to {BaseURL}/events/{function}; BaseURL may itself contain "{function}"
 	User         string // name of a caller with the role trigger, for HTTP Basic authentication

@@ -15,7 +15,7 @@ type Store struct {
 	nextAlertCheck atomic.Int64 // when Check may run again in this process, in Unix nanoseconds
 }
 
-// New returns the store of alerts. onAlert is stores.Config.OnAlert.
+// New returns the store of alerts. onAlert is called after the commit that raises or clears an alert; it may be nil.
 func New(db *store.DB, rules task.AlertRules, onAlert func(id task.ID, a task.Alert, cleared bool)) *Store {
 	if onAlert == nil {
 		onAlert = func(task.ID, task.Alert, bool) {}

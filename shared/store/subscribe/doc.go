@@ -1,5 +1,5 @@
-// Package subscribe stores subscribe messages. A message is identified by business, type of template and receiver. It
-// has one row, and one task (package tasks) for each send. TaskHooks updates the row in the transaction that changes the
+// Package subscribe stores subscribe messages. A message is identified by its event (the type and the id of a business),
+// template type and receiver. It has one row, and one task (package tasks) for each send. TaskHooks updates the row in the transaction that changes the
 // task. An archived message is restored to the main table when it is sent again.
 //
 // template_pauses counts consecutive errors by template and caller. The third error pauses the template for that caller.
