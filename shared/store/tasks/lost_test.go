@@ -293,6 +293,26 @@ func TestSubmissionWithSentDefaultContentWaitsForNoLock(t *testing.T) {
 	require.ErrorContains(t, outs[0].Refused, "this queue is forbidden")
 }
 
+func TestDefaultContentThatIsResetDuringASubmissionIsBusy(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into default_sms_data (phone_number, content, is_sent) values ('13800138000', 'hi', true), ('13900139000', 'hi', false)`)
+	release := db.HoldLock(t, `select * from default_sms_data where phone_number = '13900139000' for update`)
+	ended := make(chan []tasks.Submitted, 1)
+	go func() {
+		outs, _ := db.Tasks.Submit([]*tasks.Submission{
+			storetest.Submission(storetest.NoContent), storetest.Submission(storetest.NoContent, func(s *tasks.Submission) { s.Phone = "13900139000" }),
+		})
+		ended <- outs
+	}()
+	db.AwaitLockWait(t)
+	db.Exec(t, `update default_sms_data set is_sent = false where phone_number = '13800138000'`)
+	release()
+	outs := <-ended
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(outs[0].Refused))
+	require.Nil(t, outs[1].Refused, "the other default content was locked")
+}
+
 func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -72,7 +72,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"callerByNameSQL":               `'x', '\x00'`,
 			"existingCallersSQL":            `array['x']`,
 			"lockDefaultsSQL":               `array['13800138000']::varchar[]`,
-			"sentDefaultsSQL":               `array['13800138000']::varchar[]`,
+			"allDefaultsSQL":                `array['13800138000']::varchar[]`,
 		},
 		Texts: tasks.MultiRowStatements(),
 		Index: map[string]string{

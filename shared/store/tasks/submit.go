@@ -113,6 +113,10 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 			f.refuse(i, err)
 			return
 		}
+		if !found.locked[content.ID] { // it was added or reset since the lock
+			f.refuse(i, store.Busy())
+			return
+		}
 	}
 	if f.compose(i, draft, found.template(draft)) && content != nil {
 		f.defaults[i], content.Sent = content, true

@@ -12,11 +12,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockDefaultsSQL locks the default contents that a submission can use. sentDefaultsSQL runs after it and finds those that were
-// sent, also while lockDefaultsSQL waited. It locks nothing: submissions with these are refused, and no other caller waits for them.
+// lockDefaultsSQL locks the default contents that a submission can use. allDefaultsSQL runs after it and also finds those that were
+// sent before or while lockDefaultsSQL waited. It locks nothing: submissions with these are refused, and no other caller waits for them.
 const (
 	lockDefaultsSQL = selectDefaults + ` and not is_sent order by phone_number for update`
-	sentDefaultsSQL = selectDefaults + ` and is_sent`
+	allDefaultsSQL  = selectDefaults
 
 	selectDefaults = `
 select id, phone_number, content, use_template, is_sent
@@ -43,6 +43,7 @@ select id from archived_tasks where id = any($1::uuid[])`
 // submitFacts is what a flush reads before it composes the texts.
 type submitFacts struct {
 	defaults  map[string]*task.DefaultContent // by normalized phone number
+	locked    map[int32]bool                  // ids of the locked default contents
 	templates []task.StoredTemplate           // by id
 	keys      map[task.Hash]bool
 	ids       map[task.ID]bool // ids of this flush that an earlier try has committed
@@ -71,17 +72,20 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 			ids = append(ids, s.ID)
 		}
 	}
-	found := &submitFacts{defaults: map[string]*task.DefaultContent{}, keys: map[task.Hash]bool{}, ids: map[task.ID]bool{}}
+	found := &submitFacts{defaults: map[string]*task.DefaultContent{}, locked: map[int32]bool{}, keys: map[task.Hash]bool{}, ids: map[task.ID]bool{}}
 	var batch pgx.Batch
 	batch.Queue("begin")
 	if timeout := f.lockTimeout(); timeout != "" {
 		batch.Queue(store.SetLockTimeoutSQL, timeout)
 	}
-	for _, sql := range []string{lockDefaultsSQL, sentDefaultsSQL} {
+	for _, sql := range []string{lockDefaultsSQL, allDefaultsSQL} {
 		batch.Queue(sql, phones).Query(func(rows pgx.Rows) error {
 			var phone string
 			var d task.DefaultContent
 			return store.Each(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() {
+				if sql == lockDefaultsSQL {
+					found.locked[d.ID] = true
+				}
 				number, _ := f.store.phones.Phone(phone)
 				if other := found.defaults[number]; other == nil || d.ID < other.ID {
 					row := d
