@@ -209,9 +209,12 @@ type AcceptedSeq struct {
 }
 
 // PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved or rejected at least
-// window ago.
+// window ago. The synchronous standby, if there is one, has them too.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
 	saved, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
+	if err == nil && len(saved) > 0 {
+		err = st.db.WaitForStandby(ctx)
+	}
 	return saved, store.Wrap("list purge candidates", err)
 }
 

@@ -92,8 +92,11 @@ func TestResponseWaitsForStandby(t *testing.T) {
 		db.MustSubmit(t, storetest.Submission())
 	}
 	reported := db.MustClaim(t, "app", 1)[0]
-	sent := storetest.Message("sent")
+	sent, accepted := storetest.Message("sent"), storetest.Message("accepted")
+	accepted.AcceptSeq, accepted.AcceptedAt = 1, time.Now()
 	db.MustSave(t, sent)
+	_, err := db.Messages.SaveAccepted(t.Context(), []*messages.Submission{accepted})
+	require.NoError(t, err)
 	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	var callers atomic.Int64
 	for name, call := range map[string]func() error{
@@ -122,6 +125,17 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			s.CallerID = callers.Add(1)
 			_, err := db.Subscribe.Submit(context.Background(), s)
 			return err
+		},
+		"purge": func() error { // after it, the stream does not have the message any more
+			for {
+				saved, err := db.Messages.PurgeCandidates(context.Background(), 0, 1)
+				if err == nil && len(saved) == 0 {
+					err = errors.New("nothing is saved")
+				}
+				if task.CodeOf(err) != task.CodeServerBusy { // a terminated session
+					return err
+				}
+			}
 		},
 		"confirm": func() error {
 			r, _, err := db.Messages.Recipient(context.Background(), sent.ID, "points")
