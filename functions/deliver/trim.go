@@ -34,7 +34,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		}
 	}
 	refused := func(stream string) bool { return slices.Contains(plan.Refused, stream) }
-	events, err := d.env.Bus().TrimEvents(ctx, refused(bus.StreamEvents))
+	events, err := d.env.Bus().TrimEvents(ctx)
 	record(bus.StreamEvents, events, err)
 	trimmed, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
 	record(bus.StreamMessages, trimmed.Removed, err)
@@ -77,7 +77,7 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 		return
 	}
 	d.recordedBytes.Store(0)
-	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // the next trim tries again
+	if _, err := d.env.Bus().TrimEvents(ctx); err != nil { // the next trim tries again
 		d.env.Log.Info("the stream of events was not trimmed", "function", "deliver", "error", err)
 	}
 }

@@ -189,7 +189,7 @@ func TestConsumerAheadOfItsStreamIsCreatedAgain(t *testing.T) {
 	ahead := jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: 100}
 	_, err := broker.JS().CreateConsumer(ctx, StreamEvents, ahead)
 	require.NoError(t, err)
-	removed, err := b.TrimEvents(ctx, true)
+	removed, err := b.TrimEvents(ctx)
 	require.NoError(t, err)
 	require.Zero(t, removed, "no event counts as recorded")
 

@@ -13,6 +13,7 @@ import (
 
 const (
 	nearlyFull  = 0.9             // used part of a stream's size
+	mostlyFull  = 0.75            // from here on, a stream may have no room for a batch, or for a large message
 	trimTimeout = 8 * time.Second // of one stream
 	trimMargin  = 2 * time.Second // a trim begins no deletion in the last part of trimTimeout
 	trimBudget  = 4 * time.Second // after this time, TrimMessages does not read another page of headers
@@ -23,15 +24,13 @@ const (
 const (
 	eventsKept         = time.Hour
 	eventsKeptHalfFull = 15 * time.Minute // while more than half of the stream's size is used
-	eventsFull         = 0.75             // while more than this part of the size is used, no recorded event stays: one batch of relay may need a tenth
 )
 
-// TrimEvents removes old recorded events from EVENTS. refused means that EVENTS has refused an event because it
-// was full. If refused is true, or if more than three quarters are used, TrimEvents
+// TrimEvents removes old recorded events from EVENTS. If more than three quarters of the stream are used, TrimEvents
 // removes every recorded event, so that one caller's flood does not delay the webhooks of other callers.
 // Unrecorded events stay. If a removed event is published again, it is not recorded twice: NATS detects the
 // duplicate for ten minutes, or until it restarts, and the function deliver always detects the duplicate.
-func (b *Bus) TrimEvents(ctx context.Context, refused bool) (removed int, err error) {
+func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
 	conn, stream, err := b.stream(ctx, StreamEvents)
@@ -46,7 +45,7 @@ func (b *Bus) TrimEvents(ctx context.Context, refused bool) (removed int, err er
 	recorded = min(recorded, info.State.LastSeq)
 	used := fillRatio(info)
 	first, last := info.State.FirstSeq, recorded
-	if !refused && used <= eventsFull {
+	if used <= mostlyFull {
 		kept := eventsKept
 		if used > 0.5 {
 			kept = eventsKeptHalfFull
@@ -62,6 +61,13 @@ func (b *Bus) TrimEvents(ctx context.Context, refused bool) (removed int, err er
 		return 0, unavailable(err)
 	}
 	return int(last - first + 1), nil // approximately: some may have been removed before
+}
+
+// hasNoRoom reports whether a stream is nearly full, or mostly full and has refused a message. A stream that refuses
+// messages may also be unavailable for another reason; then no room is made.
+func hasNoRoom(info *jetstream.StreamInfo, refused bool) bool {
+	used := fillRatio(info)
+	return used > nearlyFull || refused && used > mostlyFull
 }
 
 // recordedTo returns the sequence number up to which all events are recorded. The result is 0 if the consumer RecordDurable is

@@ -44,12 +44,12 @@ type TrimResult struct {
 
 // TrimMessages removes old messages that are Finished, or Sent, from MESSAGES. It starts at the sequence
 // number from (0 = the beginning) and runs for a few seconds. states returns the states of messages by id.
-// full means that the stream has refused a message. Unfinished messages stay until the age limit of the stream.
+// refused means that the stream has refused messages. Unfinished messages stay until the age limit of the stream.
 //
 // Each send of a message stores another copy. Once the stream is half full, only the newest copy stays, even
 // if the copies are young. A reader that has not read an older copy receives the newest copy, which has the
 // same CloudEvent id, content and subject.
-func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
+func (b *Bus) TrimMessages(ctx context.Context, from uint64, refused bool, states func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
 	conn, stream, err := b.stream(ctx, StreamMessages)
@@ -61,10 +61,9 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, states f
 		return TrimResult{}, nil
 	}
 	t := &messageTrim{stream: stream, states: states, before: b.cfg.ago(messagesKept)}
-	used := fillRatio(info)
-	halfFull := full || used > 0.5
+	halfFull := fillRatio(info) > 0.5
 	switch {
-	case full || used > nearlyFull:
+	case hasNoRoom(info, refused):
 		t.before = b.cfg.ago(messagesKeptFull)
 	case halfFull:
 		t.before = b.cfg.ago(messagesKeptHalf)

@@ -44,7 +44,7 @@ func TestTrimEventsKeepsYoungAndUnrecordedEvents(t *testing.T) {
 	b := newBus(t, broker.URL())
 	trim := func(why string) {
 		t.Helper()
-		_, err := b.TrimEvents(t.Context(), false)
+		_, err := b.TrimEvents(t.Context())
 		require.NoError(t, err, why)
 	}
 	trim("without the stream")
@@ -83,12 +83,12 @@ func TestTrimOfFullStreamRemovesAllRecordedEvents(t *testing.T) {
 		publishAll(t, b, large(strconv.Itoa(i)))
 	}
 	require.ErrorIs(t, b.Publish(bustest.Within(t, bustest.Soon), []Message{large("neighbour")})[0], ErrUnavailable, "it is full")
-	_, err := b.TrimEvents(t.Context(), true)
+	_, err := b.TrimEvents(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 10, broker.Info(StreamEvents).State.Msgs, "unrecorded events stay")
 
 	recordAll(t, broker)
-	removed, err := b.TrimEvents(t.Context(), true)
+	removed, err := b.TrimEvents(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 10, removed)
 	publishAll(t, b, large("neighbour"), large("3"))
@@ -146,9 +146,11 @@ func TestTrimMessagesKeepsUnfinishedAndYoungMessages(t *testing.T) {
 	all := map[string]MessageState{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
 
 	young := newBus(t, broker.URL())
+	setFull(t, broker, StreamMessages, true)
 	trimmed, err := young.TrimMessages(t.Context(), 0, true, statesOf(all))
 	require.NoError(t, err)
 	require.Zero(t, trimmed, "young messages stay even in a full stream")
+	setFull(t, broker, StreamMessages, false)
 
 	require.Equal(t, TrimResult{Removed: 5}, trim(all))
 	require.Equal(t, []string{"3", "5", "foreign"}, storedIDs(t, broker), "unfinished and foreign messages stay, and others are removed nevertheless")
@@ -165,12 +167,14 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	stream := broker.Stream(StreamMessages)
 	trim := func(full bool, states map[string]MessageState) TrimResult {
 		t.Helper()
-		trimmed, err := b.TrimMessages(t.Context(), 0, full, statesOf(states))
+		setFull(t, broker, StreamMessages, full)
+		defer setFull(t, broker, StreamMessages, false)
+		trimmed, err := b.TrimMessages(t.Context(), 0, true, statesOf(states))
 		require.NoError(t, err)
 		return trimmed
 	}
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
-	require.Zero(t, trim(false, map[string]MessageState{"0": Sent}), "its receivers may not have created their consumers yet")
+	require.Zero(t, trim(false, map[string]MessageState{"0": Sent}), "its receivers may not have created their consumers yet, and a stream with room was only unavailable")
 	require.Equal(t, TrimResult{Removed: 1}, trim(true, map[string]MessageState{"0": Sent}), "a full stream does not wait for receivers without consumers")
 
 	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
@@ -276,6 +280,19 @@ func TestTrimMessagesBeginsAtSequenceNumber(t *testing.T) {
 	require.EqualValues(t, n/5, broker.Info(StreamMessages).State.Msgs)
 }
 
+// setFull limits a stream to its present size, or to three times this size.
+func setFull(t *testing.T, broker *bustest.Broker, stream string, full bool) {
+	t.Helper()
+	info := broker.Info(stream)
+	limited := info.Config
+	limited.MaxBytes = int64(info.State.Bytes)
+	if !full {
+		limited.MaxBytes *= 3
+	}
+	_, err := broker.JS().UpdateStream(t.Context(), limited)
+	require.NoError(t, err)
+}
+
 func noNote(context.Context, TrimmedUsers) error { return nil }
 
 func TestTrimUsersKeepsNewestHalf(t *testing.T) {
@@ -289,9 +306,9 @@ func TestTrimUsersKeepsNewestHalf(t *testing.T) {
 		_, err := js.UpdateStream(t.Context(), limits)
 		require.NoError(t, err)
 	}
-	trim := func(full bool) int {
+	trim := func() int {
 		t.Helper()
-		removed, err := b.TrimUsers(t.Context(), full, noNote)
+		removed, err := b.TrimUsers(t.Context(), true, noNote)
 		require.NoError(t, err)
 		return removed
 	}
@@ -300,17 +317,18 @@ func TestTrimUsersKeepsNewestHalf(t *testing.T) {
 		messages = append(messages, Message{Subject: UserSubject("bob"), Event: bustest.Event(strconv.Itoa(i))})
 	}
 	publishAll(t, b, messages...)
-	require.Zero(t, trim(false), "less than half is used")
+	require.Zero(t, trim(), "less than half is used: the stream refused messages for another reason")
 	limit(150)
-	require.Zero(t, trim(false), "more than half is used, but all messages are of the last day")
+	require.Zero(t, trim(), "more than half is used, but all messages are of the last day")
 	limit(100)
-	require.InDelta(t, 50, trim(false), 1, "half of a full stream is removed")
-	require.Zero(t, trim(false))
+	require.InDelta(t, 50, trim(), 1, "half of a full stream is removed")
+	require.Zero(t, trim())
 	require.InDelta(t, 50, broker.Info(StreamUsers).State.Msgs, 1, "the newest half stays")
 
 	young := newBus(t, broker.URL())
+	limit(50)
 	removed, err := young.TrimUsers(t.Context(), true, noNote)
 	require.NoError(t, err)
 	require.Zero(t, removed, "the messages of the last 15 minutes stay even in a full stream")
-	require.NotZero(t, trim(true))
+	require.NotZero(t, trim())
 }

@@ -118,9 +118,9 @@ type TrimmedUsers struct {
 // TrimUsers removes messages from USERS if more than half of the stream is used, and returns the number of
 // removed messages. It removes messages of the senders and inboxes with most bytes, so that a sender that floods
 // one inbox or many inboxes does not shorten the inboxes of other senders. Removed messages are still in the
-// database. full means that the stream has refused a message. TrimUsers calls note 3 s before the removal, so
+// database. refused means that the stream has refused messages. TrimUsers calls note 3 s before the removal, so
 // that followers can report the gap.
-func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
+func (b *Bus) TrimUsers(ctx context.Context, refused bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
 	conn, stream, err := b.stream(ctx, StreamUsers)
@@ -129,7 +129,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	}
 	info := stream.CachedInfo()
 	used, kept := fillRatio(info), []time.Duration{usersKept}
-	if full || used > nearlyFull {
+	if hasNoRoom(info, refused) {
 		used, kept = max(used, nearlyFull), []time.Duration{usersKeptFull, usersKeptLeast}
 	}
 	if used <= 0.5 || info.State.Msgs == 0 {

@@ -296,6 +296,7 @@ func TestTrimUsersRemovesAfterSlowReading(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, trigger.Flush())
+	setFull(t, broker, StreamUsers, true)
 	removed, err := b.TrimUsers(t.Context(), true, noNote)
 	require.NoError(t, err)
 	require.Positive(t, removed)
