@@ -26,9 +26,9 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 // schedule the wake-up again: if the clock of NATS is ahead, the first check was too early.
 func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
-	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
-	again := now.Add(max(time.Second, next.Sub(now)/2))
-	if now.UnixNano() >= until && e.alertCheckUntil.CompareAndSwap(until, again.UnixNano()) {
+	check, idleUntil := e.nextAlertCheck(now), e.alertCheckIdleUntil.Load()
+	newIdleUntil := now.Add(max(time.Second, check.Sub(now)/2))
+	if now.UnixNano() >= idleUntil && e.alertCheckIdleUntil.CompareAndSwap(idleUntil, newIdleUntil.UnixNano()) {
 		e.RescheduleAlertCheck()
 	}
 }

@@ -21,7 +21,7 @@ func TestProcessesShareAlertIntervals(t *testing.T) {
 	}
 	before := time.Now()
 	env.scheduleAlertCheck()
-	until := env.alertCheckUntil.Load()
+	until := env.alertCheckIdleUntil.Load()
 	require.Greater(t, until, before.UnixNano())
 	require.LessOrEqual(t, until, time.Now().Add(30*time.Second).UnixNano())
 }

@@ -69,22 +69,22 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 	t.Parallel()
 	admin := callers.Caller{Roles: []string{"admin"}, Queues: []string{"a"}}
 	for _, c := range []struct {
-		name   string
-		caller callers.Caller
-		roles  []Role
-		within bool
-		want   bool
+		name         string
+		caller       callers.Caller
+		roles        []Role
+		withinQueues bool
+		want         bool
 	}{
 		{"a new route for admins", admin, []Role{Admin}, false, false},
 		{"a route within queues", admin, []Role{Admin}, true, true},
 		{"a route of another role", admin, []Role{Submitter}, false, false},
 		{"a route of another role within queues", admin, []Role{Sender}, true, false},
 		{"a route for events", admin, []Role{Trigger}, false, false},
-		{"a role of its own", callers.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
-		{"no admin within queues", callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
+		{"an admin with queues who is also a sender", callers.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
+		{"a sender with queues on a route within queues", callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
 		{"an admin who is not limited to queues", callers.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
 	} {
-		call := &Call{Caller: c.caller, roles: c.roles, withinQueues: c.within}
+		call := &Call{Caller: c.caller, roles: c.roles, withinQueues: c.withinQueues}
 		require.Equal(t, c.want, call.admitted() == nil, c.name)
 	}
 }

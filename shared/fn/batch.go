@@ -20,8 +20,8 @@ const (
 )
 
 // EachChunk calls work for each chunk of the items of a batch, with the results to fill, and returns all results.
-// work must call Pause before it waits for its commit. The items of a chunk are refused if the call may not resume
-// within memoryWait before that chunk.
+// work must call LetOthersRun before it waits for its commit. If the call cannot resume within memoryWait, EachChunk
+// refuses the items of the next chunk.
 func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func(items []json.RawMessage, results []api.BatchItem)) []api.BatchItem {
 	all := make([]api.BatchItem, len(items))
 	for first, chunk := range chunks(items) {

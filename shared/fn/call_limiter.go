@@ -158,13 +158,13 @@ func (s *slot) release() {
 // releaseLocked is release while mu is held.
 func (s *slot) releaseLocked() {
 	if s.reading {
-		s.endReadingLocked()
+		s.countAsUsed()
 	}
 	s.pool.release(s.caller)
 }
 
-// endReadingLocked counts the call in used again, even if the pool has no free slot. mu is held.
-func (s *slot) endReadingLocked() {
+// countAsUsed counts the call in used again, even if the pool has no free slot. mu is held.
+func (s *slot) countAsUsed() {
 	s.reading = false
 	s.limiter.reading--
 	s.pool.used++
@@ -191,7 +191,7 @@ func (s *slot) endReading() error {
 	switch {
 	case !s.reading:
 	case s.pool.used < s.pool.max:
-		s.endReadingLocked()
+		s.countAsUsed()
 	case !s.admin:
 		return s.pool.errFull
 	default:

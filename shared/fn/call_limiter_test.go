@@ -103,10 +103,10 @@ func (h *testServer) begin(held *holder, method, path, name string) <-chan int {
 }
 
 // requireRefused requires that a call is refused.
-func (h *testServer) requireRefused(method, path, name string, status int, code, after string) {
+func (h *testServer) requireRefused(method, path, name string, status int, code, retryAfter string) {
 	h.t.Helper()
 	r := h.call(method, path, "", as(name, "token"))
-	require.Equal(h.t, []any{status, code, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
+	require.Equal(h.t, []any{status, code, retryAfter}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
 }
 
 // requireOthersServed requires that calls of these callers and of the admin, events and probes succeed.
@@ -177,7 +177,7 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	}
 	h.requireRefused("POST", "/poll", "receiver", 503, "server_busy", "5")
 	h.requireRefused("GET", "/stream", "receiver", 503, "server_busy", "5")
-	require.Equal(t, 503, h.call("GET", "/stream", "").status, "the admin's streams wait like others'")
+	require.Equal(t, 503, h.call("GET", "/stream", "").status, "no slot is reserved for an admin's streams")
 	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.usedSlots())
 	h.requireOthersServed("submitter", "sender", "receiver")
 }
@@ -229,7 +229,7 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 			closed.Add(1)
 		}()
 	}
-	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "one of the connections left is that of the stream")
+	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "the stream keeps one of the connections that stay open")
 	h.requireOthersServed("sender")
 	require.Equal(t, 1, h.env.limiter.usedSlots()["waiting"], "the stream goes on")
 	held.release()
@@ -309,14 +309,14 @@ func TestCallersOfOneOperatorShareSlots(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&settings.Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
 	ops, helper := callers.Caller{ID: 1, Name: "ops"}, callers.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}
-	for _, by := range []callers.Caller{ops, helper} {
-		_, err := l.acquireSlot(by, false, false)
+	for _, caller := range []callers.Caller{ops, helper} {
+		_, err := l.acquireSlot(caller, false, false)
 		require.NoError(t, err)
 	}
-	for _, by := range []callers.Caller{ops, helper} {
-		_, err := l.acquireSlot(by, false, false)
+	for _, caller := range []callers.Caller{ops, helper} {
+		_, err := l.acquireSlot(caller, false, false)
 		require.ErrorIs(t, err, l.calls.errShare)
 	}
 	_, err := l.acquireSlot(callers.Caller{ID: 3, Name: "modest"}, false, false)
-	require.NoError(t, err, "another caller goes on")
+	require.NoError(t, err, "another caller has a share of its own")
 }

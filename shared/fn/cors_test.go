@@ -58,7 +58,7 @@ func TestCORS(t *testing.T) {
 		"no origin":                         {h, "GET", "/api/v1/read", "", ""},
 		"a sandboxed frame":                 {h, "GET", "/api/v1/read", "null", ""},
 		"a page":                            {h, "GET", "/page", chat, ""},
-		"the health":                        {h, "GET", "/healthz", chat, ""},
+		"a probe":                           {h, "GET", "/healthz", chat, ""},
 		"no such path":                      {h, "GET", "/api/v1/none", chat, ""},
 		"a preflight of another origin":     {h, "OPTIONS", "/api/v1/things/1", "https://evil.example", "PUT"},
 		"a preflight for a page":            {h, "OPTIONS", "/page", chat, "POST"},

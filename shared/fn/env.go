@@ -52,7 +52,7 @@ type Env struct {
 
 	failures loglimit.ByKey[failureKind]
 
-	alertCheckUntil atomic.Int64 // until when scheduleAlertCheck does nothing, in Unix nanoseconds
+	alertCheckIdleUntil atomic.Int64 // until then scheduleAlertCheck does nothing; in Unix nanoseconds
 }
 
 // failureKind is the key by which the log lines of failed calls are limited.

@@ -15,7 +15,7 @@ import (
 type Function struct {
 	Name     string
 	settings []config.Setting
-	uses     []Function // see Uses
+	uses     []Function // see CallsRoutesOf
 	open     func() (start func(*Env) Routes, problems []task.Field)
 }
 
@@ -66,7 +66,7 @@ func build(env *Env, functions []Function) ([]builtFunction, error) {
 	return all, nil
 }
 
-// withUsed appends the functions that are used (see Uses) but not served.
+// withUsed appends the functions that are used (see CallsRoutesOf) but not served.
 func withUsed(served []Function) []Function {
 	all := slices.Clone(served)
 	for _, f := range served {

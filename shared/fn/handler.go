@@ -89,8 +89,9 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before requests of others
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// A failed read cancels the context of the connection, and so all later calls over the connection.
-	if httpserver.CountRequest(r.Context()) || m.env.limiter.isDraining() || r.Context().Err() != nil {
+	// The connection must be closed if its context has ended: all later calls over the connection would be cancelled.
+	lastOfConnection := httpserver.CountRequest(r.Context())
+	if lastOfConnection || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
 	if m.health(w, r) || m.preflight(w, r) {
@@ -135,7 +136,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limiter := p.mux.env.limiter
 	entered := limiter.begin()
 	if entered {
-		defer limiter.end() // last: a process that drains waits for it
+		defer limiter.end() // after all other defers: the drain ends when no call is counted
 	}
 	req := newRequest(p.mux.env, w, r, p)
 	defer func() { req.call.memory.release() }()

@@ -281,8 +281,8 @@ func (m *callMemory) endLarge() {
 	}
 }
 
-// pause lets other large calls of the caller run while this one waits for the database, or for the
-// calls of a page. The paused call keeps its memory.
+// pause lets other large calls of the caller run while this call waits for the database, or while it is
+// a page and makes calls of the API. The paused call keeps its memory.
 func (m *callMemory) pause() {
 	b := m.budget
 	b.mu.Lock()

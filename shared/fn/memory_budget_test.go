@@ -123,6 +123,7 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	}
 	require.LessOrEqual(t, b.inUse(), int64(60*mebibyte+mebibyte))
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 100_000, false))
+	// Bob reserves memory until he is refused. Then eve begins calls until she is refused.
 	for err := error(nil); err == nil; {
 		var h *callMemory
 		if h, err = b.enter("bob", false, false); err == nil {
@@ -156,7 +157,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	require.NoError(t, err)
 	for range 4 {
 		_, err := reserve(5 * mebibyte)
-		require.NoError(t, err, "a batch for the function record")
+		require.NoError(t, err, "a batch that fits")
 	}
 	granted := make(chan error, 1)
 	go func() {
@@ -218,7 +219,7 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	b.mustEnter(t, "mallory")
 }
 
-// Four callers that slowly send as many small bodies as they may leave memory to other callers.
+// Four callers use up their shares with small bodies that are half sent. There is memory left for other callers.
 func TestHalfSentBodiesUseBoundedMemory(t *testing.T) {
 	t.Parallel()
 	const share, size = 256, 16_000

@@ -25,7 +25,7 @@ func (o *openResponses) remove(w http.ResponseWriter) {
 	o.writers = slices.DeleteFunc(o.writers, func(other http.ResponseWriter) bool { return other == w })
 }
 
-// abortOldest lets the writes of the oldest response fail. So clients that read slowly keep nobody from the login.
+// abortOldest makes the writes of the oldest response fail. So clients that read slowly cannot keep others from the login.
 func (o *openResponses) abortOldest() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

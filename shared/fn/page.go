@@ -14,10 +14,10 @@ import (
 const (
 	pageTimeout = 20 * time.Second
 	maxForm     = 256 << 10 // bytes of a form
-	pageMemory  = 512 << 10 // bytes that a page of a caller is charged at once, in addition to the calls that it makes
+	pageMemory  = 512 << 10 // bytes that a page of a caller is charged at its start, in addition to the calls that it makes
 
-	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login. If all
-	// places are taken, a new visitor ends the response that has been written longest.
+	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login. If
+	// anonymousPages are in progress, a new visitor aborts the oldest response that is still being written.
 	anonymousPages      = 256 // at once
 	anonymousPerAddress = 8   // at once; further requests of the address wait
 	anonymousWait       = 2 * time.Second
@@ -55,7 +55,7 @@ func (req *request) page(p *mountedRoute) error {
 	defer leave()
 	w := &pageWriter{ResponseWriter: req.w, req: req}
 	defer w.end()
-	w.Header().Set("Cache-Control", "no-store") // a handler may allow more
+	w.Header().Set("Cache-Control", "no-store") // the handler may replace this
 	r := req.r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(form))
 	memory := &visitMemory{call: req.call.memory, charged: pageMemory}

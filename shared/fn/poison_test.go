@@ -66,18 +66,18 @@ func TestFifthPanicOverAnEventMakesADeadLetter(t *testing.T) {
 	want := deadLetter{"ticker", "bad", "sendonce.tick.v1", `{"n":1}`, `panic: cannot read {"n":1}`, 5}
 	require.Equal(t, []deadLetter{want}, deadLetters())
 
-	require.Equal(t, 204, h.call("POST", "/events/ticker", `{"n":1}`, attempt("bad", 6)).status, "the acknowledgement of the event was lost")
+	require.Equal(t, 204, h.call("POST", "/events/ticker", `{"n":1}`, attempt("bad", 6)).status, "a repeated delivery, as after a lost acknowledgement")
 	want.attempts = 6
 	require.Equal(t, []deadLetter{want}, deadLetters(), "the same dead letter")
 	require.Equal(t, 204, h.call("POST", "/events/ticker", `{}`, attempt("good", 7)).status)
 	require.Len(t, deadLetters(), 1)
 }
 
-func TestOnlyPanicsCountTowardsADeadLetter(t *testing.T) {
+func TestDeadLetterNeedsPanicsNotDeliveries(t *testing.T) {
 	t.Parallel()
 	h, deadLetters := startServerWithDeadLetters(t, eventFunction(func(cloudevents.Event) error { panic("no connection") }))
 	require.Equal(t, 500, h.call("POST", "/events/ticker", `{}`, attempt("e", 50)).status)
-	require.Empty(t, deadLetters())
+	require.Empty(t, deadLetters(), "the 50th delivery, but the first panic")
 }
 
 func TestPoisonBecomesADeadLetter(t *testing.T) {

@@ -82,33 +82,33 @@ func startProcess(t *testing.T, kind string, env []string, args ...string) *sand
 	return sandbox.StartProcess(t, bin, append(settings, env...), args...)
 }
 
-// listening returns the URL that the process logs.
-func listening(t *testing.T, p *sandbox.Process) string {
+// waitForURL returns the URL that the process logs when it listens.
+func waitForURL(t *testing.T, p *sandbox.Process) string {
 	t.Helper()
-	require.NoError(t, p.WaitFor(within(t), `"msg":"listening"`))
+	require.NoError(t, p.WaitFor(boundedContext(t), `"msg":"listening"`))
 	_, rest, _ := strings.Cut(p.Output(), `"address":"`)
 	address, _, _ := strings.Cut(rest, `"`)
 	return "http://" + address
 }
 
-func within(t *testing.T) context.Context {
+func boundedContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// hosted starts a process, "ours" or "framework", and returns when it listens.
-func hosted(t *testing.T, kind string, env ...string) (*sandbox.Process, *testServer) {
+// startListening starts a process, "ours" or "framework", and returns when it listens.
+func startListening(t *testing.T, kind string, env ...string) (*sandbox.Process, *testServer) {
 	t.Helper()
 	if kind == "ours" {
 		p := startProcess(t, kind, env)
-		return p, &testServer{t: t, url: listening(t, p)}
+		return p, &testServer{t: t, url: waitForURL(t, p)}
 	}
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	p := startProcess(t, kind, append(env, fmt.Sprintf("PORT=%d", port)))
 	h := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	require.NoError(t, p.WaitReady(within(t), h.url+"/healthz"))
+	require.NoError(t, p.WaitReady(boundedContext(t), h.url+"/healthz"))
 	return p, h
 }
 
@@ -117,11 +117,11 @@ func TestSIGTERMLosesNoCall(t *testing.T) {
 	for _, kind := range []string{"ours", "framework"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			p, h := hosted(t, kind)
+			p, h := startListening(t, kind)
 			replies := make(chan reply, 1)
 			request := h.request("GET", "/api/v1/poll", "")
 			go func() { replies <- send(t, request) }()
-			require.NoError(t, p.WaitFor(within(t), `"msg":"polling"`))
+			require.NoError(t, p.WaitFor(boundedContext(t), `"msg":"polling"`))
 			code, err := p.Terminate(20 * time.Second)
 			require.NoError(t, err)
 			require.Zero(t, code, p.Output())
@@ -136,7 +136,7 @@ func TestSIGTERMLosesNoCall(t *testing.T) {
 func TestProcessWithoutDatabaseIsAliveAndNotReady(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "ours", nil)
-	h := &testServer{t: t, url: listening(t, p)}
+	h := &testServer{t: t, url: waitForURL(t, p)}
 	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
 	require.Equal(t, 503, h.call("GET", "/readyz", "").status)
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "the built-in admin needs no database")
@@ -167,7 +167,7 @@ func TestPassedListenerIsServed(t *testing.T) {
 func TestPassedListenerOfAnotherProcessIsIgnored(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "ours", []string{"LISTEN_FDS=1", "LISTEN_PID=1"})
-	require.Contains(t, listening(t, p), "127.0.0.1:")
+	require.Contains(t, waitForURL(t, p), "127.0.0.1:")
 	p = startProcess(t, "ours", []string{"LISTEN_FDS=2"})
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "must be 1")
@@ -178,7 +178,7 @@ func TestFrameworkServesFunctionTarget(t *testing.T) {
 	for target, want := range map[string]int{"": 200, AllFunctions: 200, "greeter": 200, "poll": 404} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
-			_, h := hosted(t, "framework", "FUNCTION_TARGET="+target)
+			_, h := startListening(t, "framework", "FUNCTION_TARGET="+target)
 			require.Equal(t, want, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
 			require.Equal(t, 200, h.call("GET", "/healthz", "").status)
 		})
@@ -190,8 +190,8 @@ func TestFrameworkServesFunctionTarget(t *testing.T) {
 
 func TestFrameworkRespondsLikeOurServer(t *testing.T) {
 	t.Parallel()
-	_, theirs := hosted(t, "framework", "FUNCTION_TARGET=greeter")
-	_, ours := hosted(t, "ours", "FUNCTION_TARGET=greeter")
+	_, theirs := startListening(t, "framework", "FUNCTION_TARGET=greeter")
+	_, ours := startListening(t, "ours", "FUNCTION_TARGET=greeter")
 
 	for _, c := range []struct {
 		method, path, body string

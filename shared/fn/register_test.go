@@ -43,10 +43,10 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, held.function())
-	late := h.begin(held, "POST", "/hold", "submitter")
+	status := h.begin(held, "POST", "/hold", "submitter")
 	require.EqualError(t, h.env.drain(time.Hour), "drain: 1 calls were cut off: context deadline exceeded")
 	held.release()
-	require.Equal(t, 200, <-late)
+	require.Equal(t, 200, <-status)
 }
 
 // serveUnbounded serves function in memory with a server without limits, like the framework's.
@@ -82,7 +82,7 @@ func TestWriteTimeoutOnAnyServer(t *testing.T) {
 	})
 }
 
-func TestHostDeadlineEndsStreamInOrder(t *testing.T) {
+func TestHostDeadlineEndsStreamWithRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := serveUnbounded(t, streamer(waits), func(h http.Handler) http.Handler {

@@ -130,7 +130,7 @@ func isRefusal(err error) bool {
 }
 
 // whileAdmitted returns a context that ends when the process drains, or when the caller of the
-// stream was revoked or changed. If the caller was, the cause of the context is the refusal.
+// stream was revoked or changed. In the latter case, the cause of the context is the refusal.
 func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -24,16 +24,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// changing is a source of the callers of knownCallers. A test can change all of them except receiver.
-type changing struct {
+// callerRegistry is a source of the callers of knownCallers. A test can change all of them except receiver.
+type callerRegistry struct {
 	mu      sync.Mutex
 	apply   func(*callers.Caller)
 	err     error
 	lookups atomic.Int64
 }
 
-func (h *testServer) changing() *changing {
-	c := &changing{apply: func(*callers.Caller) {}}
+func (h *testServer) useRegistry() *callerRegistry {
+	c := &callerRegistry{apply: func(*callers.Caller) {}}
 	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -47,14 +47,14 @@ func (h *testServer) changing() *changing {
 	return c
 }
 
-func (c *changing) change(apply func(*callers.Caller)) {
+func (c *callerRegistry) change(apply func(*callers.Caller)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apply = apply
 }
 
 // fail makes lookups fail with err; nil = lookups succeed again.
-func (c *changing) fail(err error) {
+func (c *callerRegistry) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = err
@@ -114,16 +114,16 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 	for name, change := range changesOfACaller {
 		for how, c := range map[string]struct {
 			notify bool
-			within time.Duration
+			atMost time.Duration
 		}{
-			"by a notification": {true, 0},
-			"without one":       {false, auth.CallerTTL},
+			"with notification":    {true, 0},
+			"without notification": {false, auth.CallerTTL},
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					h, server, stop := serveInMemory(t, streamer(ticking))
-					registry := h.changing()
+					registry := h.useRegistry()
 					stream, other := server.openAs(t, "submitter"), server.openAs(t, "receiver")
 					time.Sleep(5500 * time.Millisecond)
 					registry.change(change)
@@ -132,7 +132,7 @@ func TestStreamEndsWhenCallerChanges(t *testing.T) {
 					}
 					changed := time.Now()
 					<-stream.done
-					require.LessOrEqual(t, time.Since(changed), c.within)
+					require.LessOrEqual(t, time.Since(changed), c.atMost)
 					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "the client reconnects, and is authenticated again")
 					require.Contains(t, []any{"unauthenticated", "forbidden"}, h.callLines(1)[0]["error"])
 					if c.notify {
@@ -152,7 +152,7 @@ func TestStreamPausesWhileCallerLookupFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, server, stop := serveInMemory(t, streamer(ticking))
-		registry := h.changing()
+		registry := h.useRegistry()
 		stream := server.openAs(t, "submitter")
 		time.Sleep(5500 * time.Millisecond)
 		registry.fail(context.DeadlineExceeded)
@@ -173,7 +173,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startServer(t, nil)
-			registry := h.changing()
+			registry := h.useRegistry()
 			runServer(t, h, nil, sayFunction(echo))
 			c, other := h.dial(nil, as("submitter", "token")), h.dial(nil, as("receiver", "token"))
 			c.send(`{"say":"a"}`)
@@ -195,7 +195,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil)
-	registry := h.changing()
+	registry := h.useRegistry()
 	sent := make(chan error, 1)
 	runServer(t, h, nil, HTTP("late", func(*Env, struct{}) Routes {
 		return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits).Or(Submitter), nil, func(_ context.Context, c *Call, _ streamRequest, s *Socket) error {
@@ -217,13 +217,13 @@ func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 	require.ErrorContains(t, <-sent, "revoked")
 }
 
-func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
+func TestRecheckUsesPresentStateOfCaller(t *testing.T) {
 	t.Parallel()
 	for name, change := range changesOfACaller {
 		for _, notify := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				h := &testServer{t: t, env: &Env{}}
-				registry := h.changing()
+				registry := h.useRegistry()
 				caller, _, err := h.env.auth.Callers.Current(t.Context(), "submitter")
 				require.NoError(t, err)
 				c := &Call{env: h.env, roles: []Role{Submitter}, Caller: caller}
@@ -281,7 +281,7 @@ func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 						return nil, nil
 					}).Or(Receiver)}
 				}))
-				registry := h.changing()
+				registry := h.useRegistry()
 				slow, other := server.beginCall(t, "submitter"), server.beginCall(t, "receiver")
 				time.Sleep(bodyTimeout / 2)
 				lookups := registry.lookups.Load()

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Settings returns the shared settings, then those of functions and commands by name.
+// Settings returns the shared settings, then those of functions and commands, sorted by name.
 func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	var readers []config.Reader
 	for _, f := range functions {

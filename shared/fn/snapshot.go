@@ -22,17 +22,17 @@ type snapshots struct {
 
 	current cache.Value[overview.Snapshot]
 	last    atomic.Pointer[overview.Snapshot] // nil = none was read yet
-	next    time.Time                         // when the next snapshot may be read; used only by readNow
+	next    time.Time                         // when the next snapshot may be read; used only by readIfDue
 }
 
 func newSnapshots(read func(context.Context) (overview.Snapshot, error)) *snapshots {
 	s := &snapshots{read: read}
-	s.current.Read, s.current.Timeout, s.current.Keep = s.readNow, snapshotTimeout, snapshotKeep
+	s.current.Read, s.current.Timeout, s.current.Keep = s.readIfDue, snapshotTimeout, snapshotKeep
 	return s
 }
 
-// readNow is called by one goroutine at a time.
-func (s *snapshots) readNow(ctx context.Context) (overview.Snapshot, error) {
+// readIfDue reads a snapshot, or returns the last one before s.next. It is called by one goroutine at a time.
+func (s *snapshots) readIfDue(ctx context.Context) (overview.Snapshot, error) {
 	began := time.Now()
 	if last := s.last.Load(); last != nil && began.Before(s.next) {
 		return *last, nil

@@ -26,7 +26,7 @@ import (
 const (
 	// pongTimeout is longer than the time for a frame, because no pong is read while a frame is handled.
 	pongTimeout  = bodyTimeout + defaultTimeout + 5*time.Second
-	closeTimeout = 5 * time.Second // for the client's part of an orderly end
+	closeTimeout = 5 * time.Second // for the client's reply to the close frame
 )
 
 // FrameHandler handles one text frame of a client, c.Body, as a call with its own deadline, log line
@@ -245,8 +245,8 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	late := time.AfterFunc(bodyTimeout, cancel) // which closes the connection
-	defer late.Stop()
+	timeout := time.AfterFunc(bodyTimeout, cancel) // the library closes the connection when ctx is cancelled
+	defer timeout.Stop()
 	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
@@ -254,7 +254,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 		reader := bodyReader{memory: memory, charge: chunkCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
-	if task.CodeOf(err) == task.CodeServerBusy { // the next frame comes after the rest of this frame
+	if task.CodeOf(err) == task.CodeServerBusy { // discard the rest of this frame, so that the next frame can be read
 		if _, lost := io.Copy(io.Discard, limited); lost != nil {
 			return memory, nil, lost
 		}
@@ -306,7 +306,8 @@ func (s *Socket) handleAsCall(req *request) (response any, err error) {
 		}
 		return nil, err
 	}
-	slot, err := req.env.limiter.acquireSlot(req.call.Caller, false, false) // the socket itself has one for waiting calls
+	// The frame uses the pool calls. The socket itself holds a slot of the pool waiting.
+	slot, err := req.env.limiter.acquireSlot(req.call.Caller, false, false)
 	if err != nil {
 		return nil, err
 	}

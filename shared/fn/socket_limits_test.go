@@ -25,7 +25,7 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 		}
 		return json.RawMessage(c.Body), nil
 	}))
-	working := func() int {
+	heldOrWaiting := func() int {
 		h.env.frames.mu.Lock()
 		defer h.env.frames.mu.Unlock()
 		if s := h.env.frames.byCaller["submitter"]; s != nil {
@@ -38,7 +38,7 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 		sockets[i] = h.dial(nil, as("submitter", "token"))
 		sockets[i].send(`{"say":"a"}`)
 	}
-	require.Eventually(t, func() bool { return working() == len(sockets) && begun.Load() == framesAtOnce }, waitAtMost, tick)
+	require.Eventually(t, func() bool { return heldOrWaiting() == len(sockets) && begun.Load() == framesAtOnce }, waitAtMost, tick)
 	neighbour := h.dial(nil, as("receiver", "token"))
 	neighbour.send(`{"say":"b"}`)
 	require.JSONEq(t, `{"say":"b"}`, neighbour.read(), "others do not wait")
@@ -58,7 +58,7 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	t.Parallel()
 	const empty = "\x80mask" // the rest of a frame without data
-	for name, c := range map[string]struct{ first, again, reason string }{
+	for name, c := range map[string]struct{ first, repeated, reason string }{
 		"pings":                                {"", "\x89" + empty, errControls.Error()},
 		"pongs":                                {"", "\x8a" + empty, errControls.Error()},
 		"parts":                                {"\x01" + empty, "\x00" + empty, errParts.Error()},
@@ -73,7 +73,7 @@ func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 			go func() {
 				defer close(sent)
 				_, err := raw.Write([]byte(c.first))
-				for many := bytes.Repeat([]byte(c.again), 1000); err == nil; {
+				for many := bytes.Repeat([]byte(c.repeated), 1000); err == nil; {
 					_, err = raw.Write(many)
 				}
 			}()
@@ -100,12 +100,12 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 	t.Parallel()
 	const begun, end = "\x81\xfe\x01\x00mask0123456789", "\x88\x80mask"
 	for name, sent := range map[string]string{
-		"within a frame":          begun,
-		"between parts":           "\x01\x82maskab",
-		"by a close":              "\x01\x82maskab" + end,
-		"by a frame of no kind":   "\x01\x82maskab\x83\x80mask",
-		"by too many parts":       "\x01\x80mask" + strings.Repeat("\x00\x80mask", 20_000),
-		"by too many pings in it": "\x01\x80mask" + strings.Repeat("\x89\x80mask", maxControls+1),
+		"within a frame":       begun,
+		"between parts":        "\x01\x82maskab",
+		"by a close":           "\x01\x82maskab" + end,
+		"by an unknown opcode": "\x01\x82maskab\x83\x80mask",
+		"by too many parts":    "\x01\x80mask" + strings.Repeat("\x00\x80mask", 20_000),
+		"by too many pings":    "\x01\x80mask" + strings.Repeat("\x89\x80mask", maxControls+1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func TestBrokenFrameReleasesMemory(t *testing.T) {
 	}
 }
 
-func TestSomePingsGetPongs(t *testing.T) {
+func TestPingsUpToLimitGetPongs(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, sayFunction(echo))
 	c := h.dial(nil)
@@ -130,5 +130,5 @@ func TestSomePingsGetPongs(t *testing.T) {
 	for range maxControls {
 		require.NoError(t, c.conn.Ping(ctx))
 	}
-	require.Error(t, c.conn.Ping(ctx), "and no more")
+	require.Error(t, c.conn.Ping(ctx), "one ping more ends the socket")
 }

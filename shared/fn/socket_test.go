@@ -259,9 +259,9 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		stopsReading bool
-		after        time.Duration
+		timeout      time.Duration
 		cause        string
-	}{"no pong": {false, heartbeat + pongTimeout, "no pong"}, "no frame": {true, clientWriteTimeout, "write a frame"}} {
+	}{"sends no pong": {false, heartbeat + pongTimeout, "no pong"}, "does not read": {true, clientWriteTimeout, "write a frame"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 					}
 				}()
 				web := server.client()
-				time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
+				time.Sleep(time.Until(began.Add(c.timeout - time.Millisecond)))
 				other := h.dial(web)
 				other.send(`{"say":"a"}`)
 				require.Contains(t, other.read(), `"a"`, "other sockets are not delayed")

@@ -8,9 +8,10 @@ import (
 )
 
 // sourceAddress returns the address that a call came from. If the peer is not a trusted proxy, this is
-// the address of the peer. If it is, sourceAddress reads X-Forwarded-For from right to left, and returns
-// the first address that is not a trusted proxy. If there is no such address, it returns the last trusted
-// proxy. The caller may have written the addresses further left, so those addresses prove nothing.
+// the address of the peer. Otherwise sourceAddress reads X-Forwarded-For from right to left, and returns
+// the first address that is not a trusted proxy. A malformed address ends the search. If nothing is found,
+// sourceAddress returns the last trusted proxy that it has read, or the peer. The caller may have written
+// the addresses further left, so those addresses prove nothing.
 func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {

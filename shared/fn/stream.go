@@ -46,7 +46,7 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded is a timeout of the host's server
 	refusedAtStart := refusal != nil && req.status == 0
 	if !clientLeft && !refusedAtStart && (err == nil || ctx.Err() != nil) {
-		err = w.write([]byte("retry: 250\n\n")) // milliseconds
+		err = w.write([]byte("retry: 250\n\n")) // asks the client to reconnect after 250 ms
 	}
 	if lost := w.end(); lost != nil {
 		req.code, req.err = "client_gone", lost

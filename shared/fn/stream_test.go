@@ -162,7 +162,7 @@ func TestStreamEndsWhenClientLeaves(t *testing.T) {
 	leave()
 	require.NoError(t, res.Body.Close())
 	line := h.callLines(1)[0]
-	require.Equal(t, 200.0, line["status"], "which was sent")
+	require.Equal(t, 200.0, line["status"], "the status that was sent")
 	require.Equal(t, "client_gone", line["error"])
 }
 
@@ -196,7 +196,7 @@ func TestFailureBeforeStreamBeginsIsJSON(t *testing.T) {
 	require.Equal(t, "this needs the role receiver or submitter", refused.Message)
 }
 
-func TestFailureAfterStreamBeganEndsIt(t *testing.T) {
+func TestFailureAfterFirstWriteEndsStream(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func() error{
 		"an error": func() error { return errors.New("bug") },

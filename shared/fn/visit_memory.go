@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	copiesInPage   = 2        // of a response of the API, and of the text of a page, that a page has in memory
+	copiesInPage   = 2        // a page has its text, and each response of the API, twice in memory
 	pageMemoryStep = 64 << 10 // bytes
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// An export calls the API once for each page of rows. It has one page in memory.
-func TestReleasedResponsesMakeRoomForOthers(t *testing.T) {
+// An export calls the API once for each page of rows. It has only one page of them in memory.
+func TestReleasedResponsesMakeRoom(t *testing.T) {
 	t.Parallel()
 	budget := newMemoryBudget(40, 0.5)
 	call := budget.mustEnter(t, "ann")
@@ -35,7 +35,7 @@ func TestReleasedResponsesMakeRoomForOthers(t *testing.T) {
 	for range 12 {
 		err = cmp.Or(err, read())
 	}
-	require.Error(t, err, "without releasing them, the visitor's share is used")
+	require.Error(t, err, "responses that are not released use up the visitor's share")
 	call.release()
 	require.Zero(t, budget.used)
 }

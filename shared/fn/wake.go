@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/message"
 )
 
-// WakeSweepAt wakes sweep at a time; the zero time = never. A wake-up may be lost: then the
-// safety tick or a claim finds what is due.
+// WakeSweepAt wakes sweep at a time; the zero time = never. A wake-up may be lost: then a claim, or sweep at its next
+// safety tick (SENDONCE_SAFETY_TICK), finds what is due.
 func (e *Env) WakeSweepAt(at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAt(bus.WakeSweep, at)

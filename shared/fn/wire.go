@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Instant returns a time of a response, in UTC; nil for the zero time.
+// Instant returns t in UTC, for a response; nil for the zero time.
 func Instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -20,7 +20,7 @@ func Instant(t time.Time) *time.Time {
 	return &t
 }
 
-// UTC returns an optional time of a response, in UTC.
+// UTC is Instant for an optional time; nil for nil.
 func UTC(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
