@@ -61,7 +61,7 @@ func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 // FingerprintText returns a fingerprint as the stream of accepted messages keeps it in a header.
 func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
-// Source is the attribute source of events that Sendonce itself creates.
+// Source is the value of the attribute "source" of events that Sendonce itself creates.
 const Source = "/sendonce"
 
 // Event is an event of a stream as the trigger posts it: the CloudEvent in JSON, with attributes that the trigger adds.

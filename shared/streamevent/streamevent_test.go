@@ -76,7 +76,7 @@ func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 	}
 }
 
-func TestForgedAcceptedMessageIsValidated(t *testing.T) {
+func TestForgedAcceptedMessageIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(m *messages.Submission, e *cloudevents.Event){
 		"a fingerprint that is too long":      func(_ *messages.Submission, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
