@@ -242,7 +242,7 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	require.NoError(t, fetched[1].DoubleAck(t.Context()))
 	require.NoError(t, fetched[2].Nak())
 	state := stateNow()
-	require.Equal(t, map[string]uint64{"save-1-of-1": 3}, state.Pending, "two are not delivered and one is returned; consumers of another number of shards do not count")
+	require.Equal(t, map[string]uint64{"save-1-of-1": 3}, state.Pending, "two are not delivered and one is nacked; consumers of another number of shards do not count")
 	require.EqualValues(t, 2, state.SavedTo, "an acknowledgement covers earlier messages")
 	require.EqualValues(t, 5, state.Messages)
 	require.EqualValues(t, 5, state.LastSeq)

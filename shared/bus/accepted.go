@@ -46,14 +46,14 @@ type AcceptedEntry struct {
 func (b *Bus) Forget(ctx context.Context, entries []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		errs := make([]error, len(entries))
-		slots := make(chan struct{}, forgetConcurrency)
+		running := make(chan struct{}, forgetConcurrency)
 		var deleting sync.WaitGroup
 		for i, entry := range entries {
-			slots <- struct{}{}
+			running <- struct{}{}
 			deleting.Go(func() {
 				// By the id too: in a stream that was created again, another message may have the sequence number.
 				errs[i] = removeAccepted(ctx, s, AcceptPrefix+"*."+entry.ID, entry.Seq)
-				<-slots
+				<-running
 			})
 		}
 		deleting.Wait()

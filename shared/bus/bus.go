@@ -27,7 +27,7 @@ type Bus struct {
 	attempted    chan struct{} // closed after the first attempt to connect
 
 	markAttempted func() // closes attempted, once
-	resendUnsent  func() // tries again to send everything in unsent
+	resendUnsent  func() // the method resend: tries again to send everything in unsent
 
 	mu         sync.Mutex
 	closed     bool

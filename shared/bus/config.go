@@ -33,7 +33,7 @@ type Config struct {
 	AcceptShards    int           `ignored:"true"` // parts of that stream that are saved in parallel, up to 64; 0 = 1
 
 	// For tests.
-	TrimNotice time.Duration    `ignored:"true"` // how long TrimUsers waits between note and the removal; 0 = 3 s
+	TrimNotice time.Duration    `ignored:"true"` // how long TrimUsers waits after it has called note, before it removes messages; 0 = 3 s
 	Now        func() time.Time `ignored:"true"` // the clock for the age of messages; nil = time.Now
 }
 

@@ -39,7 +39,7 @@ func (b *Bus) connect() {
 		if err == nil {
 			b.setConn(nc)
 			if nc.IsConnected() {
-				<-b.attempted // closed by the connect handler, in another goroutine
+				<-b.attempted // the connect handler, in another goroutine, closes it after it has set b.current
 			}
 			return
 		}

@@ -18,9 +18,9 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
 	for name, subject := range map[string]func(n int) string{
-		"to one subject":                         func(int) string { return "zz.same" },
-		"to many subjects":                       func(n int) string { return fmt.Sprintf("zz.%d", n) },
-		"to subjects that NATS writes in quotes": func(n int) string { return fmt.Sprintf(`zz.%d"\'`, n) },
+		"to one subject":                          func(int) string { return "zz.same" },
+		"to many subjects":                        func(n int) string { return fmt.Sprintf("zz.%d", n) },
+		"to subjects with quotes and backslashes": func(n int) string { return fmt.Sprintf(`zz.%d"\'`, n) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 				require.NoError(t, errs[size])
 				require.NoError(t, errs[size+1])
 			}
-			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "no subscription is left")
+			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "no subscription of a Publish is left")
 		})
 	}
 }
@@ -67,7 +67,7 @@ func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	require.Equal(t, 1, count(), lines.String())
 
 	relay.denied.mu.Lock()
-	relay.denied.lines.Every = time.Nanosecond
+	relay.denied.lines.Every = time.Nanosecond // from now on, each denial is logged
 	relay.denied.mu.Unlock()
 	deny(10)
 	require.Equal(t, 11, count(), lines.String())

@@ -30,13 +30,13 @@
 // The other streams deduplicate messages by Nats-Msg-Id, within a time window. After a restart NATS
 // knows only the ids of messages that are still stored. So these streams keep acknowledged messages
 // (limits retention). A full stream refuses new messages (DiscardNew) instead of removing old messages.
-// In USERS also a full inbox removes its oldest message. Receivers detect duplicates outside of the
-// window by themselves (package inbox).
+// In USERS, a message to a full inbox replaces the oldest message of the inbox. Receivers detect
+// duplicates outside of the window by themselves (package inbox).
 //
 // The function deliver calls TrimEvents, TrimMessages and TrimUsers, so that EVENTS, MESSAGES and
 // USERS do not become full: every five minutes, every minute while a stream has an alert, and within
-// 15 s after a stream has refused a message. A process of deliver also calls TrimEvents each time the
-// events that it has recorded need a sixteenth of the size of EVENTS.
+// 15 s after a stream has refused a message. Each process of deliver also calls TrimEvents whenever it
+// has recorded another sixteenth of the size of EVENTS.
 //
 // Ensure creates missing streams and changes existing streams to match the settings, also where
 // an operator has changed a limit. It removes sources, mirrors, republishing and subject
@@ -58,7 +58,7 @@
 // Reply subjects begin with _INBOX.<user>, so users cannot read each other's replies.
 //
 // NATS does not check reply subjects: a request, also one of the JetStream API, and a
-// push consumer may name any subject as its reply subject. Therefore
+// push consumer may name any subject, and the server publishes the reply there. Therefore
 //
 //   - a receiver has its own account, in which our subjects do not exist. The account imports
 //     three subjects: reading the state of the receiver's consumer, fetching from the consumer,
@@ -113,8 +113,9 @@
 //
 // The clocks of NATS, the functions and Postgres may differ. After an early wake-up nothing
 // is due yet, and the schedule has been removed. So the woken function calls WakeAgainAt, which
-// publishes the schedule again. For the same reason, and because a schedule may be lost, WakeAt
-// publishes a schedule again after half of the time until the wake-up, but at most five minutes.
+// publishes the schedule again. For the same reason, and because a schedule may be lost, a repeated
+// WakeAt publishes the schedule again after half of the time until the wake-up, or after five minutes if
+// that is sooner.
 //
 // Wake-ups that could not be sent are sent after the next connect, unless their process has ended
 // meanwhile. So on each connect the trigger wakes every function that has a safety tick. Safety

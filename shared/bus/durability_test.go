@@ -105,10 +105,10 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		page   string
-		known  bool
+		valid  bool // the monitor's reply
 		want   Durability
 	}{
-		"the same":   {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{"config":{"sync_always":true}}}`, true, DurableHost},
+		"syncs":      {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{"config":{"sync_always":true}}}`, true, DurableHost},
 		"older":      {200, `{"server_name":"NAME","version":"2.14.9","jetstream":{"config":{"sync_always":true}}}`, true, DurableProcess},
 		"no streams": {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{}}`, true, DurableProcess},
 		"no page":    {404, ``, false, DurableProcess},
@@ -116,7 +116,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	} {
 		level, err := b.Durability(bustest.Within(t, bustest.Soon), fakeMonitor(t, c.status, strings.ReplaceAll(c.page, "NAME", serverName)))
 		require.Equal(t, c.want, level, name)
-		if c.known {
+		if c.valid {
 			require.NoError(t, err, name)
 		} else {
 			require.ErrorIs(t, err, ErrUnavailable, name)
@@ -150,7 +150,7 @@ func TestDurabilityWithoutNATS(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
 	level, err := b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")
-	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
+	require.ErrorIs(t, err, ErrUnavailable, "the monitor does not reply")
 	require.Equal(t, DurableProcess, level)
 	broker.Stop()
 	level, err = b.Durability(bustest.Within(t, bustest.Soon), "")

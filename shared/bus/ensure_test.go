@@ -63,7 +63,7 @@ func TestEnsureSetsLimitsButKeepsContent(t *testing.T) {
 	}
 	b := openBus(t, Config{URL: broker.URL(), MessagesMB: 1, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, io.Discard)
 	require.ErrorContains(t, b.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (it holds 600")
-	require.EqualValues(t, 256*mib, broker.Info(StreamMessages).Config.MaxBytes, "not less than twice the content")
+	require.EqualValues(t, 256*mib, broker.Info(StreamMessages).Config.MaxBytes, "1 MiB is less than twice the content")
 	require.EqualValues(t, 300*mib, broker.Info(StreamUsers).Config.MaxBytes)
 	require.Equal(t, 48*time.Hour, broker.Info(StreamUsers).Config.MaxAge)
 	require.NoError(t, broker.Stream(StreamMessages).Purge(t.Context(), jetstream.WithPurgeKeep(3)))

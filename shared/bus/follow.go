@@ -28,7 +28,7 @@ type FollowedMessage struct {
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
 // GapError reports missing messages: they were removed or expired, or the stream was created again. Some
-// messages between After and Next may be left. The follower has returned them before the GapError.
+// messages between After and Next may still exist. The follower has returned them before the GapError.
 type GapError struct {
 	After uint64 // nothing is missing up to this sequence number
 	Next  uint64 // the follower continues at this sequence number
@@ -60,7 +60,7 @@ type Follower struct {
 	removedTo     uint64    // last result of readRemoved
 	gapReported   bool      // readRemoved failed, and a gap was returned because of that
 	checkAfter    time.Time // when readRemoved must be called again
-	headroom      int64     // so many messages can arrive after arrivedBefore before an unread message is evicted
+	headroom      int64     // no unread message is evicted before so many messages have arrived after arrivedBefore
 	arrivedBefore int64     // inbox.arrived() when headroom was set
 
 	readOn  *Connection // the connection of stream; nil after a failure
@@ -75,10 +75,10 @@ type Follower struct {
 }
 
 // Follow reads the messages to a user after a sequence number (0 = all in the stream, nil = only new ones).
-// readRemoved returns the last sequence number of this user that TrimUsers has removed. Next calls readRemoved
-// (nil = never) before it reads older messages, and every two seconds while it reads older messages. limit
-// bounds parallel reads. The read of a message lasts until its Release. The caller must call Close. Follow
-// returns ErrUnavailable if NATS cannot be reached.
+// readRemoved returns the last sequence number of this user that TrimUsers has removed. While the follower catches
+// up, Next calls readRemoved (nil = never) before a read, at most every two seconds. limit bounds parallel reads.
+// The read of a message lasts until its Release. The caller must call Close. Follow returns ErrUnavailable if NATS
+// cannot be reached.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemoved func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {

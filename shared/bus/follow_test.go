@@ -82,10 +82,10 @@ func TestFollowReadsInOrder(t *testing.T) {
 	requireNothingToRead(t, follow(t, b, "ann", seq(4)))
 }
 
-// A caller that replays its inbox over many streams delays only itself.
+// A caller that reads its inbox by many followers delays only itself.
 func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
-	const streams, events = 10, 20
+	const followerCount, events = 10, 20
 	_, b := newBrokerWithStreams(t)
 	var messages []Message
 	for n := range events {
@@ -93,26 +93,26 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	}
 	publishAll(t, b, messages...)
 	var waiting, reading, most atomic.Int64
-	free := make(chan struct{}, 2)
+	slots := make(chan struct{}, 2)
 	limit := func(context.Context) (func(), error) {
 		waiting.Add(1)
-		free <- struct{}{}
+		slots <- struct{}{}
 		waiting.Add(-1)
 		most.Store(max(most.Load(), reading.Add(1)))
-		return func() { reading.Add(-1); <-free }, nil
+		return func() { reading.Add(-1); <-slots }, nil
 	}
 	var followers []*Follower
-	for range streams {
+	for range followerCount {
 		f, err := b.Follow(bustest.Within(t, bustest.Soon), "mallory", seq(0), nil, limit)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		followers = append(followers, f)
 	}
-	free <- struct{}{}
-	free <- struct{}{} // both slots are in use
-	var replays sync.WaitGroup
+	slots <- struct{}{}
+	slots <- struct{}{} // both slots are in use
+	var readers sync.WaitGroup
 	for _, f := range followers {
-		replays.Go(func() {
+		readers.Go(func() {
 			for range events {
 				m, err := f.Next(bustest.Within(t, bustest.Soon))
 				if err != nil {
@@ -123,13 +123,13 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return waiting.Load() == streams }, bustest.Soon, time.Millisecond)
+	require.Eventually(t, func() bool { return waiting.Load() == followerCount }, bustest.Soon, time.Millisecond)
 	require.Len(t, readIDs(t, follow(t, b, "ann", seq(0)), events), events, "other users do not wait")
-	require.EqualValues(t, streams, waiting.Load())
-	<-free
-	<-free
-	replays.Wait()
-	require.LessOrEqual(t, most.Load(), int64(cap(free)))
+	require.EqualValues(t, followerCount, waiting.Load())
+	<-slots
+	<-slots
+	readers.Wait()
+	require.LessOrEqual(t, most.Load(), int64(cap(slots)))
 	requireNothingToRead(t, followers[0])
 	require.Zero(t, reading.Load(), "a waiting follower holds no slot")
 }
@@ -162,15 +162,15 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	for _, f := range followers {
 		f.Close()
 	}
-	// The remaining subscription is for replies.
+	// The remaining subscriptions are for replies.
 	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
 }
 
-// A user with many streams and large messages must not fill the connection: NATS sends a message once
+// A user with many followers and large messages must not fill the connection: NATS sends a message once
 // to all its followers.
 func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	t.Parallel()
-	const streams, size, sent = 50, 60_000, 3
+	const followerCount, size, sent = 50, 60_000, 3
 	broker := bustest.NewBroker(t)
 	b, sender := newBus(t, broker.URL()), newBusWithStreams(t, Config{URL: broker.URL()})
 	awaitSubscriptions := func(user string, n int) {
@@ -186,7 +186,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 		return m
 	}
 	ann := follow(t, b, "ann", nil)
-	followers := make([]*Follower, streams)
+	followers := make([]*Follower, followerCount)
 	for i := range followers {
 		followers[i] = follow(t, b, "mallory", nil)
 	}
@@ -207,7 +207,7 @@ func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 		t.Helper()
 		var all sync.WaitGroup
 		for _, f := range followers {
-			f.poll = maxPoll // too late for this test without a wake-up
+			f.poll = maxPoll // without a wake-up, a second read would come after 15 s
 			all.Go(func() {
 				for range n {
 					if _, err := f.Next(bustest.Within(t, bustest.Soon)); err != nil {
@@ -332,7 +332,8 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.Equal(t, []string{"4"}, readIDs(t, late, 1))
 }
 
-// A connected follower that reads nothing meanwhile does not see that the stream was deleted. The new stream has passed its position.
+// A connected follower that reads nothing meanwhile does not see that the stream was deleted. The new stream already has a
+// message at the follower's position.
 func TestFollowNoticesThatStreamWasCreatedAgain(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)

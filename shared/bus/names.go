@@ -80,7 +80,7 @@ var headerStreams = []string{StreamMessages, StreamUsers}
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
-// escapeToken makes a name one token of a subject: bytes outside of nameChars become =XX.
+// escapeToken makes a name one token of a subject: bytes outside of nameChars become = and two hex digits.
 // Different names give different tokens.
 func escapeToken(name string) string {
 	var b strings.Builder

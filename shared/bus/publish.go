@@ -126,7 +126,7 @@ func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages 
 			errs[i] = unavailable(ErrNotConnected)
 		case denied:
 			errs[i] = b.deniedError(messages[i].Subject)
-			continue // not to the block below: the subjects of other messages may be permitted
+			continue // with the next message, whatever the error: its subject may be permitted
 		default:
 			futures[i], errs[i] = b.publish(publisher, &messages[i])
 		}

@@ -59,7 +59,7 @@ func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false
 // early.
 func (b *Bus) WakeAgainAt(subject string, at time.Time) { b.wakeAt(subject, at, true) }
 
-func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
+func (b *Bus) wakeAt(subject string, at time.Time, force bool) {
 	if b == nil {
 		return
 	}
@@ -73,7 +73,7 @@ func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
 	}
 	bucket := bucketOf(at, now)
 	name := scheduleName(subject, strconv.FormatInt(bucket.Unix(), 10))
-	if (b.shouldSchedule(name, bucket, now) || again) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
+	if (b.shouldSchedule(name, bucket, now) || force) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
 		b.failedSends.Add(1)
 	}
 }
@@ -82,9 +82,9 @@ func scheduleName(subject, suffix string) string {
 	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + suffix
 }
 
-// shouldSchedule reports whether to publish a schedule. A published schedule is assumed to exist for half of
-// the time until bucket, at least a second and at most scheduleCacheTime. Afterwards a WakeAt publishes it
-// again, since NATS may have lost the schedule or sent the wake-up early.
+// shouldSchedule reports whether to publish a schedule, and then records it as published. A published schedule is
+// assumed to exist for half of the time until bucket, at least a second and at most scheduleCacheTime. Afterwards
+// a WakeAt publishes it again, since NATS may have lost the schedule or sent the wake-up early.
 func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -140,7 +140,7 @@ func TestScheduleCacheIsBounded(t *testing.T) {
 	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "expired schedules are removed first")
 }
 
-func TestSupportedBy(t *testing.T) {
+func TestServerReleaseIsReachedBy(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{"2.12.0": true, "2.12.0-RC.1": true, "2.15.2": true, "3.0.0": true, "2.11.9": false, "2.9.10": false, "": false, "x": false} {
 		require.Equal(t, want, serverRelease{2, 12}.isReachedBy(version), version)

@@ -11,8 +11,8 @@ import (
 
 // Tick wakes subject at once and then at every multiple of interval until ctx ends. The Nats-Msg-Id of a tick
 // consists of name and the time of the tick, so the stream stores only one of the ticks that all triggers
-// publish at that time. Tick uses no message schedules: they could be evicted, and without a trigger nothing
-// would deliver the ticks.
+// publish at that time. Tick uses no message schedules: NATS may lose a schedule, and servers before 2.12 have
+// none.
 func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, interval time.Duration) {
 	b.Wake(subject, 1)
 	for {

@@ -101,7 +101,7 @@ func (conn *Connection) recordConsumer(ctx context.Context) (*jetstream.Consumer
 
 // Recorded is how far the function deliver has recorded the events of EVENTS.
 type Recorded struct {
-	Progress uint64 // grows with the recorded events
+	Progress uint64 // grows when the consumer receives or acknowledges events
 	Waiting  int    // number of events that are not recorded
 }
 
@@ -138,8 +138,8 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 }
 
 // removeMessages removes the messages up to purgeTo (0 = none) by one purge, and the messages with the sequence
-// numbers in others one by one, several in parallel. The caller passes in purgeCount how many messages there are up to
-// purgeTo. removed does not count numbers in others whose message was already gone. complete is false after an
+// numbers in others one by one, several in parallel. purgeCount is the number of messages up to purgeTo, which the
+// caller has counted. removed does not count numbers in others whose message was already gone. complete is false after an
 // error, or if some of others are left because the deadline of ctx is closer than trimMargin.
 func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purgeCount int, others []uint64) (removed int, complete bool, err error) {
 	if purgeTo > 0 {

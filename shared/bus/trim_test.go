@@ -59,11 +59,11 @@ func TestTrimEventsKeepsYoungAndUnrecordedEvents(t *testing.T) {
 
 	stream := broker.Stream(StreamEvents)
 	require.NoError(t, stream.DeleteMsg(t.Context(), 2))
-	second, err := stream.GetMsg(t.Context(), 3)
+	third, err := stream.GetMsg(t.Context(), 3)
 	require.NoError(t, err)
-	old, err := lastOlderThan(t.Context(), stream, 1, 3, second.Time)
+	old, err := lastOlderThan(t.Context(), stream, 1, 3, third.Time)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, old, "a deleted message is as old as the one before it")
+	require.EqualValues(t, 2, old, "a deleted message counts as old")
 	old, err = lastOlderThan(t.Context(), stream, 1, 3, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, old)
@@ -153,7 +153,7 @@ func TestTrimMessagesKeepsUnfinishedAndYoungMessages(t *testing.T) {
 	setFull(t, broker, StreamMessages, false)
 
 	require.Equal(t, TrimResult{Removed: 5}, trim(all))
-	require.Equal(t, []string{"3", "5", "foreign"}, storedIDs(t, broker), "unfinished and foreign messages stay, and others are removed nevertheless")
+	require.Equal(t, []string{"3", "5", "foreign"}, storedIDs(t, broker), "unfinished and foreign messages stay, and finished messages after them are removed")
 	require.Zero(t, trim(all).Removed)
 	require.Equal(t, TrimResult{Removed: 2}, trim(map[string]MessageState{"3": Finished, "5": Finished}))
 	require.EqualValues(t, 1, broker.Info(StreamMessages).State.Msgs)
@@ -185,7 +185,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	bustest.Eventually(t, func() bool {
 		info, err := reader.Info(t.Context())
 		return err == nil && info.NumPending == 2
-	}, "the server counts messages for a consumer after it has acknowledged them")
+	}, "both messages are pending for the consumer")
 	states := map[string]MessageState{"1": Sent, "2": Sent, "3": Finished}
 	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trim(true, states), "a confirmed message waits for no consumer")
 	fetchAndAck(t, reader, 1)

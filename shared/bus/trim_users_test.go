@@ -162,8 +162,8 @@ func TestThreeSendersCannotOverflowInbox(t *testing.T) {
 	}
 }
 
-// One sender's messages are removed from the middle of an inbox. Followers that have not read them return
-// one gap, which ends after the last of them; others return none.
+// One sender's messages are removed from the middle of an inbox. Followers that have not read the removed messages
+// return one gap, which ends after the last removed message. Other followers return no gap.
 func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)

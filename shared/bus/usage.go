@@ -11,8 +11,8 @@ import (
 // usageTimeout bounds the request for one stream: a stream without a leader does not reply.
 const usageTimeout = 2 * time.Second
 
-// StreamUsage returns by stream which part of it is used, as fillRatio does. It leaves out WAKE, which callers
-// cannot fill. The stream of accepted messages is under StreamAccepted, whatever its name is. The part of a
+// StreamUsage returns the fillRatio of each stream by the stream's name. It leaves out WAKE, which callers
+// cannot fill. The stream of accepted messages is under StreamAccepted, whatever its name is. The ratio of a
 // missing stream is 0. If streams do not reply, the result lacks them, and the error, an ErrUnavailable, has
 // the causes.
 func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {

@@ -101,7 +101,7 @@ func (a *attacker) maySubscribe(subject string) bool {
 	return may
 }
 
-func TestAnonymousConnectIsDenied(t *testing.T) {
+func TestConnectNeedsUserAndPassword(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
 	own, err := url.Parse(g.URL())
@@ -158,11 +158,11 @@ func TestUserPermissions(t *testing.T) {
 			if needed(users) { // not tried: the request would be executed
 				require.True(t, permits(u.Publish, subject), "%s must publish to %s", u.Name, subject)
 			} else {
-				require.False(t, a.mayPublish(subject), "%s publishes to %s", u.Name, subject)
+				require.False(t, a.mayPublish(subject), "%s must not publish to %s", u.Name, subject)
 			}
 		}
 		for subject, users := range subscribe {
-			require.Equal(t, needed(users), a.maySubscribe(subject), "%s subscribes to %s", u.Name, subject)
+			require.Equal(t, needed(users), a.maySubscribe(subject), "whether %s may subscribe to %s", u.Name, subject)
 		}
 	}
 	require.Equal(t, before, g.messageCounts(), "no stream was changed")
@@ -344,7 +344,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 		for _, name := range removed {
 			subject := "$JS.API.STREAM.CREATE." + name
 			require.NoError(t, a.nc.PublishRequest(subject, a.nc.NewRespInbox(), fmt.Appendf(nil, body, name)))
-			require.True(t, a.refused("Publish", subject), "%s creates %s", user, name)
+			require.True(t, a.refused("Publish", subject), "%s must not create %s", user, name)
 		}
 	}
 	for _, name := range removed {
@@ -379,8 +379,8 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 	bustest.Eventually(t, works, "the trigger has created them")
 }
 
-// A server without users keeps its streams in the directory $G. After that is renamed to the account, the
-// account has the streams.
+// A server without users keeps its streams in the directory $G. If the directory is renamed to the name of the
+// account, the account has the streams.
 func TestStreamsSurviveAddingUsers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

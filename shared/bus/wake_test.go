@@ -163,7 +163,7 @@ func TestEscapeToken(t *testing.T) {
 	}
 }
 
-func TestOnQueueWaitsForStalledServer(t *testing.T) {
+func TestSubscribedIsCalledAfterServerReplies(t *testing.T) {
 	t.Parallel()
 	proxy := newInjector(t, bustest.NewBroker(t).URL())
 	b := newBus(t, "nats://"+proxy.addr)
