@@ -64,7 +64,7 @@ func Always(r msg.Result) *Broker {
 	return &Broker{Respond: func(messages.Due) msg.Result { return r }}
 }
 
-// Message is a message to a subject that requires one confirmation; change edits it.
+// Message is a message to a subject. It requires one confirmation; change edits it.
 func Message(key string, change ...func(*messages.Submission)) *messages.Submission {
 	m := &messages.Submission{
 		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},

@@ -28,12 +28,12 @@ func Statements(t *testing.T) map[string]string {
 	if filepath.Base(root) != "store" {
 		root = filepath.Dir(root)
 	}
-	own, err := filepath.Glob(filepath.Join(root, "*.go"))
+	storeFiles, err := filepath.Glob(filepath.Join(root, "*.go"))
 	require.NoError(t, err)
-	subjects, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
+	packageFiles, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
 	require.NoError(t, err)
 	exprs := map[string]ast.Expr{}
-	for _, path := range append(own, subjects...) {
+	for _, path := range append(storeFiles, packageFiles...) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
