@@ -181,7 +181,8 @@ func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, f
 	return b, store.Wrap("start bulk change", err)
 }
 
-// mayStartBulk refuses an operator when too many bulk changes are running. limited means that the operator has queues.
+// mayStartBulk refuses an operator when too many bulk changes are running. limited means that the operator may use only some
+// queues.
 func mayStartBulk(ctx context.Context, tx pgx.Tx, limited bool, by store.Operator) error {
 	if _, err := tx.Exec(ctx, lockStartSQL, bulkStartLock); err != nil {
 		return err
@@ -190,12 +191,12 @@ func mayStartBulk(ctx context.Context, tx pgx.Tx, limited bool, by store.Operato
 	if limited {
 		most -= reservedBulks
 	}
-	var all, own int
-	if err := tx.QueryRow(ctx, runningBulksSQL, by.CallerID).Scan(&all, &own); err != nil {
+	var all, ofAccount int
+	if err := tx.QueryRow(ctx, runningBulksSQL, by.CallerID).Scan(&all, &ofAccount); err != nil {
 		return err
 	}
 	switch {
-	case own >= maxRunningBulksPerAccount:
+	case ofAccount >= maxRunningBulksPerAccount:
 		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes of this caller are running; wait for one, or stop one", maxRunningBulksPerAccount))
 	case all >= most:
 		return task.Refuse(task.CodeConflict, fmt.Sprintf("%d bulk changes are running; wait for one, or stop one", all))
@@ -260,7 +261,8 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 }
 
 // leaseBulkSQL leases the bulk change that has waited longest. If the operator of that bulk change could not start it now,
-// leaseBulkSQL stops it. A lease far in the future is from a clock that was ahead. The built-in admin has no row in callers, and may continue.
+// leaseBulkSQL stops it. A lease that ends more than a minute from now does not count: it is from a clock that was ahead. The
+// built-in admin has no row in callers, and may continue.
 const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
@@ -285,8 +287,8 @@ where id = bulk_id
 returning ` + bulkColumns
 
 // progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or if another process has
-// committed this batch. It also ends the lease, so that other bulk changes come first. An attacker who controls a function
-// can write large counters; least prevents their overflow.
+// committed this batch. It also ends the lease: the next batch is of the bulk change that has waited longest. An attacker who
+// controls a function can write large counters; least prevents their overflow.
 const progressSQL = `
 update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, changed = least(changed, 2000000000) + $5,
     refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
@@ -302,7 +304,7 @@ type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
 	More    bool           // call RunBulk again, even after an error: the error concerns one bulk change only
-	Next    time.Time      // if there is no more now: when the first lease of a bulk change ends; zero = none is leased
+	Next    time.Time      // if More is false: when the first lease of a bulk change ends; zero = none is leased
 }
 
 // nextBulkSQL returns when the first lease of an unfinished bulk change ends.
@@ -345,7 +347,7 @@ type bulkBatch struct {
 	ids   []task.ID
 	place task.ID // Place after the batch
 	last  bool
-	full  bool // more tasks follow, but as many tasks as were counted are changed then
+	full  bool // the batch leaves out tasks of its page: no more than Matched tasks are changed
 	bad   bool // the batch has one task, and the database refuses its change
 }
 

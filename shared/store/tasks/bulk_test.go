@@ -98,7 +98,7 @@ func TestBulkRetryMakesTasksPending(t *testing.T) {
 	require.Len(t, db.MustClaim(t, "app", 10), 4)
 }
 
-// A submitter's cancellation, and a message that may have been sent, must not be retried by the way.
+// Cancelled tasks, and tasks whose message may have been sent, are retried only if the filter has their reason.
 func TestBulkRetryWithoutReasonLeavesCancelledAndUnknownTasks(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -183,7 +183,7 @@ func TestBulkRunsOnceInManyProcesses(t *testing.T) {
 }
 
 // After the process of a batch has died, the caller of RunBulk must learn when the bulk change can go on.
-func TestRunBulkReturnsWhenTheNextLeaseEnds(t *testing.T) {
+func TestRunBulkReturnsTheEndOfTheFirstLease(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	run := func() tasks.BulkResult {
@@ -220,7 +220,7 @@ func TestBulkStops(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from operator_actions where action = 'bulk.stop'`))
 }
 
-func TestNewBulkChangeWaitsForOlderOnes(t *testing.T) {
+func TestNewBulkChangesDoNotDelayOlderOnes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 6)
@@ -230,7 +230,7 @@ func TestNewBulkChangeWaitsForOlderOnes(t *testing.T) {
 		require.NoError(t, err)
 		startBulk(t, db, tasks.BulkCancel, pendingTasks())
 	}
-	require.Equal(t, 4, mustBulk(t, db, older.ID).Changed, "operators that begin one change after the other do not stop earlier ones")
+	require.Equal(t, 4, mustBulk(t, db, older.ID).Changed, "both batches are of the older bulk change")
 }
 
 // startBulkAs starts a bulk change as a caller with the role admin and these queues.

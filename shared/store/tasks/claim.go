@@ -154,8 +154,8 @@ type Extended struct {
 
 // Extend extends a lease, so that it lasts at least e.Lease from now. If e.Sending is set, Extend marks the task as
 // sending. If the claim is not the live claim of the task, or is another caller's, or an expired task is to be marked, the error
-// is task.CodeStaleClaim. If the caller, who may use these queues (empty = all), has not claimed the task and the task is in
-// another queue, the error is task.CodeNotFound.
+// is task.CodeStaleClaim. queues are the queues that the caller may use; empty = all. If the task is in none of them, and the
+// caller has not claimed it, the error is task.CodeNotFound.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
 	err := st.db.Durably(ctx, func() error { // the caller sends the message because of the mark

@@ -12,8 +12,9 @@ import (
 // claimIDs draws blocks of claim ids from the sequence claim_seq, so that an id is known before its
 // claim is sent. The ids are unique, but a later claim may have a lower id.
 type claimIDs struct {
-	mu         sync.Mutex
-	last, free int64
+	mu     sync.Mutex
+	last   int64 // the last id that next returned
+	unused int64 // how many ids of the block remain; they follow last
 }
 
 // claimBlockSQL draws one block of claimBlock ids. claimBlock is the increment of the sequence.
@@ -25,13 +26,13 @@ const (
 func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.free == 0 {
+	if c.unused == 0 {
 		if err := pool.QueryRow(store.WithoutCaller(ctx), claimBlockSQL, store.Unprepared).Scan(&c.last); err != nil {
 			return 0, err
 		}
-		c.last, c.free = c.last-1, claimBlock
+		c.last, c.unused = c.last-1, claimBlock
 	}
-	c.last, c.free = c.last+1, c.free-1
+	c.last, c.unused = c.last+1, c.unused-1
 	return c.last, nil
 }
 
@@ -40,5 +41,5 @@ func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) 
 func (c *claimIDs) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.free = 0
+	c.unused = 0
 }

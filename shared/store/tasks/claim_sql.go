@@ -69,9 +69,9 @@ const claimBodies = `
     update task_live l set state = 2, claim_id = by.claim_id, app_id = by.app_id, due_at = by.lease_until, marks_sending = by.marks_sending,
         sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
 
-// updateForOne ends the CTE updated for a single request. It may have a generic plan, since Postgres can find
-// the rows only by their ids. updateForAll is for any number of requests. It must be planned each time: a
-// plan made for an empty table would scan the whole table.
+// updateForOne ends the CTE updated for a single request. It may have a generic plan (store.PlanOnceSQL): each
+// possible plan finds the rows by their ids. updateForAll is for any number of requests. It must be planned each
+// time: a plan made for an empty table would scan the whole table.
 const (
 	updateForOne = `
     from requests by where l.id = any (array(select id from locked))
@@ -182,8 +182,8 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 // ids. So after a broken connection no task waits for the end of its lease or loses a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
-	err = st.db.RetryLostCommit(ctx, func(again bool) error {
-		if again {
+	err = st.db.RetryLostCommit(ctx, func(lost bool) error {
+		if lost {
 			st.claimIDs.drop()
 			own := store.Column(tried, func(t claimTry) int64 { return t.id })
 			if claimed, _, err = st.queryClaims(ctx, lockOwnClaimsSQL, own, ownClaimsSQL, own,

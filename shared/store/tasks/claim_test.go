@@ -74,7 +74,7 @@ func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	db.MustSubmit(t, zombie)
 	lost := db.Claim(t)
 	db.ExpireLeases(t)
-	db.Tasks.ObserveSlowScans(task.DefaultQueue) // starts a scan in the background, which must leave the expired lease to the claim
+	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan, which must leave the expired lease to it
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
 	require.Len(t, again, 1, "claims process expired leases without a sweep")
 	require.Equal(t, zombie.ID, again[0].ID)
@@ -146,7 +146,7 @@ func TestRetriedTaskWaitsForItsSendTime(t *testing.T) {
 	require.WithinDuration(t, sendAt, again.DueAt, time.Second)
 }
 
-func TestExpiredClaimIsResentIfItWasNeverMarked(t *testing.T) {
+func TestTaskIsResentAfterLeaseIfThePromisedMarkIsMissing(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }

@@ -32,14 +32,14 @@ func TestConcurrentOperationsLoseAndRepeatNoTask(t *testing.T) {
 	for n := range 4 {
 		submitters.Go(func() { w.submit(n) })
 	}
-	stop, finish := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	for n := range 4 {
-		senders.Go(func() { w.send(stop, n) })
+		senders.Go(func() { w.send(running, n) })
 	}
-	senders.Go(func() { w.sweep(stop) })
+	senders.Go(func() { w.sweep(running) })
 	submitters.Wait()
 	require.Eventually(t, func() bool { return instances[0].Count(t, `select count(*) from task_live`) == 0 }, 50*time.Second, 20*time.Millisecond)
-	finish()
+	stop()
 	senders.Wait()
 	require.NoError(t, ctx.Err())
 

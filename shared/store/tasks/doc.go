@@ -32,7 +32,7 @@
 //	submit: a second flush only if 200 rows wait        a quarter less for 64 clients, a sixth less for 256; used
 //	submit: one index or constraint left out            2 to 4 µs less, whichever it is; all are needed
 //	submit: COPY of bodies, live rows and logs          15 % less in a flush of 500, but seven more round trips; not used
-//	claim: a generic plan if no claim shares it         180 of 410 µs less for one task, 8 % less for 100; used
+//	claim: a generic plan if it shares no statement     180 of 410 µs less for one task, 8 % less for 100; used
 //	claim: one statement for 64 pollers                 three quarters less for one task each; used
 //	claim: json instead of jsonb in the log             no difference
 //	claim: without the log                              a fifth less; it is needed

@@ -16,8 +16,8 @@ func publishes(m store.EventMode, c Change) bool {
 	return changed && (m == store.AllEvents || m == store.FinalEvents && c.After.State.Final())
 }
 
-// insertEvents writes one row for each caller, kind and reason. Tasks that no endpoint and no callback URL wants events of
-// are left out.
+// insertEvents writes one row for each caller, kind and reason, with the tasks whose event is for an endpoint or a
+// callback URL.
 var insertEvents = store.BulkStatement[task.Task]{Text: `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)

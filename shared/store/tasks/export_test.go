@@ -42,15 +42,15 @@ func (st *Store) LastClaimID() int64 { return st.claimIDs.last }
 
 func (st *Store) RecentlyNonEmpty(queue string) bool { return st.nonEmpty.has(queue) }
 
-// ObserveSlowScans records as many slow scans as it takes for a scan in the background.
-func (st *Store) ObserveSlowScans(queue string) {
+// ObserveSlowClaims records slowInARow slow claims, so that the next claim starts a scan in the background, unless it finds tasks
+// and is fast.
+func (st *Store) ObserveSlowClaims(queue string) {
 	for range slowInARow {
 		st.marks.observe(queue, time.Minute, false)
 	}
 }
 
-// UseMarks makes claims start at the low-water marks. First it moves the marks up to these tasks, as a claim of
-// them does.
+// UseMarks makes claims start at the low-water marks. First it moves the marks up, as if these tasks had been claimed.
 func (st *Store) UseMarks(queue string, claimed ...Claimed) {
 	st.marks.advance(queue, claimed)
 	q := st.marks.queue(queue)
@@ -72,7 +72,9 @@ func (st *Store) NewFlush(rows ...*Submission) *Flush {
 	}}
 }
 
-func (f *Flush) Commit(ctx context.Context, again bool) error { return f.commit(ctx, again) }
+func (f *Flush) Commit(ctx context.Context, mayBeStored bool) error {
+	return f.commit(ctx, mayBeStored)
+}
 
 func (f *Flush) Resolve(ctx context.Context) ([]Submitted, error) { return f.out, f.resolve(ctx) }
 

@@ -111,7 +111,7 @@ func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	require.Equal(t, task.Succeeded, storetest.OpenAt(t, url).MustTask(t, s.ID).State, "the result that was returned is stored")
 }
 
-func TestClaimLostInFailoverIsNotConfused(t *testing.T) {
+func TestClaimLostInFailoverTakesNoTaskOfAnotherApp(t *testing.T) {
 	t.Parallel()
 	url, proxy, failOver := newFailover(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
 	db := storetest.OpenAt(t, proxy.URL())
@@ -275,7 +275,7 @@ func TestLockedDefaultContentIsServerBusy(t *testing.T) {
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 }
 
-// Submissions of all callers would wait for one that is refused again and again.
+// If such submissions waited, a caller that repeats them could delay the submissions of all callers.
 func TestSubmissionWithSentDefaultContentWaitsForNoLock(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -122,9 +122,9 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 }
 
 // set ends a scan in the background that began at start. pending are the buckets with pending tasks; low is the first
-// such task. set moves the mark of each known bucket to that task, or to markMargin before start if that is older: new
-// tasks have newer ids. It returns how many buckets have a task that claims would not have found.
-func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (below int) {
+// such task. set moves the mark of each known bucket to markMargin before start, since new tasks have newer ids, or to the
+// first pending task if it is older. missed is the number of buckets with a task that claims would not have found.
+func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (missed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queue(queue)
@@ -139,7 +139,7 @@ func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.T
 	for _, first := range pending {
 		i, known := slices.BinarySearchFunc(former, first, compareBuckets)
 		if !known || first.low.Compare(former[i].low) < 0 {
-			below++
+			missed++
 		}
 		if !known {
 			former = slices.Insert(former, i, first)
@@ -149,7 +149,7 @@ func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.T
 		}
 	}
 	q.inUse = inUse && len(q.buckets) > 0
-	return below
+	return missed
 }
 
 func compareBuckets(a, b priorityBucket) int {

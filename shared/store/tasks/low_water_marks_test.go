@@ -42,7 +42,7 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission())
 	require.Len(t, db.Claim(t), 1)
 	require.Eventually(t, func() bool {
-		db.Tasks.ObserveSlowScans(task.DefaultQueue)
+		db.Tasks.ObserveSlowClaims(task.DefaultQueue)
 		require.Empty(t, db.Claim(t))
 		return db.Tasks.MarksInUse(task.DefaultQueue)
 	}, time.Minute, 10*time.Millisecond)

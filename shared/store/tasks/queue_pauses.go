@@ -73,8 +73,8 @@ func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (af
 	return after, store.Wrap("pause queue", err)
 }
 
-// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if the
-// queue has a manual pause or one that does not end earlier, or if p.Until is in the past. The caller must
+// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if p.Until is in
+// the past, or if the queue has a manual pause or a pause that ends at the same time or later. The caller must
 // run Sweep at the end of the pause.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
 	_, _, err := queryPause(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)

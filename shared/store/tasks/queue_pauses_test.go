@@ -40,11 +40,11 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	db := storetest.Open(t)
 	other := storetest.Submission(storetest.InQueue("验证码"))
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), other)
-	held := db.MustClaim(t, "app", 1)
+	claimed := db.MustClaim(t, "app", 1)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
 	require.Empty(t, db.MustClaim(t, "app", 10))
 	require.Len(t, db.Claim(t, storetest.FromQueue("验证码")), 1, "other queues are not paused")
-	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: held[0].ID, AppID: "app", ClaimID: held[0].ClaimID, Outcome: task.SentOK}).Verdict)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: claimed[0].ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentOK}).Verdict)
 	require.Len(t, db.MustSubmit(t, storetest.Submission()), 1, "tasks are accepted")
 
 	p := mustPaused(t, db, task.DefaultQueue)

@@ -49,12 +49,12 @@ type reportTry struct {
 }
 
 // reportOnce runs one transaction of reports. It returns the results even after an error, since the transaction
-// may have been committed. before is the previous try. Once reportOnce has locked the tasks, a previous
-// try that changed one of them can no longer be committed. So reportOnce queries whether it was committed, and if so returns before.
-func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
+// may have been committed. Once reportOnce has locked the tasks, a previous try that changed one of them can no longer be
+// committed. So reportOnce then queries whether the previous try was committed. If so, it returns previous.
+func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, previous reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
-		return before, err
+		return previous, err
 	}
 	defer conn.Release()
 	timeout := LockTimeout
@@ -63,15 +63,15 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	}
 	locked, err := lockReported(ctx, conn.Conn(), reports, timeout)
 	committed := false
-	if err == nil && before.logged != nil {
-		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
+	if err == nil && previous.logged != nil {
+		err = conn.QueryRow(ctx, reportedSQL, previous.logged, previous.at).Scan(&committed)
 	}
 	if err != nil {
-		return before, store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		return previous, store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
 	}
 	if committed {
 		store.Rollback(conn.Conn())
-		return before, nil
+		return previous, nil
 	}
 	out, changes, logs := decideReports(locked, reports, st.backoff)
 	try := reportTry{out: out, at: locked.Now}

@@ -34,8 +34,8 @@ with recursive first (priority, retry_count, id) as (
 select priority, retry_count, id from first order by priority, retry_count`
 
 // scan sets the low-water marks of a queue (see lowWaterMarks). It runs in the background: no claim waits for it. While marks
-// are used, claims do not sweep due tasks, so scan does. If the scan fails, marks are not used, and claims sweep again. If there are
-// few dead rows, it was not these that made claims slow, and marks are not used either.
+// are used, claims do not sweep due tasks, so scan does. If the scan fails, marks are not used, and claims sweep again. Marks are
+// not used either if there are few dead rows: then claims were slow for another reason.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()

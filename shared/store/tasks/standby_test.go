@@ -50,8 +50,8 @@ func startWithStandby(t *testing.T) (url string, loseStandby, restore func()) {
 	}, func() { set("") }
 }
 
-// endWaiting calls a function of Postgres for the sessions that wait for a standby, such as pg_cancel_backend(pid), which ends their
-// wait. It reports whether there was such a session. Then their commits are visible, although no standby has them.
+// endWaiting ends the wait of the sessions that wait for a standby: it calls function, such as pg_cancel_backend(pid), for
+// each. It reports whether there was such a session. Its commit is then visible, although no standby has it.
 func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	t.Helper()
 	var pid int
@@ -79,7 +79,7 @@ func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	for range 2 {
 		require.Eventually(t, func() bool { return endWaiting(t, watch, "pg_cancel_backend(pid)") || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
 	}
-	require.Never(t, func() bool { return len(returned) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "the call returned, but no standby has its commit")
+	require.Never(t, func() bool { return len(returned) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "the call waits until a standby has its commit")
 	restore()
 	require.NoError(t, <-returned)
 }
@@ -163,10 +163,10 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			go try()
 			for _, function := range []string{"pg_cancel_backend(pid)", "pg_terminate_backend(pid, 5000)", "pg_cancel_backend(pid)"} {
 				require.Eventually(t, func() bool { return endWaiting(t, watch, function) || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
-				require.Empty(t, returned, "the call returned, but no standby has its commit")
+				require.Empty(t, returned, "the call waits until a standby has its commit")
 			}
 			go try()
-			require.Never(t, func() bool { return len(returned) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat returned before the standby had the commit")
+			require.Never(t, func() bool { return len(returned) > 0 }, 500*time.Millisecond, 10*time.Millisecond, "a repeat waits too")
 			restore()
 			require.NoError(t, <-returned)
 			require.NoError(t, <-returned)

@@ -25,8 +25,8 @@ type Counts struct {
 	HasMoreQueues bool          // there are queues with live tasks that Queues does not have; set only for SMS
 }
 
-// LiveCounts are the numbers of tasks that are not final. The view sms_tasks has status 0 for pending tasks
-// and 1 for processing tasks.
+// LiveCounts are the numbers of tasks that are not final. As in the view sms_tasks, scheduled tasks count as pending
+// (status 0), and held tasks as processing (status 1).
 type LiveCounts struct {
 	Scheduled     int64 // also counted in PendingNew or PendingRetry
 	PendingNew    int64 // never tried

@@ -110,7 +110,7 @@ func TestSMSTasksShowQueueAndReason(t *testing.T) {
 	}
 }
 
-func TestFalseTotalsDoNotStopStatistics(t *testing.T) {
+func TestForgedTotalsDoNotStopStatistics(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed)

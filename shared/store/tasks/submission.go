@@ -39,8 +39,8 @@ type Submission struct {
 	Request   []byte // the request body as received; need not be JSON
 
 	tried    bool    // an insert of ID was sent, so the task may exist
-	places   *places // that the quota of the caller has for new tasks; nil = enough for all rows of the call
-	hasPlace bool    // in places
+	places   *places // shared by the valid rows of a call; nil = none of them is beyond the quota
+	hasPlace bool    // this row has taken one of the places
 }
 
 // places has the number of new tasks that the quota of a caller admits in one call. Replays need no place.

@@ -37,8 +37,8 @@ func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone
 		return nil, err
 	}
 	f := &submitFlush{store: st, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), actions: make([]action, len(rows))}
-	again := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
-	if err := st.db.RetryLostCommit(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
+	tried := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
+	if err := st.db.RetryLostCommit(ctx, func(lost bool) error { return f.commit(ctx, tried || lost) }); err != nil {
 		return nil, err
 	}
 	if err := st.db.WithPartitions(ctx, func() error { return f.resolve(ctx) }); err != nil {
@@ -51,11 +51,12 @@ func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone
 	return f.out, nil
 }
 
-// commit inserts or refuses the rows, except rows that get the action resolve.
-func (f *submitFlush) commit(ctx context.Context, again bool) error {
+// commit inserts or refuses the rows, except rows that get the action resolve. If mayBeStored is true, an earlier try may
+// have stored rows, so commit looks for their ids.
+func (f *submitFlush) commit(ctx context.Context, mayBeStored bool) error {
 	f.composed = make([]task.Composed, len(f.rows))
 	f.defaults = make([]*task.DefaultContent, len(f.rows))
-	query := again
+	query := mayBeStored
 	for i, s := range f.rows {
 		f.actions[i], f.out[i] = insert, Submitted{ID: s.ID}
 		query = f.start(i, s) || query
@@ -66,7 +67,7 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	}
 	defer conn.Release()
 	if query {
-		err = f.composeAndInsert(ctx, conn.Conn(), again)
+		err = f.composeAndInsert(ctx, conn.Conn(), mayBeStored)
 	} else {
 		err = f.insert(ctx, conn.Conn(), false)
 	}
@@ -76,8 +77,8 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 // composeAndInsert handles flushes with rows that need templates, default content or a check of their key. It
 // locks the rows of default content before it reads keys. So if another call used the same default
 // content, that call has been committed, and its key is found.
-func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
-	found, err := f.lookUp(ctx, conn, again)
+func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, mayBeStored bool) error {
+	found, err := f.lookUp(ctx, conn, mayBeStored)
 	if err != nil {
 		return store.RollbackOn(conn, err)
 	}

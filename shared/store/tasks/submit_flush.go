@@ -20,7 +20,7 @@ const (
 type submitFlush struct {
 	store    *Store
 	rows     []*Submission
-	alone    bool
+	alone    bool // rows has one row, which was in a failed flush before
 	actions  []action
 	out      []Submitted
 	composed []task.Composed

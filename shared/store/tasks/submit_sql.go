@@ -12,8 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockDefaultsSQL locks the default contents that a submission can use. allDefaultsSQL runs after it and also finds those that were
-// sent before or while lockDefaultsSQL waited. It locks nothing: submissions with these are refused, and no other caller waits for them.
+// lockDefaultsSQL locks the default contents that were not sent. allDefaultsSQL runs after it, and also finds those that were
+// sent, before the lock or during the wait for it. allDefaultsSQL locks no rows: submissions that need a sent default content
+// are refused, and must not make other callers wait.
 const (
 	lockDefaultsSQL = selectDefaults + ` and not is_sent order by phone_number for update`
 	allDefaultsSQL  = selectDefaults
@@ -50,7 +51,7 @@ type submitFacts struct {
 }
 
 // lookUp begins the transaction and reads the facts, in one round trip.
-func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*submitFacts, error) {
+func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, mayBeStored bool) (*submitFacts, error) {
 	var phones, names []string
 	var templateIDs []int32
 	var keys []task.Hash
@@ -68,7 +69,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 		if s.Key != nil {
 			keys = append(keys, *s.Key)
 		}
-		if again {
+		if mayBeStored {
 			ids = append(ids, s.ID)
 		}
 	}

@@ -349,7 +349,7 @@ func TestMissingLogPartitionIsCreated(t *testing.T) {
 	dropLogPartitions(t, db)
 	_, err := db.Tasks.Cancel(t.Context(), cancelled.ID, nil)
 	require.NoError(t, err)
-	require.Equal(t, 12, db.Count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`))
+	require.Equal(t, 12, db.Count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`), "for each log, this month and the next three")
 }
 
 func TestScheduledTaskWaitsAndExpiredTaskFails(t *testing.T) {

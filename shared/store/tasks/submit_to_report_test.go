@@ -21,10 +21,10 @@ func TestTaskFromSubmitToReport(t *testing.T) {
 func testTaskFromSubmitToReport(t *testing.T, db *storetest.DB) {
 	empty := storetest.Submission(storetest.NoContent)
 	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, empty)[0].Refused.Code)
-	again := storetest.Submission(storetest.Keyed("k", "other queue"), func(s *tasks.Submission) { s.Queue, s.Metadata = "q", []byte(`{"a":1}`) })
-	require.False(t, db.MustSubmit(t, again)[0].Replayed)
-	again.ID = task.NewID()
-	require.True(t, db.MustSubmit(t, again)[0].Replayed)
+	keyed := storetest.Submission(storetest.Keyed("k", "other queue"), func(s *tasks.Submission) { s.Queue, s.Metadata = "q", []byte(`{"a":1}`) })
+	require.False(t, db.MustSubmit(t, keyed)[0].Replayed)
+	keyed.ID = task.NewID()
+	require.True(t, db.MustSubmit(t, keyed)[0].Replayed)
 
 	s := storetest.Submission()
 	out := db.MustSubmit(t, s)[0]
