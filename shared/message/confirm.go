@@ -49,7 +49,8 @@ const (
 )
 
 // FirstSend returns whether the message was sent before a caller with permission p confirms it. Only the
-// confirmation of a message that WasSent counts.
+// confirmation of a message that WasSent counts. For an admin, a failed send to a URL counts, too: the receiver may have
+// the message.
 func (m Message) FirstSend(p Permission) FirstSend {
 	tried := m.SendNo > 0 || m.Epoch > 1
 	switch {

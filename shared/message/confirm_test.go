@@ -77,7 +77,7 @@ func TestFirstSend(t *testing.T) {
 		ofKind := func(m *Message) { m.Kind = kind }
 		histories := map[string]struct {
 			m    Message
-			want FirstSend // for IsRecipient, also for ByOperator if it is not to a URL
+			want FirstSend // for IsRecipient, and for ByOperator except to a URL
 			url  FirstSend // for ByOperator to a URL
 		}{
 			"just saved":             {fresh(ofKind), MaybeSent, MaybeSent},

@@ -8,7 +8,7 @@ type DeliveryState int16
 
 const (
 	DeliveryPending   DeliveryState = iota // an attempt is scheduled or running
-	DeliveryDelivered                      // the endpoint returned 2xx; a robot also returned that it accepted the text
+	DeliveryDelivered                      // the endpoint returned 2xx; the robot of a chat group also accepted the text in the body
 	DeliveryFailed                         // all attempts failed, or the endpoint is gone
 )
 
@@ -29,7 +29,7 @@ func ParseDeliveryState(name string) (s DeliveryState, ok bool) {
 type PostResult struct {
 	Status     int           // HTTP status; 0 if there was no response
 	RetryAfter time.Duration // of the response; 0 = none
-	Refused    bool          // the body says that the event was refused; robots return 200 then
+	Refused    bool          // the body says that the event was refused: the robots of chat groups return this with status 200
 }
 
 // OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
@@ -38,8 +38,8 @@ func (r PostResult) OK() bool { return r.Status/100 == 2 && !r.Refused }
 // gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
 func (r PostResult) gone() bool { return r.Status == 410 }
 
-// deliveryRetryDelays[n-1] is the wait after the n-th failed attempt. After the failure of one more
-// attempt, the delivery has failed.
+// deliveryRetryDelays[n-1] is the wait after the n-th failed attempt. The delivery has failed when the attempt after the
+// last wait fails.
 var deliveryRetryDelays = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 10 * time.Hour,
 }
@@ -86,7 +86,7 @@ func (d Delivery) Resend(now time.Time) Delivery {
 const (
 	DisabledGone     = "gone"    // the endpoint returned 410
 	DisabledFailing  = "failing" // every attempt failed for the configured time
-	DisabledManually = "by_hand" // by an admin or by its caller
+	DisabledManually = "by_hand" // an admin or the caller of the endpoint disabled it
 )
 
 // EndpointHealth is whether an endpoint is failing or disabled.

@@ -22,8 +22,8 @@
 //   - The status only moves forward: sending, sent, received.
 //   - A confirmation counts only from a receiver of the message or an admin (Confirmer), and only after the message was
 //     sent (FirstSend), so ids need not be secret. The token in a message to a URL proves that the message was sent, so a
-//     confirmation with the token may arrive before the result of the send is stored. A confirmation may also arrive
-//     after the message was abandoned. Both make the message received.
+//     confirmation with the token counts even before the result of the send is stored. A confirmation also counts
+//     after the message was abandoned.
 //   - Remaining + SendNo = MaxSends. A send counts if it was Accepted or Refused. An Unavailable send changes no number,
 //     so the next send has the same MsgID: if the stream has stored the first send, it drops the second.
 //   - Two sends that count never have the same MsgID, also after a redrive: a message that is sent again on purpose is

@@ -74,8 +74,8 @@ func (m Message) Final() bool {
 func (m Message) Stuck() bool { return !m.Final() && m.Remaining == 0 }
 
 // MsgID returns the id by which the broker deduplicates the next send: <id>.<first 8 hex digits of the
-// fingerprint>.<epoch>.<send>. Another message with the same id may have been published although its save
-// failed later; its fingerprint is different, and so are its MsgIDs.
+// fingerprint>.<epoch>.<send>. The fingerprint distinguishes the message from another one with the same id that was
+// published but never saved.
 func (m Message) MsgID(id string, fingerprint [16]byte) string {
 	return fmt.Sprintf("%s.%x.%d.%d", id, fingerprint[:4], m.Epoch, m.SendNo+1)
 }
@@ -128,7 +128,7 @@ func UnavailablePause(age time.Duration) time.Duration {
 	return min(max(age, minUnavailablePause), maxUnavailablePause)
 }
 
-// maxPause is the longest time between two sends. It bounds how long a receiver's inbox must keep an id.
+// maxPause is the longest pause between two sends of an epoch, without jitter. maxSchedule of package inbox includes it.
 const maxPause = time.Hour
 
 // pauseAfter returns the wait after the n-th send of an epoch, n >= 1: for the confirmation, or after a
@@ -225,7 +225,7 @@ func (m Message) Redrive(now time.Time) (Message, error) {
 	return m, nil
 }
 
-// Abandon gives a message up on behalf of the operator by. Abandoning twice is allowed. It refuses a
+// Abandon gives a message up; by is the name of the operator. Abandoning twice is allowed. It refuses a
 // finished message.
 func (m Message) Abandon(by string) (Message, error) {
 	switch {

@@ -68,7 +68,7 @@ func TestMessageFollowsSchedule(t *testing.T) {
 		require.True(t, m.Stuck())
 		require.True(t, m.NextAt.IsZero())
 		require.Equal(t, result.Reason, m.LastError)
-		require.Equal(t, map[Outcome]string{Accepted: "sent", Refused: "sending"}[result.Outcome], m.State(), "the two stuck lists")
+		require.Equal(t, map[Outcome]string{Accepted: "sent", Refused: "sending"}[result.Outcome], m.State(), "a stuck message is sent if a send was accepted, otherwise sending")
 	}
 }
 
@@ -150,7 +150,7 @@ func TestRedriveRestartsSchedule(t *testing.T) {
 	}
 }
 
-func TestFinishedMessageIsFinal(t *testing.T) {
+func TestFinishedMessageIsNeitherRedrivenNorAbandoned(t *testing.T) {
 	t.Parallel()
 	for name, m := range map[string]Message{
 		"received":                  fresh().Receive("a", 1),
