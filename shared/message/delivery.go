@@ -8,7 +8,7 @@ type DeliveryState int16
 
 const (
 	DeliveryPending   DeliveryState = iota // an attempt is scheduled or running
-	DeliveryDelivered                      // the endpoint returned 2xx; the robot of a chat group also accepted the text in the body
+	DeliveryDelivered                      // the endpoint returned 2xx, and the robot of a chat group no error in the body
 	DeliveryFailed                         // all attempts failed, or the endpoint is gone
 )
 

@@ -64,8 +64,8 @@ const (
 	rememberPoisonedSQL = `
 insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
-	// rememberAcceptedSQL also sets the delivery times that RecordDelivered has stored in accepted_messages. Both
-	// write the same row for each id, so whichever runs later sees what the other wrote.
+	// rememberAcceptedSQL also sets the delivery times that RecordDelivered has stored in accepted_messages. The
+	// two statements write the same row for each id, so the later one sees what the earlier one wrote.
 	rememberAcceptedSQL = `
 with t as materialized (
     select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
@@ -178,7 +178,8 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 }
 
 // queueAcks adds the statements that store the acknowledgements to the senders, and the sequence numbers of the
-// messages. A message that was saved before under its sequence number has its acknowledgement: the stream has delivered it again.
+// messages. If a message was saved before with the same sequence number, the stream has delivered it a second time: its
+// acknowledgement is stored already.
 func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
@@ -218,8 +219,8 @@ func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limi
 	return saved, store.Wrap("list purge candidates", err)
 }
 
-// keepSendersSQL removes only the sequence numbers of the rows of poisoned messages: the relay reads the receiver
-// of the acknowledgement from such a row. No other row has a sender.
+// keepSendersSQL keeps the rows of poisoned messages without their sequence numbers in the stream: the relay reads from
+// such a row who gets the acknowledgement. No other row has a sender.
 const (
 	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
 
@@ -243,11 +244,11 @@ func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, now() - looked_at from accepted_checked where stream_created = $1`
 
-// forgetEarlierRows limits the rows of one forgetEarlierSQL: the rows of a large stream take longer than a statement may.
+// forgetEarlierRows limits the rows of one forgetEarlierSQL: removing all rows at once could exceed the statement timeout.
 const forgetEarlierRows = 10_000
 
 const (
-	// forgetEarlierSQL looks at the next rows after an id, removes those of the earlier stream, and returns the last id.
+	// forgetEarlierSQL reads the next rows after an id, removes those of the earlier stream, and returns the last id.
 	forgetEarlierSQL = `
 with part as materialized (
     select id from accepted_messages where id > $2 order by id limit $3

@@ -106,13 +106,13 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, purge := range map[string]func(t *testing.T, db *storetest.DB){
-		"purged": func(t *testing.T, db *storetest.DB) {
+		"message purged": func(t *testing.T, db *storetest.DB) {
 			saved, err := db.Messages.PurgeCandidates(t.Context(), 0, 10)
 			require.NoError(t, err)
 			require.Len(t, saved, 2)
 			require.NoError(t, db.Messages.MarkPurged(t.Context(), saved))
 		},
-		"created again": func(t *testing.T, db *storetest.DB) {
+		"stream created again": func(t *testing.T, db *storetest.DB) {
 			_, err := db.Messages.Checked(t.Context(), time.Now().Add(time.Minute))
 			require.NoError(t, err)
 		},
@@ -147,7 +147,7 @@ func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	}
 }
 
-// The rows of a large stream take longer than the statement_timeout of a function.
+// Removing all rows of a large stream at once would take longer than the statement_timeout of a function.
 func TestRowsOfEarlierStreamAreRemovedInParts(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

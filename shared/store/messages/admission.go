@@ -84,9 +84,9 @@ func (a Admission) End() {
 // names a field, to, since the caller may still send to other users. A replay must succeed even if Admit refuses
 // it.
 //
-// The count of the database is at most 1 s old: 10 s below a tenth of the quota, and older if counting takes
-// more than 50 ms. A caller can exceed its quota by the messages that other processes accept within that time,
-// but not within one process.
+// The count of waiting messages in the database is at most 1 s old, or 10 s if it is below a tenth of the quota. It is
+// older if counting takes more than 50 ms. A caller can exceed its quota by the messages that other processes accept
+// after the count, but not within one process.
 func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission, accepted bool) (Admission, *task.Error) {
 	if caller.ID == 0 { // the built-in admin
 		return Admission{}, nil

@@ -163,7 +163,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.False(t, accept(4))
 	db.Exec(t, `insert into accepted_messages (accept_seq, id) values (3, gen_random_uuid())`)
-	require.Eventually(t, func() bool { return accept(4) }, time.Minute, 10*time.Millisecond, "saved and delivered")
+	require.Eventually(t, func() bool { return accept(4) }, time.Minute, 10*time.Millisecond, "saved messages that are not live do not count")
 }
 
 func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {

@@ -90,7 +90,7 @@ func TestArchivedMessage(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, map[task.ID]bool{m.ID: true}, finished)
 	})
-	t.Run("is not redriven", func(t *testing.T) {
+	t.Run("is neither redriven nor abandoned", func(t *testing.T) {
 		_, err := db.Messages.Redrive(t.Context(), m.ID, storetest.Tester)
 		require.Equal(t, task.CodeConflict, task.CodeOf(err))
 		_, err = db.Messages.Abandon(t.Context(), m.ID, storetest.Tester)
@@ -99,7 +99,7 @@ func TestArchivedMessage(t *testing.T) {
 	})
 }
 
-// The statement that locks the message begins before the confirmation ends, and so does not see its receipt.
+// The statement with which the archive locks the message begins before the confirmation commits, so it does not see the receipt.
 func TestReceiptConfirmedWhileMessageIsArchivedIsKept(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))

@@ -26,7 +26,7 @@ select kind, destination, confirm_token, 2, false from archived_messages where i
 type Recipient struct {
 	To        msg.Address
 	Token     []byte        // the confirm token of a message to a URL; nil = it has none yet
-	FirstSend msg.FirstSend // of a message that is not final, for the receiver; else msg.WasSent
+	FirstSend msg.FirstSend // of a message that is not final, with msg.IsRecipient; otherwise msg.WasSent
 	Confirmed bool          // the consumer has confirmed the message; false if the message is archived
 }
 
@@ -45,14 +45,14 @@ func (st *Store) AwaitReceipt(ctx context.Context) error {
 	return store.Wrap("await receipt", st.db.WaitForStandby(ctx))
 }
 
-// A receiver often confirms a message before the relay has committed its send. maxSendPause limits the pause before the next look:
-// the pauses double from 10 ms, and take 1.3 s together.
-const maxSendPause = time.Second
+// maxAwaitPause limits the pauses of AwaitSend between two queries: they double from 10 ms, and take 1.3 s together.
+const maxAwaitPause = time.Second
 
-// AwaitSend waits until a send of the message is recorded. The error is task.CodeServerBusy if none is after about a second.
+// AwaitSend waits until a send of the message is recorded, because a receiver often confirms a message before the relay has
+// committed the send. The error is task.CodeServerBusy if no send is recorded within 1.3 s.
 // AwaitSend takes no lock: the relay skips locked messages, so with a lock one receiver could delay the send to all others.
 func (st *Store) AwaitSend(ctx context.Context, id task.ID) error {
-	for pause := 10 * time.Millisecond; pause < maxSendPause; pause *= 2 {
+	for pause := 10 * time.Millisecond; pause < maxAwaitPause; pause *= 2 {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -130,8 +130,8 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 }
 
 // decide returns the message after the confirmation. consumers have already confirmed it. If c.Consumer is
-// one of them, again is true and nothing changes.
-func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, again bool, err error) {
+// one of them, repeated is true and nothing changes.
+func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, repeated bool, err error) {
 	switch m.FirstSend(c.Permission) {
 	case msg.NotSent:
 		return m, false, errNoMessage()
@@ -177,12 +177,12 @@ func confirmOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation
 	if err != nil {
 		return m.Message, err
 	}
-	after, again, err := c.decide(m.Message, consumers)
+	after, repeated, err := c.decide(m.Message, consumers)
 	if err != nil {
 		return m.Message, err
 	}
 	batch = pgx.Batch{}
-	if !again {
+	if !repeated {
 		batch.Queue(insertReceiptSQL, id, c.Consumer, m.SendNo)
 		c.queueAudit(&batch, id, m.Message, after)
 	}
@@ -205,9 +205,9 @@ func confirmArchived(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirma
 		if err != nil {
 			return err
 		}
-		var again bool
-		after, again, err = c.decide(m.Message, store.Column(m.Receipts, func(r Receipt) string { return r.Consumer }))
-		if err != nil || again {
+		var repeated bool
+		after, repeated, err = c.decide(m.Message, store.Column(m.Receipts, func(r Receipt) string { return r.Consumer }))
+		if err != nil || repeated {
 			return err
 		}
 		var batch pgx.Batch

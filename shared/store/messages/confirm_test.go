@@ -48,7 +48,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 		require.Equal(t, tokens, m, "concurrent calls return the same tokens")
 	}
 
-	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester) // only finished messages are archived
+	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester) // only final messages are archived
 	require.NoError(t, err)
 	require.Equal(t, 1, archiveMessages(t, db))
 	r, found, err = db.Messages.Recipient(t.Context(), a.ID, "points")

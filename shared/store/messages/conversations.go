@@ -154,9 +154,9 @@ func (st *Store) createdAt(ctx context.Context, id task.ID, sql string, users ..
 // is the Last of the last peer of the previous page, zero for the first page. The error is
 // task.CodeNotFound if after is not a message to the user.
 func (st *Store) Peers(ctx context.Context, user string, after task.ID, limit int) (peers []Peer, more bool, err error) {
-	before, err := st.createdAt(ctx, after, peerTimeSQL, user)
+	afterTime, err := st.createdAt(ctx, after, peerTimeSQL, user)
 	if err == nil {
-		peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, MaxUnread, before, store.OrNull(after), limit+1)
+		peers, more, err = store.QueryPageBy(ctx, st.db.Hot, limit, scanPeer, peersSQL, user, MaxUnread, afterTime, store.OrNull(after), limit+1)
 	}
 	return peers, more, store.Wrap("peers", err)
 }
@@ -182,12 +182,12 @@ func (c *ReadCursor) scan(row pgx.Row, first ...any) error {
 // previous page, zero for the first page. The error is task.CodeNotFound if after is not a message of this
 // conversation.
 func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, limit int) (page Conversation, err error) {
-	before, err := st.createdAt(ctx, after, messageTimeSQL, a, b)
+	afterTime, err := st.createdAt(ctx, after, messageTimeSQL, a, b)
 	if err != nil {
 		return page, store.Wrap("conversation", err)
 	}
 	var batch pgx.Batch
-	batch.Queue(conversationSQL, a, b, before, store.OrNull(after), limit+1).Query(func(rows pgx.Rows) error {
+	batch.Queue(conversationSQL, a, b, afterTime, store.OrNull(after), limit+1).Query(func(rows pgx.Rows) error {
 		page.Messages, page.More, err = store.CollectPage(ctx, rows, limit, scanMessage)
 		return err
 	})

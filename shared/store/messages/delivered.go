@@ -35,8 +35,8 @@ where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null 
 returning s.id`
 )
 
-// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for messages whose rows were removed before, because the stream does
-// not have them any more. No SaveAccepted will read these rows.
+// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for saved messages. These messages have the time now, and
+// MarkPurged would not remove rows without a sequence number.
 const forgetNotedSQL = `
 delete from accepted_messages where id = any(array(
     select id from accepted_messages where id = any($1::uuid[]) and saved_at is null order by id for update))`
@@ -90,8 +90,8 @@ delete from accepted_messages where id = any(array(
     where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))
     limit 10000 for update skip locked))`
 
-// ForgetDelivered removes delivery times that are 30 days old and that no save has read, mostly of messages that were never saved. It also removes the rows of poisoned messages that the stream no longer
-// has, a day after they were rejected.
+// ForgetDelivered removes delivery times that are 30 days old and that no save has read, mostly of messages that were never
+// saved. It also removes the rows of poisoned messages that the stream no longer has, a day after they were rejected.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
 	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), poisonedKept.Seconds())
 	return store.Wrap("forget delivered messages", err)

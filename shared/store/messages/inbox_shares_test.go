@@ -25,7 +25,7 @@ func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 		}
 		shares.add("ann", fmt.Sprint(n))
 		if len(shares.byPair) > inboxPairs {
-			require.Fail(t, "too many")
+			require.Fail(t, "too many pairs are kept")
 		}
 	}
 	require.Nil(t, shares.admit(inboxPair{"greedy", "vic"}), "a pair with many messages is kept")

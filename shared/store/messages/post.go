@@ -27,9 +27,9 @@ const claimPostsSQL = PostSources +
     from source s left join callers c on c.id = s.caller_id left join busy_accounts b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 )` +
-	// due: the 64 earliest of each caller and, so that no destination hides another one, the $4 earliest of each of 64 destinations. If a
-	// caller has more destinations, open.start, a random hash, chooses where the 64 begin. The condition on one destination is a range, so that the planner uses the
-	// index of destinations (message_live_hosts).
+	// due: the 64 earliest of each caller and, so that no destination hides another one, the $4 earliest of each of 64
+	// destinations. If a caller has more destinations, open.start, a random hash, chooses where the 64 begin. The condition on
+	// one destination is a range, so that the planner uses the index of destinations (message_live_hosts).
 	`, due as (
     select o.account, o.account_in_flight, m.id, m.destination_key, m.next_at
     from open o cross join lateral (

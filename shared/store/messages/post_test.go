@@ -151,7 +151,7 @@ func TestOneHostDoesNotDelayAnother(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(time.Hour), next, time.Minute)
 }
 
-func TestRedriveKeepsTheDestinationKey(t *testing.T) {
+func TestDestinationKeyIsTheSameInSQLAndGo(t *testing.T) {
 	t.Parallel()
 	conn := storetest.ConnectAsOwner(t, sandbox.NewDatabase(t))
 	for _, url := range []string{

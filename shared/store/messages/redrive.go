@@ -29,7 +29,7 @@ func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (De
 	return st.decideMessage(ctx, id, redrive, by)
 }
 
-// Abandon ends a message without delivery. If the message is abandoned already, even archived, nothing changes and
+// Abandon ends a message: it is not sent any more. If the message is abandoned already, even archived, nothing changes and
 // there is no error. Otherwise the errors are those of Redrive.
 func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
 	return st.decideMessage(ctx, id, abandonBy(by), by)

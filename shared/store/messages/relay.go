@@ -62,8 +62,8 @@ type Due struct {
 
 // Relay sends about limit due messages to the broker, the earliest of each caller and stream, and settles
 // them in one transaction. It calls publish while the rows are locked. publish must return one result per
-// message, in order, within 3 s: a receiver that confirms earlier gets 503 after 1.3 s (AwaitSend), and after 10 s the database releases
-// the locks. Any number of relays may run at once: each message is sent by one relay at a time.
+// message, in order, within 3 s: until Relay has committed, a receiver that confirms gets 503 after 1.3 s (AwaitSend), and
+// after 10 s the database releases the locks. Any number of relays may run at once: each message is sent by one relay at a time.
 //
 // An unavailable stream (msg.OneStream) is paused, and its messages are not changed. After each pause, a few of
 // its messages are tried. The pauses grow until the stream accepts a message. While the broker is unavailable

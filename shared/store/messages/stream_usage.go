@@ -24,7 +24,7 @@ type streamUsage map[usageKey]int64
 
 type usageKey struct {
 	stream string
-	caller int64
+	caller int64 // in streamShares an account
 }
 
 // add counts a message that a stream stored, if callers have a share of this stream.

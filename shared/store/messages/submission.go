@@ -31,9 +31,9 @@ type Submission struct {
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 
-	ahead time.Duration // the message is due so long before now; this orders messages that are saved together
+	ahead time.Duration // the message is due this long before now; this orders messages that are saved together
 
-	Refused *task.Error // why the message must not be saved; a message that was saved before is a replay all the same
+	Refused *task.Error // why the message must not be saved; if it is saved already, the result is a replay, not this refusal
 }
 
 // Submitted is the result of a Submission.

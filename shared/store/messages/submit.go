@@ -136,16 +136,16 @@ func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bo
 		}
 	}
 	out := make([]Submitted, len(rows))
-	var open []int
+	var notInserted []int // indexes of rows
 	for i, r := range rows {
 		if at, ok := saved[r.CallID]; ok {
 			out[i] = Submitted{State: msg.Sending.String(), Status: msg.Sending, SavedAt: at}
 		} else {
-			open = append(open, i)
+			notInserted = append(notInserted, i)
 		}
 	}
-	if err := st.resolveMessages(ctx, rows, open, out); err != nil {
-		for _, i := range open {
+	if err := st.resolveMessages(ctx, rows, notInserted, out); err != nil {
+		for _, i := range notInserted {
 			out[i].err = err
 		}
 	}
@@ -196,16 +196,16 @@ type knownMessage struct {
 
 // resolveMessages sets the results of the rows that were not inserted: their messages were saved by an earlier
 // call, an earlier try of this flush or another row of this flush, or they are refused.
-func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, open []int, out []Submitted) error {
-	if len(open) == 0 {
+func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, notInserted []int, out []Submitted) error {
+	if len(notInserted) == 0 {
 		return nil
 	}
-	known, err := st.knownMessages(ctx, store.Column(open, func(i int) task.ID { return rows[i].ID }))
+	known, err := st.knownMessages(ctx, store.Column(notInserted, func(i int) task.ID { return rows[i].ID }))
 	if err != nil {
 		return err
 	}
 	replayed := false
-	for _, i := range open {
+	for _, i := range notInserted {
 		m := rows[i]
 		first, found := known[m.ID]
 		switch {

@@ -27,9 +27,9 @@ func TestStreamsAreTrimmedByOneInstanceAtATime(t *testing.T) {
 
 	one.Exec(t, `insert into stream_pauses (stream, until, failures, reason) values ('USERS', now(), 1, 'full'), ('EVENTS', now(), 0, 'away')`)
 	one.Exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
-	trim, now, err := other.Messages.BeginTrim(t.Context())
+	trim, isDue, err := other.Messages.BeginTrim(t.Context())
 	require.NoError(t, err)
-	require.True(t, now, "a stream that accepts nothing is trimmed soon")
+	require.True(t, isDue, "a stream that accepts nothing is trimmed soon")
 	require.Equal(t, messages.Trim{Refused: []string{"USERS"}}, trim)
 	require.NoError(t, other.Messages.EndTrim(t.Context(), 7, []string{"USERS"}))
 	one.Exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
