@@ -187,8 +187,8 @@ update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 the
 
 // Relay locks about limit events, the oldest of each stream and caller, calls publish, and deletes the accepted events,
 // all in one transaction. publish returns one result per event, in order, within 3 s. An event whose stream is unavailable
-// stays, however often it was tried. A refused event becomes a dead letter. Unavailable streams are paused as by
-// messages.Store.Relay.
+// stays, however often it was tried. A refused event becomes a dead letter. Package store describes how unavailable streams
+// are paused.
 //
 // If publish fails, the process dies or the commit is lost, the same events are published again under the same ids, by
 // which receivers recognise them.
@@ -196,11 +196,11 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 	return st.RelayExcept(ctx, "", limit, publish)
 }
 
-// RelayExcept is Relay without the events of one stream. If there are such events, More is true.
+// RelayExcept is Relay without the events of one stream. If events of this stream are due, More is true.
 func (st *Store) RelayExcept(ctx context.Context, stream string, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
-	var anyDue, left bool
-	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, stream).Scan(&anyDue, &left); err != nil || !anyDue {
-		return store.Relayed{More: left}, store.Wrap("relay events", err)
+	var anyDue, streamDue bool
+	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, stream).Scan(&anyDue, &streamDue); err != nil || !anyDue {
+		return store.Relayed{More: streamDue}, store.Wrap("relay events", err)
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		due, streams, err := lockEvents(ctx, tx, limit, stream)
@@ -224,7 +224,7 @@ func (st *Store) RelayExcept(ctx context.Context, stream string, limit int, publ
 		streams.Queue(&batch, &relayed)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	relayed.More = relayed.More || left
+	relayed.More = relayed.More || streamDue
 	return relayed, store.Wrap("relay events", err)
 }
 
@@ -278,7 +278,7 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 }
 
 // nextRelaySQL returns when the next message or event is due for the broker. A paused stream is due when its pause ends.
-// Rows that are due already count too: another relay has locked them, and may die.
+// Rows that are due already count too: a relay that has locked them may die.
 const nextRelaySQL = messages.DueStreams + `, ` + eventCallers + `
 select least(
     (select min(greatest(s.next_at, p.until)) from s` + store.JoinStreamPauses + `),

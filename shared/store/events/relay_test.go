@@ -188,7 +188,7 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 		require.GreaterOrEqual(t, e.Seq, last[caller], "in their order")
 		last[caller] = e.Seq
 		if i == 0 {
-			require.EqualValues(t, 8, caller)
+			require.EqualValues(t, 8, caller, "the events of the smallest rows are first")
 		}
 	}
 	require.Equal(t, map[int64]int{7: 100, 8: 3, 9: 100}, counts)

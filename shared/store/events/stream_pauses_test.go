@@ -301,7 +301,7 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 	const n = 10_000
 	db.InsertMessages(t, n)
 	b := brokerWithFull(msg.StreamUsers)
-	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows)
+	require.Equal(t, 1+100/2, db.RelayDue(t, b).Rows, "the first message, and half of the batch for the full stream")
 	for i := range 5 {
 		endPauses(t, db)
 		good := storetest.Message(fmt.Sprint("good ", i), func(m *messages.Submission) { m.Confirm = false })
