@@ -77,10 +77,10 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 	return nil, nil
 }
 
-// notFoundOrBusy returns the error for a message that is not in the database, or that the caller may not use. With
-// TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may get a message before the message is saved, and call then. The error of such a call
-// is server_busy, and the error's text ends with retry, which says what to do. The error is not_found if visible returns false for
-// the accepted message, or if a message to another address is saved under the same id: then the accepted message will be rejected.
+// notFoundOrBusy returns the error of a call for a message that is not in the database, or that the caller may not use. With
+// TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may get a message, and make the call, before the message is saved. Then the error is
+// server_busy, and the error's text ends with retry, which says what to do. The error is not_found if visible returns false for
+// the accepted message, or if a message to another address is saved under this id: then the accepted message will be rejected.
 func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string, visible func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return messageNotFound()

@@ -84,8 +84,8 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 			requireLikeUnknown(name, confirmMessage(eve, id, fmt.Sprintf(`{"token":%q}`, token)))
 		}
 	}
-	requireLikeUnknown("another's user", confirmMessage(points, ids["a user"], `{}`))
-	requireLikeUnknown("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
+	requireLikeUnknown("points confirms a message to bob", confirmMessage(points, ids["a user"], `{}`))
+	requireLikeUnknown("bob confirms a message to a subject of points", confirmMessage(bob, ids["a subject"], `{}`))
 	requireLikeUnknown("never sent", confirmMessage(points, ids["a subject of no stream, sends exhausted"], `{}`))
 	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "the message will be sent again, and then its receiver can confirm it")
 	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).Status)
@@ -111,7 +111,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, sends exhausted"], `{}`).Status, "not even an admin can confirm a message that was never sent")
 }
 
-// The relay skips locked messages: a receiver that confirms again and again could delay the sends to other receivers.
+// The relay skips locked messages: if each confirmation took a lock, a receiver could delay the sends to other receivers.
 func TestRepeatedOrEarlyConfirmationWaitsForNoLock(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)

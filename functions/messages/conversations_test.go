@@ -80,9 +80,9 @@ func TestConversationIsHiddenFromOthers(t *testing.T) {
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get(between+"ann,app").Status, "a role is needed as well")
 	require.Equal(t, 204, mark(bob, ""))
 
-	others := eve.SendText("ann", "k")
-	require.Equal(t, 404, bob.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","up_to":%q}`, others)).Status)
-	require.Equal(t, []string{"after"}, bob.Get(between+"ann,bob&after="+others).Fields())
+	toAnnFromEve := eve.SendText("ann", "k")
+	require.Equal(t, 404, bob.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"ann,bob","up_to":%q}`, toAnnFromEve)).Status)
+	require.Equal(t, []string{"after"}, bob.Get(between+"ann,bob&after="+toAnnFromEve).Fields())
 	require.Equal(t, 1, s.Count(`select count(*) from message_cursors`))
 }
 

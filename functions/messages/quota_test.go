@@ -39,7 +39,7 @@ func TestMessageQuotaSendsRetryAfter(t *testing.T) {
 	require.EqualValues(t, 6, s.Do("PUT", at, `{"max_waiting_messages":6}`).Data("max_waiting_messages"))
 	require.Equal(t, 200, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status)
 	require.Equal(t, 429, cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status)
-	require.Nil(t, s.Do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).Data("max_waiting_messages"), "the limit of the settings")
+	require.Nil(t, s.Do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).Data("max_waiting_messages"), "0 removes the caller's own limit: the limit of the settings applies")
 	require.Equal(t, []string{"max_waiting_messages", "max_waiting_bytes"}, s.Do("PUT", at, `{"max_waiting_messages":-1,"max_waiting_bytes":-1}`).Fields())
 }
 

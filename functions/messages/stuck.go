@@ -40,9 +40,9 @@ func checkAge(bad *decode.BadFields, seconds int64) {
 	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
 }
 
-// checkIDs checks a list of one to most ids of messages.
-func checkIDs(bad *decode.BadFields, ids []string, most int) {
-	bad.When(len(ids) < 1 || len(ids) > most, "ids", fmt.Sprintf("must hold 1 to %d ids", most))
+// checkIDs checks a list of 1 to maxIDs ids of messages.
+func checkIDs(bad *decode.BadFields, ids []string, maxIDs int) {
+	bad.When(len(ids) < 1 || len(ids) > maxIDs, "ids", fmt.Sprintf("must hold 1 to %d ids", maxIDs))
 	for i, id := range ids {
 		_, err := task.ParseID(id)
 		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
