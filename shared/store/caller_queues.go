@@ -6,7 +6,7 @@ import "slices"
 // items does not delay the others. The zero value is empty. It is not safe for concurrent use.
 type callerQueues[T any] struct {
 	byCaller map[int64][]T // queues that are not empty
-	order    []int64       // callers with items, sorted: the caller served longest ago is first
+	order    []int64       // callers with items: a caller is added at the end, and goes to the end each time that it is served
 	total    int           // items of all callers
 }
 

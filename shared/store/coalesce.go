@@ -75,8 +75,8 @@ func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	return outs, errs
 }
 
-// enqueue adds the rows to the waiting rows. It refuses them and returns false if the caller would then have more
-// waiting rows than maxQueued leaves free. So a single caller can fill at most half of maxQueued.
+// enqueue adds the rows to the waiting rows. If the caller's waiting rows would then be more than the places that are left
+// of maxQueued, enqueue refuses the rows and returns false. So a single caller can fill at most half of maxQueued.
 func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true

@@ -192,7 +192,7 @@ func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
 	require.NoError(t, f.endUntil(t, f.enqueueRows(2, row{caller: modest})))
 }
 
-func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
+func TestWaitingCallersGetSlotsInTurn(t *testing.T) {
 	t.Parallel()
 	slots := newFairLimiter(2, 1)
 	require.NoError(t, slots.acquire(t.Context(), greedy))
@@ -216,7 +216,7 @@ func TestSlotGoesToTheCallerServedLongestAgo(t *testing.T) {
 	require.Equal(t, fmt.Sprint(greedy, 0), <-served)
 	startWaiting(modest, 0)
 	slots.release(greedy)
-	require.Equal(t, fmt.Sprint(greedy, 1), <-served, "greedy has waited longer than modest")
+	require.Equal(t, fmt.Sprint(greedy, 1), <-served, "modest began to wait after greedy's last turn")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancelled := make(chan error, 1)
 	go func() { cancelled <- slots.acquire(ctx, third) }()

@@ -136,8 +136,8 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
-	// move makes the secret of one caller the signing secret of another, or of the same, caller. The role of the functions may do this
-	// without the key.
+	// move makes a stored secret of the caller from the signing secret of the caller to. The role of the functions may do this without
+	// the key.
 	move := func(from, to int64) {
 		var id task.ID
 		var secret string

@@ -112,9 +112,9 @@ func SQLState(err error) string {
 	return ""
 }
 
-// TimedOutOnRowOf reports whether err is a lock timeout of a wait for another transaction that inserts the same key into
-// one of these tables or indexes, or has locked one of the rows, and not for a lock of a whole table. Postgres names the
-// table or index in a text: in some languages of lc_messages not between these quotes. Then the result is false.
+// TimedOutOnRowOf reports whether err is a lock timeout of a wait for a row or key of one of these tables or indexes:
+// another transaction has locked the row or inserts the same key. The result is false for a lock of a whole table. It is
+// also false if lc_messages is a language in which Postgres puts the name of the table or index between other quotes.
 func TimedOutOnRowOf(err error, names ...string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == CodeLockTimeout && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(pg.Where, `"`+name) })

@@ -65,8 +65,8 @@ func (n *Notifier) Notify(err error) error {
 // Kinds of events that are not of tasks.
 const (
 	KindWebhookDisabled = "webhook.disabled" // an endpoint was disabled
-	KindMessageSaved    = "message.saved"    // an accepted message
-	KindMessageRejected = "message.rejected" // an accepted message
+	KindMessageSaved    = "message.saved"    // an accepted message was saved
+	KindMessageRejected = "message.rejected" // an accepted message could not be saved
 	KindAlertRaised     = "alert.raised"
 	KindAlertCleared    = "alert.cleared"
 )

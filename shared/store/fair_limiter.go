@@ -12,8 +12,7 @@ import (
 // connectionWaitLimit is how long a call of a caller waits for a connection before it fails as overloaded.
 const connectionWaitLimit = 10 * time.Second
 
-// fairLimiter shares slots among callers. The next free slot goes to the waiting caller that was served
-// longest ago.
+// fairLimiter shares slots among callers. Waiting callers get the free slots in turn (see callerQueues).
 type fairLimiter struct {
 	slots int
 	share int // the most slots of one caller

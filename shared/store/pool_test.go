@@ -35,8 +35,8 @@ end $$`)
 	require.NoError(t, err)
 	for _, pooler := range []bool{false, true} {
 		db := storetest.OpenAt(t, url, func(c *stores.Config) { c.Pooler = pooler })
-		for _, list := range []bool{false, true} {
-			caller, err := db.Callers.ByName(ctx, "shop", list)
+		for _, forList := range []bool{false, true} {
+			caller, err := db.Callers.ByName(ctx, "shop", forList)
 			require.NoError(t, err)
 			require.True(t, caller.MatchesToken(hash))
 			require.False(t, caller.MatchesToken(sha256.Sum256([]byte("another"))))

@@ -31,7 +31,7 @@ func TestRelaysThatPauseAndResumeTheSameStreamsDoNotDeadlock(t *testing.T) {
 		}()
 		return ended
 	}
-	waiting := func(n int) {
+	awaitBlocked := func(n int) { // until n sessions wait for a lock
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return n == db.Count(t, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
@@ -40,9 +40,9 @@ func TestRelaysThatPauseAndResumeTheSameStreamsDoNotDeadlock(t *testing.T) {
 
 	release := db.HoldLock(t, `select from stream_pauses where stream = 'A' for update`)
 	first := relay("A", "B")
-	waiting(1)
+	awaitBlocked(1)
 	second := relay("B", "A")
-	waiting(2)
+	awaitBlocked(2)
 	release()
 	require.NoError(t, <-first)
 	require.NoError(t, <-second)
