@@ -50,8 +50,8 @@ select queue, count(*) from task_live where state = 1 group by queue
 order by queue = any($1::text[]) desc, count(*) desc, queue limit cardinality($1::text[]) + ` + maxCheckedQueues + `
 `
 
-// countedSQL selects the results since $1 that count for the failure rate, as
-// task.Task.FailureCounts does: 5 is expired, 6 cancelled.
+// countedSQL selects the results since $1 that count for the failure rate: successes, and the failures
+// for which task.Task.FailureCounts is true. Reason 5 is expired, 6 is cancelled.
 const countedSQL = `
 select id, status from task_done
 where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(error_code, '') not in ('` + task.NoConsent + `', '` + task.AlreadySent + `'))`
@@ -260,7 +260,7 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 
 // CheckStreams raises the alerts of streams that are due and clears those that are over, each with
 // its event in the same commit. open means that an alert is open now. used returns the used part of
-// each stream's size. CheckStreams calls it after it has read the open alerts, since an older result
+// each stream's size. The open alerts are read before used is called, since an older result of used
 // could raise an alert again that has just been cleared. Streams that used leaves out keep their
 // alerts. CheckStreams returns an error of used after it has written the alerts.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {

@@ -76,7 +76,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 	kinds, _ := db.Outbox(t)
 	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
 
-	// It is not an alert of a queue, not even of a queue with the stream's name.
+	// An alert of a stream is not an alert of a queue, not even of a queue with the stream's name.
 	page, _, err := db.Alerts.List(t.Context(), []string{"USERS"}, alerts.Cursor{}, 50)
 	require.NoError(t, err)
 	require.Empty(t, page)
