@@ -53,7 +53,7 @@ func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (St
 // It also manages a caller that it may name, if the caller's grants do not exceed those of the operator.
 // A nil operator has no limits.
 func (o *StoredCaller) Manages(c StoredCaller) bool {
-	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.narrowerThan(c.Grants)) == 0
+	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.exceededBy(c.Grants)) == 0
 }
 
 // MayName reports whether an operator may give a caller this name. Inboxes, conversations and messages
@@ -72,8 +72,8 @@ with recursive makers (id) as (
 select exists (select from makers where id = $2)`
 
 // mustOwn refuses to change a caller that another limited operator made, unless o is in the chain of
-// makers. When o is revoked or its grants are reduced, only the callers that o made are changed. So
-// without mustOwn, other callers would keep a token or grants from o.
+// makers. When o is revoked or its grants are reduced, only the callers that o made are changed too:
+// any other caller would keep the token or grants that o gave to it.
 func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy == nil {
 		return nil
@@ -105,7 +105,7 @@ func (o *StoredCaller) mayGrant(name string, grants Grants) error {
 	if o == nil {
 		return nil
 	}
-	wider := o.narrowerThan(grants)
+	wider := o.exceededBy(grants)
 	if !o.MayName(name) {
 		wider = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, wider...)
 	}
@@ -115,8 +115,8 @@ func (o *StoredCaller) mayGrant(name string, grants Grants) error {
 	return nil
 }
 
-// narrowerThan returns the fields in which other exceeds g.
-func (g Grants) narrowerThan(other Grants) (fields []task.Field) {
+// exceededBy returns the fields in which other exceeds g.
+func (g Grants) exceededBy(other Grants) (fields []task.Field) {
 	for _, list := range []struct {
 		name        string
 		mine, other []string

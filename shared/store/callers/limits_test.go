@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A new field of Grants fails this test until narrowerThan compares it.
+// A new field of Grants fails this test until exceededBy compares it.
 func TestNoGrantMayExceedTheOperators(t *testing.T) {
 	t.Parallel()
 	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}, BestPriority: new(int64(2))}

@@ -81,11 +81,11 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
 where id = $1 returning ` + callerColumns
 
 // Update changes the grants of a caller. The callers that this caller made lose what exceeds the new
-// grants. If a caller would lose all roles, or all of a list that means all when it is empty, it is
-// revoked. dependents has the callers that were reduced or revoked. The error is task.CodeNotFound if
-// there is no such caller, task.CodeConflict if the caller is revoked, or task.CodeForbidden if the
-// operator may not grant so much or if another limited operator made the caller (see
-// StoredCaller.mustOwn).
+// grants. One of these that would lose all its roles, queues or business types is revoked: an empty
+// list of the last two would mean all. dependents has the callers that were reduced or revoked. The
+// error is task.CodeNotFound if there is no such caller, task.CodeConflict if the caller is revoked, or
+// task.CodeForbidden if the operator may not grant so much or if another limited operator made the
+// caller (see StoredCaller.mustOwn).
 func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		grants = grants.filledFrom(c.Grants)
@@ -101,7 +101,7 @@ func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.O
 		if grants.equal(c.Grants) {
 			return c, nil
 		}
-		if len(c.narrowerThan(grants)) > 0 {
+		if len(c.exceededBy(grants)) > 0 {
 			if err := limits.adopt(ctx, tx, c); err != nil {
 				return c, err
 			}
