@@ -104,8 +104,8 @@ func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Tim
 	return part, now, nil
 }
 
-// countPart counts the rest of a day. If the day is counted in part already, countPart counts at most as much again. If
-// the count takes too long, countPart tries shorter parts.
+// countPart counts the rest of a day, or only its beginning: if a part of the day is counted already, the next part is at
+// most as long. If a count takes too long, countPart tries a shorter part.
 func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	span := part.end().Sub(part.from)
 	if done := part.from.Sub(part.day); done > 0 {
@@ -116,7 +116,7 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 		if span <= shortestPart {
 			limit = tasks.LongestCount
 		}
-		err := st.countDone(ctx, part.day, part.from, part.from.Add(span), limit)
+		err := st.countResults(ctx, part.day, part.from, part.from.Add(span), limit)
 		if store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || span <= shortestPart {
 			return err
 		}
@@ -124,8 +124,8 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	}
 }
 
-// countDone counts the results of a day in [from, to), and closes the day if to is its end.
-func (st *Store) countDone(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
+// countResults counts the results of a day in [from, to), and closes the day if to is its end.
+func (st *Store) countResults(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
 	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {
 			return err

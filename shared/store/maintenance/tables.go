@@ -31,9 +31,9 @@ type archivable struct {
 	// archive archives the rows with the keys $1 that finished before $2, except locked rows, and returns their number.
 	// It checks the rows again, as they may have changed since the page was read.
 	archive string
-	// lock locks these rows, except locked ones, and returns their keys for archive; "" = archive locks them itself. It is
-	// for rows to which others add rows of another table while they hold the lock: only a statement after the lock sees all of
-	// these.
+	// lock locks the rows with the keys $1 that finished before $2, except rows that are locked already, and returns their
+	// keys for archive; "" = archive locks them itself. Messages need lock, since a transaction that has locked a message may
+	// add receipts to it: only a statement after lock sees all these receipts.
 	lock string
 
 	cutoff func(archiveCutoffs) time.Time
@@ -130,8 +130,8 @@ with d as (
 )
 select count(*) from a`
 
-// pageSubscribeLogsSQL also checks the day for which each message counts, and that no task of the message must stay in the
-// main tables.
+// pageSubscribeLogsSQL also checks send_time, whose day counts the message, and that all tasks of the message in the main
+// tables ended before $3.
 const pageSubscribeLogsSQL = `
 select g.id::text as key, g.updated_at, g.send_time < $3 and not exists (
     select from subscribe_message_sends s join tasks t on t.id = s.task_id

@@ -72,7 +72,7 @@ func TestRetentionDaysApplyToMovedAndDeletedRows(t *testing.T) {
 	deletes := storetest.Open(t, storetest.RetentionDays(0, 30))
 	insertOldAndOtherRows(t, deletes)
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4, "bulk_changes": 1}, deletes.MustArchive(t, maintenance.ArchiveRun{}))
-	require.Len(t, deletes.MustArchive(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "a date on the command line applies to all")
+	require.Len(t, deletes.MustArchive(t, maintenance.ArchiveRun{Before: time.Now()}), 4, "Before applies also to rows that are otherwise kept forever")
 }
 
 func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
