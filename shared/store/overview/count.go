@@ -20,8 +20,8 @@ const Lag = time.Minute
 const (
 	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
 	countTime    = 2 * time.Second  // timeout of counting one part; after a timeout, a shorter part is tried
-	firstPart    = 5 * time.Second  // the longest length of the first part, after a timeout of all the uncounted time
-	growFactor   = 4                // how many times as long as the part before it a further part may be
+	firstPart    = 5 * time.Second  // the longest first part, if counting all the uncounted time in one part has timed out
+	growFactor   = 4                // each further part is at most this many times as long as the part before it
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 	shortestPart = time.Second      // such a part has the timeout tasks.LongestCount
 )
@@ -158,8 +158,8 @@ where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 an
 )
 
 // Count adds the rows that are older than lag to the counters. It does nothing if the uncounted time is shorter than both
-// countEvery and lag. If ctx ends before all is counted, Count has counted a part, and later calls go on. Any number of calls may
-// run at once.
+// countEvery and lag. If ctx ends after a part is counted, Count returns nil, and a later call counts the rest. Any number of
+// calls may run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)
@@ -188,8 +188,8 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	return store.Wrap("count for the overview", err)
 }
 
-// countPart counts the first part of the uncounted time before end. A span above 0 is the longest length of the part. countPart returns the
-// length of the part. It returns 0 if no uncounted time is left or another process is counting.
+// countPart counts the first part of the uncounted time before end. If span is not 0, the part is at most that long. countPart
+// returns the length of the part. It returns 0 if no uncounted time is left or another process is counting.
 func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var from time.Time

@@ -179,12 +179,12 @@ func TestDeliveriesThatMayNotBeSentAreNotLate(t *testing.T) {
 	db.Exec(t, `insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), id, 'https://b.example', 'enc2.' from callers`)
 	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, next_at)
 		select gen_random_uuid(), gen_random_uuid(), e.id, e.caller_id, 'x', gen_random_uuid(), '', now() - e.caller_id * interval '1 minute' from webhook_endpoints e`)
-	for n, close := range []string{
+	for n, change := range []string{
 		`select 1`,
 		`update callers set revoked_at = now() where id = 3`,
 		`update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now() where caller_id = 2`,
 	} {
-		db.Exec(t, close)
+		db.Exec(t, change)
 		due := countAndRead(t, db).Webhooks.Due
 		require.Equal(t, overview.Count{N: 3 - n}, due.Count)
 		require.InDelta(t, time.Duration(3-n)*time.Minute, due.Oldest, float64(30*time.Second))

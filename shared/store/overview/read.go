@@ -18,7 +18,7 @@ const (
 	maxRows   = 100_000   // the most rows counted for one queue and state, and for any other number
 	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues
 	minRows   = 1000      // the smallest part of totalRows that a queue gets
-	maxQueues = 1000      // queues without counters whose tasks are counted
+	maxQueues = 1000      // the most queues that are counted in the order of their names, besides those with counters
 	maxAlerts = 100
 )
 
@@ -26,9 +26,9 @@ const (
 const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
-// countStateSQL counts the tasks with the state $1. Of each queue it counts at most $2 tasks, and fewer if there are very
-// many queues. It counts the queues with counters and at most $3 others, and finds each of those by one probe of the index. So a
-// caller that uses very many queues cannot hide those with counters.
+// countStateSQL counts the tasks with the state $1. Of each queue it counts at most $2 tasks; if there are very many queues,
+// at most $5 divided by their number, but not less than $4. It counts the queues with counters, and the first $3 queues by
+// name, each found by one probe of the index. So a caller that uses very many queues cannot hide those with counters.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -78,8 +78,8 @@ select now(), (select counted_to from overview_counted),
     (select count(*) from webhook_endpoints where url is not null and not enabled),
     coalesce(extract(epoch from now() - (select created_at from event_outbox order by id limit 1))::float8, 0)`
 
-// dueMessagesSQL counts at most $1 messages of each kind. The oldest is that of all messages: of each caller and stream, it is found by one
-// probe of the index.
+// dueMessagesSQL counts at most $1 messages to URLs (kind 1) and $1 other messages. The age is that of the oldest of all
+// messages: one probe of an index finds the oldest of each caller and stream.
 const dueMessagesSQL = `
 with recursive streams (caller_id, stream, next_at) as (
     (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at limit 1)

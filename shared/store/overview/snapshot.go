@@ -24,7 +24,7 @@ type Snapshot struct {
 	CountedTo time.Time // the time up to which Totals and Throughput are counted, about a minute before At
 
 	Queues      []Queue // sorted by name; at most MaxNames, first those with counters of their own
-	OtherQueues Queue   // the sum of all other queues, without a name or a pause; the age of the oldest pending task leaves out those that are paused
+	OtherQueues Queue   // the sum of all other queues, without a name or a pause; Pending.Oldest leaves out paused queues
 	Senders     []Sender
 	OtherApps   Sender // the sum of all other apps, without a name
 
