@@ -273,7 +273,7 @@ func (e *estimate) dropSaved(to int64) {
 }
 
 // Admission is a message, or some tasks, counted for their caller before they are accepted. End must
-// follow, after Saved or Accepted if they remain waiting.
+// follow, after Saved or Accepted if the items now wait.
 type Admission struct {
 	quotas  *Quotas
 	caller  int64
