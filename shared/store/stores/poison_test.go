@@ -136,18 +136,18 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		})
 	}
 
-	callback := storetest.Submission(storetest.FromCaller(7))
-	db.MustSubmit(t, callback)
+	other := storetest.Submission(storetest.FromCaller(7))
+	db.MustSubmit(t, other)
 	long := task.NewID()
 	run("host of a callback", `insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, callback_url)
 		select $1, 7, 'default', 5, 3, 0, '1', 'x', 'https://' || string_agg(md5(n::text), '') from generate_series(1, 1900) n`, long, func(t *testing.T) {
 		var recorded []webhooks.RecordedEvent
-		for _, id := range []task.ID{long, callback.ID} {
+		for _, id := range []task.ID{long, other.ID} {
 			recorded = append(recorded, webhooks.RecordedEvent{ID: id.String(), Kind: "task.failed", Subject: id, Payload: `{}`})
 		}
 		n, _, err := db.Webhooks.RecordEvents(t.Context(), recorded, storetest.FirstSecret)
 		require.NoError(t, err)
-		require.Equal(t, 3, n)
+		require.Equal(t, 3, n, "both events to the endpoint, one also to its callback URL")
 	})
 
 	run("sequence number of an accepted message", `insert into accepted_messages (id, saved_at) values ($1, now() - interval '1 hour')`, task.NewID(), func(t *testing.T) {
