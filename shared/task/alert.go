@@ -64,7 +64,7 @@ func (l Limits) On() bool {
 
 // AlertRules are the thresholds for alerts.
 type AlertRules struct {
-	FailureRate Limits        // ratio of tasks that finished within the window; each less than 1
+	FailureRate Limits        // failed part of the tasks that finished within the window; each less than 1
 	MinFinished int           // fewer results within the window raise no failure rate alert
 	Window      time.Duration // how far back results count
 	Backlog     Limits        // number of pending tasks

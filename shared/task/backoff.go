@@ -40,8 +40,8 @@ func parseWaits(list string) ([]time.Duration, error) {
 	return waits, nil
 }
 
-// wait returns the delay of the nth retry of a task of the queue; n begins at 1.
-func (b Backoff) wait(queue string, n int16) time.Duration {
+// delay returns the delay of the nth retry of a task of the queue; n begins at 1.
+func (b Backoff) delay(queue string, n int16) time.Duration {
 	waits := ofQueue(b, queue)
 	if len(waits) == 0 {
 		return 0

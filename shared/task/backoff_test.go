@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowly is a backoff for queue q alone.
-var slowly = Backoff{"q": {5 * time.Second, 30 * time.Second}}
+// slowBackoff is a backoff for queue q alone.
+var slowBackoff = Backoff{"q": {5 * time.Second, 30 * time.Second}}
 
 func TestBackoffSchedule(t *testing.T) {
 	t.Parallel()
@@ -19,33 +19,33 @@ func TestBackoffSchedule(t *testing.T) {
 			"unknown": {Outcome: SentUnknown},
 		} {
 			report.AppID = "a"
-			got, verdict := before.Report(report, slowly, now)
+			got, verdict := before.Report(report, slowBackoff, now)
 			require.Equal(t, Applied, verdict)
 			require.Equal(t, Scheduled, got.State, name)
 			require.Equal(t, now.Add(wait), got.DueAt, name)
 			require.Equal(t, retries+1, got.RetryCount, name)
-			got, verdict = got.Report(report, slowly, now)
+			got, verdict = got.Report(report, slowBackoff, now)
 			require.Equal(t, Already, verdict, name)
-			late, verdict := got.Report(Report{AppID: "a", Outcome: SentOK}, slowly, now)
+			late, verdict := got.Report(Report{AppID: "a", Outcome: SentOK}, slowBackoff, now)
 			require.Equal(t, Applied, verdict, "%s: a late success is applied", name)
 			require.Equal(t, Succeeded, late.State, name)
 		}
-		got, verdict := before.SettleDue(slowly, now)
+		got, verdict := before.SettleDue(slowBackoff, now)
 		require.Equal(t, TimeoutRetry, verdict)
 		require.Equal(t, Scheduled, got.State)
 		require.Equal(t, now.Add(wait), got.DueAt)
 		require.Equal(t, ResultTimeoutRetry, got.Result)
-		got, verdict = got.SettleDue(slowly, got.DueAt)
+		got, verdict = got.SettleDue(slowBackoff, got.DueAt)
 		require.Equal(t, Promoted, verdict)
 		require.Equal(t, Pending, got.State)
 		require.Zero(t, got.DueAt)
 	}
 }
 
-func TestNoBackoffRetriesAtOnce(t *testing.T) {
+func TestRetryWithoutBackoffIsImmediate(t *testing.T) {
 	t.Parallel()
 	failed := Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}
-	for name, b := range map[string]Backoff{"none at all": nil, "another queue's": slowly, "its own, zero": {"*": {time.Hour}, DefaultQueue: {0}}} {
+	for name, b := range map[string]Backoff{"none at all": nil, "another queue's": slowBackoff, "its own, zero": {"*": {time.Hour}, DefaultQueue: {0}}} {
 		got, _ := claimed().Report(failed, b, now)
 		require.Equal(t, Pending, got.State, name)
 		require.Zero(t, got.DueAt, name)
@@ -57,19 +57,19 @@ func TestNoBackoffRetriesAtOnce(t *testing.T) {
 func TestBackoffOnlyAfterFailures(t *testing.T) {
 	t.Parallel()
 	inQ := func(t *Task) { t.Queue = "q" }
-	got, _ := claimed(inQ).Report(Report{AppID: "a", Outcome: Released}, slowly, now)
+	got, _ := claimed(inQ).Report(Report{AppID: "a", Outcome: Released}, slowBackoff, now)
 	require.Equal(t, Pending, got.State)
-	got, _ = claimed(inQ, func(t *Task) { t.RetryCount = 3 }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowly, now)
+	got, _ = claimed(inQ, func(t *Task) { t.RetryCount = 3 }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowBackoff, now)
 	require.Equal(t, RetriesExhausted, got.Reason, "no retry is left")
 }
 
-func TestBackoffPastExpiryExpiresOnTime(t *testing.T) {
+func TestTaskExpiresDuringBackoff(t *testing.T) {
 	t.Parallel()
 	soon := now.Add(time.Second)
-	got, _ := claimed(func(t *Task) { t.Queue, t.ExpiresAt = "q", soon }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowly, now)
+	got, _ := claimed(func(t *Task) { t.Queue, t.ExpiresAt = "q", soon }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowBackoff, now)
 	require.Equal(t, Scheduled, got.State)
 	require.Equal(t, soon, got.DueAt)
-	got, verdict := got.SettleDue(slowly, soon)
+	got, verdict := got.SettleDue(slowBackoff, soon)
 	require.Equal(t, ExpiredVerdict, verdict)
 	require.Equal(t, Expired, got.Reason)
 }

@@ -46,7 +46,7 @@ func TestComposeReportsMissingParameters(t *testing.T) {
 	require.Equal(t, []string{"y", "z"}, got.Unused)
 }
 
-func TestComposeDefaultUsesItsTemplate(t *testing.T) {
+func TestDraftWithDefault(t *testing.T) {
 	t.Parallel()
 	d, err := Draft{UseTemplate: true}.WithDefault(&DefaultContent{Content: "plain"})
 	require.NoError(t, err)

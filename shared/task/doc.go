@@ -28,7 +28,7 @@
 //   - The sender app decides whether a failure should be retried; the domain decides whether a retry is still
 //     allowed.
 //   - If a sender stops without a report, the outcome is unknown and the submitter's Policy decides what
-//     happens. The exception is a claim that promised to mark each send and marked none: its task was not sent.
+//     happens. The exception is a task whose app promised to mark it before the send, and did not: it was not sent.
 //   - The fingerprint of a submission is computed before templates, default content and the country of phone
 //     numbers are applied, so that a replay stays a replay whatever an operator changes meanwhile.
 //   - A phone number that is stored with + is the same number under any default country. Country.Spellings returns

@@ -39,9 +39,9 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (next Task, v Verdict)
 	}
 }
 
-// retryUnsent makes a task that was not sent pending again. It counts a retry while one is left: claims take new tasks
-// first, so a task that makes its senders crash does not delay them. Without a retry left the task does not fail: its
-// senders, or what they depend on, were away.
+// retryUnsent makes a task that was not sent pending again. It counts a retry if one is left: claims take tasks with
+// fewer retries first, so a task that makes its senders crash does not delay new tasks. If no retry is left, the task still
+// becomes pending: its senders, or what they depend on, were down.
 func (t Task) retryUnsent(backoff Backoff, now time.Time) Task {
 	switch {
 	case t.expired(now):
@@ -49,7 +49,7 @@ func (t Task) retryUnsent(backoff Backoff, now time.Time) Task {
 	case t.RetryCount < t.MaxRetries:
 		return t.retry(backoff, now)
 	default:
-		return t.wait(now, backoff.wait(t.Queue, t.RetryCount))
+		return t.wait(now, backoff.delay(t.Queue, t.RetryCount))
 	}
 }
 

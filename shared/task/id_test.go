@@ -91,7 +91,7 @@ func TestIDFloor(t *testing.T) {
 		}
 	})
 
-	t.Run("stays in order at the ends of time", func(t *testing.T) {
+	t.Run("limits the time to 1970 through 10889", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, "00000000-0000-7000-8000-000000000000", IDFloor(time.Time{}).String())
 		require.Equal(t, "00000000-0000-7000-8000-000000000000", IDFloor(time.Unix(0, -1)).String())

@@ -79,11 +79,11 @@ func appendCanonicalObject(b, object []byte) []byte {
 		if rest[0] == ',' {
 			rest = rest[1:]
 		}
-		name := valueEnd(rest)
-		value := rest[name+1:]
-		end := valueEnd(value)
-		members = append(members, member{unquoted(rest[:name]), value[:end]})
-		rest = value[end:]
+		nameLen := valueEnd(rest)
+		value := rest[nameLen+1:]
+		valueLen := valueEnd(value)
+		members = append(members, member{unquoted(rest[:nameLen]), value[:valueLen]})
+		rest = value[valueLen:]
 	}
 	slices.SortStableFunc(members, func(x, y member) int { return bytes.Compare(x.name, y.name) })
 	b = append(b, '{')
@@ -140,7 +140,7 @@ func appendCanonicalString(b, quoted []byte) []byte {
 	return appendQuoted(b, unquoted(quoted))
 }
 
-// isPlain reports whether the characters of an encoded string are its bytes.
+// isPlain reports whether an encoded string has no escapes and is valid UTF-8.
 func isPlain(quoted []byte) bool {
 	return bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted)
 }

@@ -44,8 +44,8 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	}
 }
 
-// RetriedOnlyIfNamed reports whether a retry of many tasks leaves out the failed task t, unless the retry names t's reason: its
-// submitter withdrew it, or its message may have been sent.
+// RetriedOnlyIfNamed reports whether a retry of many tasks includes the failed task only if the retry names the task's
+// reason: the submitter withdrew the task, or the message may have been sent.
 func (t Task) RetriedOnlyIfNamed() bool { return t.Reason == Cancelled || t.Reason == UnknownOutcome }
 
 // Retry makes a failed task pending again with all its retries. A task that was cancelled before its send time is scheduled for

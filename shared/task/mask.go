@@ -76,7 +76,7 @@ func maskRuns(b *strings.Builder, text string) {
 		if start < 0 {
 			break
 		}
-		end, digits := run(text[start:])
+		end, digits := measureRun(text[start:])
 		b.WriteString(text[:start])
 		b.WriteString(maskRun(text[start:start+end], digits))
 		text = text[start+end:]
@@ -84,10 +84,10 @@ func maskRuns(b *strings.Builder, text string) {
 	b.WriteString(text)
 }
 
-// run returns the end of the run of digits at the beginning of text, and the number of its digits. Between two digits, a
+// measureRun returns the end of the run of digits at the beginning of text, and the number of its digits. Between two digits, a
 // run has at most maxSeparators other characters, and letters only in an escape such as %2F of a URL. The digits of an
 // escape count: they may be part of the number.
-func run(text string) (end, digits int) {
+func measureRun(text string) (end, digits int) {
 	separators := 0
 	for i, r := range text {
 		switch {

@@ -95,7 +95,7 @@ func TestParamsFromJSON(t *testing.T) {
 		}, params)
 	})
 
-	t.Run("returns every other field, sorted", func(t *testing.T) {
+	t.Run("returns every bad field, sorted", func(t *testing.T) {
 		t.Parallel()
 		params, bad := ParamsFromJSON(map[string]any{
 			"ok": "1", "list": []any{"a"}, "none": nil, "inner": map[string]any{"a": "b"}, "nul": "\x00", "broken": "\xff", "n\x00": "a",

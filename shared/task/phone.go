@@ -70,8 +70,8 @@ func (c Country) Spellings(number string) []string {
 	return spellings
 }
 
-// trunk returns the prefix of numbers that are dialled within the country. In countries without a prefix, numbers may
-// begin with 0.
+// trunk returns the prefix of numbers that are dialled within the country. In countries without a prefix, a leading 0 is
+// part of the number.
 func (c Country) trunk() string {
 	switch c {
 	case "1":
@@ -147,7 +147,8 @@ func splitPhone(text string) (prefix, digits, problem string) {
 // isSeparator reports whether people may write r between the digits of a number.
 func isSeparator(r rune) bool { return strings.ContainsRune(" -.()[]", r) }
 
-// withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within the country.
+// withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within the country. The 0 stays if
+// it is not the trunk prefix of the country, as in Italy (39), or if the number has no country code.
 func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
 	if !found {

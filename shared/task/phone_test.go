@@ -174,8 +174,8 @@ var storedPhone = regexp.MustCompile(`^(\+[1-9][0-9]{6,14}|[0-9]{3,19})$`)
 // checkPhone checks the rules that apply to any text.
 func checkPhone(t *testing.T, country Country, text string) {
 	number, problem := country.Phone(text)
-	plain, same := Country("").Phone(text)
-	require.Equal(t, problem, same, "what is a number does not depend on the country: %q in %q", text, country)
+	plain, plainProblem := Country("").Phone(text)
+	require.Equal(t, problem, plainProblem, "what is a number does not depend on the country: %q in %q", text, country)
 	if problem != "" {
 		require.Empty(t, number)
 		return
@@ -190,9 +190,9 @@ func checkPhone(t *testing.T, country Country, text string) {
 	spellings := country.Spellings(number)
 	require.Contains(t, spellings, plain, "Spellings has what was stored without a country: %q in %q", text, country)
 	for _, other := range spellings {
-		same, problem := country.Phone(other)
+		converted, problem := country.Phone(other)
 		require.Empty(t, problem)
-		require.Equal(t, number, same)
+		require.Equal(t, number, converted)
 	}
 }
 

@@ -40,10 +40,10 @@ type Verdict string
 
 const (
 	Applied           Verdict = "applied"
-	Already           Verdict = "already"       // a report with the same outcome has ended the claim before
-	Stale             Verdict = "stale_claim"   // a report that is not of the newest claim, or of one that has ended with another outcome; nothing changed
+	Already           Verdict = "already"       // the claim has already ended with the same outcome
+	Stale             Verdict = "stale_claim"   // not of the newest claim, or the claim has ended with another outcome; nothing changed
 	Promoted          Verdict = "promoted"      // a scheduled task became pending
-	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is pending again
+	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is retried
 	TimeoutHeld       Verdict = "timeout_held"
 	TimeoutFailed     Verdict = "timeout_failed"
 	ExpiredVerdict    Verdict = "expired"

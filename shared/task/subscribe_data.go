@@ -11,9 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// CheckSubscribeData checks the data of a subscribe message. A keyword is a field of the message's template, such as thing1.
-// CheckSubscribeData returns the keywords that WeChat would refuse (errcode 47003), sorted, each with the reason. The data must have the form {"thing1": {"value": "Tea"}, ...}. A value is a string
-// or a number.
+// CheckSubscribeData returns the keywords of a subscribe message that WeChat would refuse (errcode 47003), sorted, each
+// with the reason. A keyword is a field of the message's template, such as thing1. The data must have the form
+// {"thing1": {"value": "Tea"}, ...}. A value is a string or a number.
+//
 // The type of a keyword is its name without the number at the end. Values are checked by WeChat's documented rules for
 // their types. Unknown types are accepted. WeChat may still refuse the data, since only WeChat has the keywords of a
 // template.

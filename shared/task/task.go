@@ -118,7 +118,7 @@ type Task struct {
 	MaxRetries int16
 	OnUnknown  Policy
 	ExpiresAt  time.Time
-	NotBefore  time.Time // the submitter's send time; known only of final tasks
+	NotBefore  time.Time // the submitter's send time; set only for final tasks
 
 	// The receivers of its events.
 	CallerID int64
@@ -157,9 +157,9 @@ func (t Task) expired(now time.Time) bool {
 
 // wait makes the task pending, and due at its expiry. With a delay, it makes the task scheduled, and due at the end of
 // the delay or at its expiry, whichever is first.
-func (t Task) wait(now time.Time, after time.Duration) Task {
+func (t Task) wait(now time.Time, delay time.Duration) Task {
 	t.State, t.Reason, t.DueAt, t.FinishedAt = Pending, NoReason, t.ExpiresAt, time.Time{}
-	if due := now.Add(after); after > 0 {
+	if due := now.Add(delay); delay > 0 {
 		t.State = Scheduled
 		if t.DueAt.IsZero() || due.Before(t.DueAt) {
 			t.DueAt = due
@@ -171,7 +171,7 @@ func (t Task) wait(now time.Time, after time.Duration) Task {
 // retry counts a retry and makes the task wait for it.
 func (t Task) retry(backoff Backoff, now time.Time) Task {
 	t.RetryCount++
-	return t.wait(now, backoff.wait(t.Queue, t.RetryCount))
+	return t.wait(now, backoff.delay(t.Queue, t.RetryCount))
 }
 
 func (t Task) succeed(now time.Time) Task {

@@ -44,7 +44,7 @@ func fields() []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Task]()), func(f reflect.StructField) bool { return f.Anonymous })
 }
 
-// A new field of Task must be in one of these lists, or be changed by every decision.
+// Each field of Task must be in always, or in keeps of each decision that does not change the field.
 func TestDecisionsResetThePreviousAttempt(t *testing.T) {
 	t.Parallel()
 	const always = "ID Queue Priority MaxRetries OnUnknown ExpiresAt NotBefore CallerID Callback ClaimID AppID ClaimedBy MarksSending SendingAt "
@@ -59,7 +59,7 @@ func TestDecisionsResetThePreviousAttempt(t *testing.T) {
 	due := func(before Task) Task {
 		before.OnUnknown = Resend
 		after, _ := before.SettleDue(nil, now)
-		after.OnUnknown = Hold
+		after.OnUnknown = Hold // the value from filled
 		return after
 	}
 	manual := func(state State, how func(Task) (Task, error)) func(Task) Task {

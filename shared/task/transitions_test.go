@@ -44,7 +44,7 @@ func TestReportOfOpenClaim(t *testing.T) {
 		{"no more than the allowed retries", claimed(exhausted), Report{Outcome: SentFailed, ShouldRetry: true, Message: "no signal"}, Failed, RetriesExhausted, 3, "超过最大重试次数: no signal"},
 		{"an expired task is not retried", claimed(expired), Report{Outcome: SentFailed, ShouldRetry: true, Message: "x"}, Failed, Expired, 0, "x"},
 		{"released is pending and uses no retry", claimed(exhausted), Report{Outcome: Released}, Pending, NoReason, 3, ""},
-		{"released may wait longer", claimed(), Report{Outcome: Released, RetryAfter: time.Minute}, Scheduled, NoReason, 0, ""},
+		{"released with a delay is scheduled", claimed(), Report{Outcome: Released, RetryAfter: time.Minute}, Scheduled, NoReason, 0, ""},
 		{"unknown is resent", claimed(), Report{Outcome: SentUnknown}, Pending, NoReason, 1, ""},
 		{"unknown is resent no more than allowed", claimed(exhausted), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 3, ""},
 		{"unknown is held", claimed(policy(Hold)), Report{Outcome: SentUnknown}, Held, NoReason, 0, ""},
@@ -105,11 +105,11 @@ func TestReportsKeepInvariants(t *testing.T) {
 	}
 }
 
-func TestReleasedTaskExpiresOnTime(t *testing.T) {
+func TestReleaseDelayEndsAtExpiry(t *testing.T) {
 	t.Parallel()
 	soon := now.Add(time.Minute)
-	for after, due := range map[time.Duration]time.Time{time.Hour: soon, time.Second: now.Add(time.Second)} {
-		got, _ := claimed(func(t *Task) { t.ExpiresAt = soon }).Report(Report{AppID: "a", Outcome: Released, RetryAfter: after}, nil, now)
+	for delay, due := range map[time.Duration]time.Time{time.Hour: soon, time.Second: now.Add(time.Second)} {
+		got, _ := claimed(func(t *Task) { t.ExpiresAt = soon }).Report(Report{AppID: "a", Outcome: Released, RetryAfter: delay}, nil, now)
 		require.Equal(t, Scheduled, got.State)
 		require.Equal(t, due, got.DueAt)
 	}
@@ -125,7 +125,7 @@ func TestAnyCallerMayReportClaimOfUnknownCaller(t *testing.T) {
 	}
 }
 
-func TestReportOfUnclaimedTaskIsRejected(t *testing.T) {
+func TestReportOfUnclaimedTaskIsStale(t *testing.T) {
 	t.Parallel()
 	_, verdict := Task{State: Pending}.Report(Report{Outcome: SentOK}, nil, now)
 	require.Equal(t, Stale, verdict)
@@ -155,7 +155,7 @@ func TestSettleDue(t *testing.T) {
 		{"a zombie is held", claimed(hold), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
 		{"a zombie fails by its policy", claimed(func(t *Task) { t.OnUnknown = Fail }), Failed, UnknownOutcome, TimeoutFailed, ResultTimeoutUnknown},
 		{"a claim that marks sends and has no mark is retried", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
-		{"a claim that marks sends and has no mark needs no retry left", claimed(exhausted, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
+		{"a claim that marks sends and has no mark is retried even without retries left", claimed(exhausted, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
 		{"a claim that marks sends and has no mark fails past its expiry", claimed(expired, exhausted, marks), Failed, Expired, ExpiredVerdict, ResultExpired},
 		{"a claim with a mark and without retries left fails", claimed(exhausted, marks, marked), Failed, TimedOut, TimeoutFailed, "处理超时，超过最大重试次数"},
 		{"a claim with a mark is held", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
