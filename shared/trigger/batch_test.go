@@ -192,7 +192,7 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 		want   RouteCounts
 	}{
 		"the function records it": {http.StatusNoContent, RouteCounts{Acked: 3, DeadLettered: 1}},
-		"the function refuses":    {http.StatusUnprocessableEntity, RouteCounts{Acked: 3, SetAside: 1}},
+		"the function refuses it": {http.StatusUnprocessableEntity, RouteCounts{Acked: 3, SetAside: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -317,13 +317,13 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 		}
 		accept(50)
 		want := accepted - 10
-		bustest.Eventually(t, func() bool { return len(l.recorded()) >= want }, "nearly all accepted")
+		bustest.Eventually(t, func() bool { return len(l.recorded()) >= want }, "nearly all are recorded")
 		for _, r := range triggers {
 			r.stop()
 		}
 	}
 	runTrigger(t, b, testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})[1])
-	bustest.Eventually(t, func() bool { return len(l.recorded()) == accepted }, "all accepted")
+	bustest.Eventually(t, func() bool { return len(l.recorded()) == accepted }, "all are recorded")
 	newest := map[int]int{}
 	for _, id := range l.recorded() {
 		n, err := strconv.Atoi(id)

@@ -87,7 +87,7 @@ func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t, 1)
-	// A stream with one replica is lost with its server. NATS chooses the server at random.
+	// EVENTS and WAKE must be on different servers, so that only EVENTS is lost. NATS chooses the servers at random.
 	for waitLeader(t, b, bus.StreamEvents) == waitLeader(t, b, bus.StreamWake) {
 		conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 		require.NoError(t, err)

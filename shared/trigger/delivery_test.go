@@ -40,7 +40,7 @@ func TestResponseWithoutFunctionHeaderSettlesNoEvent(t *testing.T) {
 	for _, status := range []int{200, 204, 400, 404, 405, 413, 500, 502, 503} {
 		v := proxy(status)
 		require.Equal(t, verdictRetry, v.kind, status)
-		require.Equal(t, status != 500 && status != 502, v.unavailable, "%d: the message may have crashed the function", status)
+		require.Equal(t, status != 500 && status != 502, v.unavailable, "%d: unavailable, except after 500 and 502: the message may have crashed the function", status)
 		require.Zero(t, v.retryAfter, "a proxy must not stop events for an hour")
 		require.Contains(t, v.reason, "not a response of the function f")
 	}

@@ -108,7 +108,7 @@ type RouteCounts struct {
 	Deliveries   uint64
 	Acked        uint64 // accepted with 2xx, and settled
 	Retried      uint64 // to be delivered again
-	DeadLettered uint64 // refused by the function and stored as dead letters
+	DeadLettered uint64 // refused, by the function or by matchesSubject, and stored as dead letters
 	SetAside     uint64 // refused and not stored as dead letters: only the stream still has these events
 	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong
 }
@@ -141,7 +141,7 @@ func (t *Trigger) Routes() []RouteState {
 
 // Backlog counts the events in NATS that the functions have not accepted, over all triggers.
 type Backlog struct {
-	Routes      map[string]RouteBacklog // by durable; without routes that have no consumer yet
+	Routes      map[string]RouteBacklog // by durable; only routes whose consumer exists
 	DeadLetters uint64                  // events in DEADLETTERS
 }
 

@@ -77,13 +77,13 @@ func TestOrderSurvivesLossOfTrigger(t *testing.T) {
 					active = 1
 				}
 				end(triggers[active], buses[active])
-				before := triggers[active]
+				ended := triggers[active]
 				buses[active] = newBus(t, url)
 				triggers[active] = runTrigger(t, buses[active], testConfig(f), route)
-				triggers = append(triggers, before)
+				triggers = append(triggers, ended) // still counted by acked
 			}
 			publishing.Wait()
-			bustest.Eventually(t, func() bool { return len(l.recorded()) == events }, "all accepted")
+			bustest.Eventually(t, func() bool { return len(l.recorded()) == events }, "all are recorded")
 			require.Equal(t, numbers(1, events), l.recorded())
 		})
 	}
@@ -216,6 +216,7 @@ func TestOrderSurvivesLateAcknowledgement(t *testing.T) {
 	}
 	runTriggerLogging(t, log, newBus(t, url), testConfig(f), route)
 	bustest.Eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the trigger has the returned messages and waits for the others")
+	// This acknowledges the first ten messages, although they were returned.
 	_, err = js.Conn().RequestWithContext(t.Context(), elsewhere[9].Reply(), []byte("+ACK"))
 	require.NoError(t, err)
 	require.Never(t, func() bool { return len(f.allCalls()) > 0 }, 3*othersPoll, bustest.Poll, "the second ten messages are still held by another client")

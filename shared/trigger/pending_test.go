@@ -35,7 +35,7 @@ func TestLargeBacklogFitsMaxPending(t *testing.T) {
 	trigger := runTrigger(t, b, testConfig(f), record, save)
 	bustest.Eventually(t, func() bool {
 		counts := trigger.Counts()
-		return counts[record.Durable].Acked == n+1 && counts[save.Durable].Acked == n+1
+		return counts[record.Durable].Acked == n+1 && counts[save.Durable].Acked == n+1 // 1: newSecuredBroker published one of each
 	}, "all delivered")
 	conn, err := b.AwaitConnection(t.Context())
 	require.NoError(t, err)

@@ -42,13 +42,13 @@ type Route struct {
 // Routes returns the routes of the event functions. tick is the time between two safety ticks.
 func Routes(tick time.Duration) []Route {
 	return []Route{
-		// While one call checks alerts or closes a day, another call handles due tasks.
+		// InFlight 2: one call can handle due tasks while the other checks alerts or closes a day.
 		{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 2, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
-		// While calls wait for slow receivers, other calls handle new messages. In each process of the function, a call of webhooks and
-		// one of messages may claim while four others wait.
+		// InFlight 32: while calls wait for slow receivers, other calls handle new work. In each process of the function, one call at a
+		// time claims webhooks, and one claims messages.
 		{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 32, AckWait: 5 * time.Second, TickInterval: tick},
-		// While one call waits for WeChat, other calls send new tasks.
+		// InFlight 4: while one call waits for WeChat, other calls send new tasks.
 		{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: bus.StreamEvents, Durable: bus.RecordDurable, Filters: []string{bus.EventPrefix + ">"}, Function: "deliver", InFlight: 256, UnorderedBatch: 64, AckWait: 30 * time.Second},
 	}
@@ -57,7 +57,7 @@ func Routes(tick time.Duration) []Route {
 // SaveConfig is how accepted messages are read from their stream.
 type SaveConfig struct {
 	Stream             string        // "" = ACCEPTED
-	Shards             int           // as for bus.ShardOf
+	Shards             int           // number of shards, see bus.ShardOf
 	BatchSize          int           // messages in one POST
 	BatchWait          time.Duration // how long a batch waits for more after its first message
 	DeliverBeforeSaved bool          // post the messages to the function deliver too

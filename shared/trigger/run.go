@@ -181,7 +181,8 @@ func (t *Trigger) setUp(ctx context.Context, conn *bus.Connection, r *route) (je
 	return consumer, t.logMismatch(err)
 }
 
-// logMismatch logs a mismatch once and returns any other error.
+// logMismatch logs once that a stream or consumer differs from the wanted settings, and returns nil. It returns any other
+// error.
 func (t *Trigger) logMismatch(err error) error {
 	var mismatch *bus.MismatchError
 	if !errors.As(err, &mismatch) {

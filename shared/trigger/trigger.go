@@ -39,7 +39,7 @@ type Trigger struct {
 	mu          sync.Mutex
 	logged      map[string]bool  // texts that logOnce has logged
 	streams     map[string]error // by stream: the error of its last setup
-	wakeFailure error            // of the last check of the stream WAKE; nil = it stored the message
+	wakeFailure error            // of the last check that WAKE stores messages; nil = WAKE does
 }
 
 // New checks cfg and routes without network access.
