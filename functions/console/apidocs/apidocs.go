@@ -30,7 +30,7 @@ import (
 )
 
 //go:embed static
-var ownFiles embed.FS
+var staticFiles embed.FS
 
 // Routes returns the routes of the files and pages.
 func Routes() fn.Routes {
@@ -38,17 +38,17 @@ func Routes() fn.Routes {
 	return fn.Routes{
 		"GET /openapi.yaml":              serve("application/yaml", func() ([]byte, error) { return api.OpenAPI(), nil }),
 		"GET /openapi.json":              serve("application/json", contractJSON),
-		"GET /docs":                      serve(html, own("index.html")),
-		"GET /docs/init.js":              serve(script, own("init.js")),
-		"GET /docs/style.css":            serve(style, own("style.css")),
+		"GET /docs":                      serve(html, staticFile("index.html")),
+		"GET /docs/init.js":              serve(script, staticFile("init.js")),
+		"GET /docs/style.css":            serve(style, staticFile("style.css")),
 		"GET /docs/swagger-ui-bundle.js": serve(script, swaggerUI("swagger-ui-bundle.js.gz")),
 		"GET /docs/swagger-ui.css":       serve(style, swaggerUI("swagger-ui.css.gz")),
 		"GET /docs/reference":            serve(html, reference),
 	}
 }
 
-func own(name string) func() ([]byte, error) {
-	return func() ([]byte, error) { return fs.ReadFile(ownFiles, "static/"+name) }
+func staticFile(name string) func() ([]byte, error) {
+	return func() ([]byte, error) { return fs.ReadFile(staticFiles, "static/"+name) }
 }
 
 func swaggerUI(name string) func() ([]byte, error) {
@@ -121,17 +121,17 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Length", fmt.Sprint(f.size))
 	text, _ := gzip.NewReader(bytes.NewReader(f.compressed)) // never fails: compress wrote the file
-	_, _ = io.Copy(w, oneAtATime{text})                      // fails only if the client has left
+	_, _ = io.Copy(w, serialReader{text})                    // fails only if the client has left
 }
 
 // decompressing is held while a part of a file is decompressed.
 var decompressing sync.Mutex
 
-// oneAtATime lets this process decompress only one part of one file at a time, so that many requests for files do not delay calls of
-// the API. The lock is not held while a client receives a part.
-type oneAtATime struct{ io.Reader }
+// serialReader lets this process decompress only one part of one file at a time, so that many requests for files do not delay calls
+// of the API. The lock is not held while a client receives a part.
+type serialReader struct{ io.Reader }
 
-func (r oneAtATime) Read(p []byte) (int, error) {
+func (r serialReader) Read(p []byte) (int, error) {
 	decompressing.Lock()
 	defer decompressing.Unlock()
 	return r.Reader.Read(p)

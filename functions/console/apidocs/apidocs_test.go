@@ -38,7 +38,7 @@ func TestOnePartIsDecompressedAtATime(t *testing.T) {
 	var now, most atomic.Int32
 	var readers sync.WaitGroup
 	for range 20 {
-		readers.Go(func() { _, _ = io.Copy(io.Discard, oneAtATime{&countingReader{&now, &most, 20}}) })
+		readers.Go(func() { _, _ = io.Copy(io.Discard, serialReader{&countingReader{&now, &most, 20}}) })
 	}
 	readers.Wait()
 	require.EqualValues(t, 1, most.Load())

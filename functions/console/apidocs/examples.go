@@ -31,7 +31,7 @@ var exampleTitles = []struct{ name, title string }{
 	{"stream", "Read the messages of a user as they arrive"},
 }
 
-var exampleFiles = []struct{ language, path, comment string }{
+var exampleFiles = []struct{ language, path, marker string }{
 	{"curl", "examples/example.sh", "# --- "},
 	{"Go", "examples/example.go", "// --- "},
 	{"Python", "examples/example.py", "# --- "},
@@ -48,7 +48,7 @@ func readExamples() ([]example, error) {
 			if err != nil {
 				return nil, err
 			}
-			text := part(string(program), f.comment, t.name)
+			text := part(string(program), f.marker, t.name)
 			if text == "" {
 				return nil, fmt.Errorf("%s has no part %q", f.path, t.name)
 			}
@@ -59,8 +59,8 @@ func readExamples() ([]example, error) {
 	return all, nil
 }
 
-// part returns the lines between the marker line of name and the next marker line, without the indentation of the first of these
-// lines. A marker line is the marker and a name.
+// part returns the lines between the marker line of name and the next marker line. Each of them loses the indentation of the first.
+// A marker line is the marker and a name.
 func part(program, marker, name string) string {
 	var lines []string
 	inside := false

@@ -55,7 +55,7 @@ type operation struct {
 	ID, Method, Path, Summary string
 	Description               template.HTML
 	Roles                     []string
-	WithinQueues              bool // see "Admins with queues" in the description of the contract
+	WithinQueues              bool // x-within-queues: open to admins with queues, within their queues
 	Parameters                []field
 	Body                      []content
 	Responses                 []response
