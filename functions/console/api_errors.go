@@ -9,12 +9,12 @@ import (
 )
 
 // apiErrors has the Chinese translations of the errors that the API returns to forms, filters and buttons. In a translation %s
-// is the next value of the message, and %[2]s the second. TestEveryMessageOfTheAPIHasATranslation finds missing translations.
+// is the next value of the message, and %[2]s the second. TestEveryErrorOfTheAPIHasATranslation finds missing translations.
 var apiErrors = map[string]string{
 	"the request has invalid fields: %s %s": "%s %s",
 	"the request has invalid fields":        "请求中有无效字段",
 
-	// that several fields have in common
+	// errors that several fields have in common
 	"begins with a space; in a query string write + as %2B": "以空格开头；在网址中请把 + 写成 %2B",
 	"has further bad fields":                                "还有其他无效字段",
 	"has passed":                                            "已经过去",

@@ -74,8 +74,8 @@ func fieldsOf(object json.RawMessage) map[string]string {
 	return shown
 }
 
-// subjectPages has the address of the page of an object, without the id. The key is the kind of object; "default" is a default content. Audit entries and search results link to these
-// pages.
+// subjectPages has, for each kind of object, the address of its page without the id; "default" is a default SMS. Audit entries and
+// search results link to these pages.
 var subjectPages = map[string]string{
 	"template": "/console/templates/", "default": "/console/default-sms/", "caller": "/console/callers/", "queue": "/console/tasks?queue=",
 	"webhook": "/console/webhooks/", "delivery": "/console/webhooks/deliveries/", "task": "/console/tasks/", "message": "/console/messages/", "subscribe": "/console/subscribe/", "bulk": "/console/bulk/",

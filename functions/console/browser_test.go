@@ -337,7 +337,7 @@ func TestOperatorCancelsAllTasksOfAFilter(t *testing.T) {
 	b.click(`a[href^="/console/bulk/new"]`, `form[action="/console/bulk"]`)
 	b.run(chromedp.SendKeys(`input[name=count]`, "8", byQuery), chromedp.SendKeys(`input[name=reason]`, "the campaign was withdrawn", byQuery))
 	b.click(`form[action="/console/bulk"] button`, `.wrong`)
-	require.Zero(t, s.Count(`select count(*) from bulk_changes`), "the number is wrong")
+	require.Zero(t, s.Count(`select count(*) from bulk_changes`), "a wrong number starts no bulk change")
 	b.run(chromedp.SetValue(`input[name=count]`, "7", byQuery))
 	b.click(`form[action="/console/bulk"] button`, `progress`)
 	require.Equal(t, 204, s.Tick("sweep").Status)

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkActions has the possible actions by the state of the tasks.
+// bulkActions has the possible actions by the state of the tasks. The page of a single task has the same actions.
 var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
@@ -28,7 +28,7 @@ func (p *page) BulkAddress() string {
 
 type bulkForm struct {
 	api.BulkPreviewResponse
-	Query string // the action and the filter; its "to" is not after the time of the count
+	Query string // the action and the filter, whose "to" is at most the time of the count
 	List  string // address of the list of the tasks
 }
 
@@ -55,7 +55,8 @@ func (p *page) newBulk() error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// p.filter replaces times such as "2h" by instants, and the name of a caller by its caller_id. The form has the instants, so that the change selects the counted tasks.
+	// p.filter replaces times such as "2h" by instants, so that the change selects the counted tasks, and the name of a caller by its
+	// caller_id.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err

@@ -63,7 +63,7 @@ func (p *page) callerPath(id api.ID) string {
 	return "/console/callers/" + id.String()
 }
 
-// FiltersByCaller reports whether lists have rows of several callers.
+// FiltersByCaller reports whether lists have a filter by caller: the visitor reads the rows of several callers.
 func (p *page) FiltersByCaller() bool { return p.May(fn.Viewer) }
 
 // CallerFilter returns the value of the field caller of a filter: the name of the caller, even if the address has only caller_id.

@@ -46,8 +46,8 @@ func (p *page) changeDefaultSMS() error {
 	return p.notFound()
 }
 
-func (p *page) changeDefault(method, do string, body any, notice string) error {
+func (p *page) changeDefault(method, suffix string, body any, notice string) error {
 	id := p.id()
-	err := p.API(method, defaultsPath+"/"+id+do, body, nil)
+	err := p.API(method, defaultsPath+"/"+id+suffix, body, nil)
 	return p.finish(err, "/console/default-sms/"+id, (*page).defaultSMS, notice)
 }

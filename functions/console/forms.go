@@ -56,7 +56,7 @@ func (p *page) showEntered(to string, show handler) error {
 func (p *page) setAddress(to string) {
 	address, err := url.Parse(to)
 	if err != nil {
-		panic(err) // a defect of the caller: the parts of an address must be escaped
+		panic(err) // a defect: the code that built the address did not escape its parts
 	}
 	visit := *p.Visit
 	visit.Request = p.WithContext(p.Context()) // a copy: the original request keeps its URL

@@ -25,8 +25,8 @@ type queueRow struct {
 // totals are sums over all queues.
 type totals struct {
 	Pending, Processing, Scheduled, Held, LeaseTimeouts int64
-	More                                                bool // some counts were cut off at the limit of the API
-	OldestSeconds                                       float64
+	More                                                bool    // some counts were cut off at the limit of the API
+	OldestSeconds                                       float64 // the maximum, not a sum; without paused queues
 }
 
 // overview is the first page. It redirects a submitter to its tasks.

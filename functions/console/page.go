@@ -200,8 +200,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether the visitor may not open a page, because the page calls routes of the API that refuse admins with queues. An
-// admin with queues may open the page if another role of the admin may call these routes.
+// Closed reports whether a page is closed to the visitor. The pages named here call routes of the API that refuse admins with queues:
+// such an admin needs a second role for these routes.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
@@ -216,7 +216,7 @@ func (p *page) Closed(path string) bool {
 var menu = []struct {
 	path, text string
 	roles      []fn.Role // beside admin; nil = all visitors
-	allQueues  bool      // only for callers that are not limited to queues, as are the routes of the API that the page calls
+	allQueues  bool      // not for callers that are limited to queues: the API does not return the page's data to them
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},

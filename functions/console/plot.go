@@ -43,7 +43,7 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 	end := at.UTC().Truncate(plotStep)
 	var counts [3][plotSteps]int64 // submitted, succeeded, failed
 	var sums [3]int64
-	top := int64(1)
+	highest := int64(1)
 	for _, t := range throughput {
 		step := plotSteps - 1 - int(end.Sub(t.Since.UTC().Truncate(plotStep))/plotStep)
 		if step < 0 || step >= plotSteps {
@@ -52,13 +52,13 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 		for i, n := range []int64{t.Submitted, t.Succeeded, t.Failed} {
 			counts[i][step] += n
 			sums[i] += n
-			top = max(top, counts[i][step])
+			highest = max(highest, counts[i][step])
 		}
 	}
-	top = roundUp(top)
+	highest = roundUp(highest)
 	x := func(step float64) float64 { return size.Left + step/(plotSteps-1)*(size.Width-size.Left) }
 	y := func(n int64) float64 {
-		return size.Top + (1-float64(n)/float64(top))*(size.Height-size.Top-size.Bottom)
+		return size.Top + (1-float64(n)/float64(highest))*(size.Height-size.Top-size.Bottom)
 	}
 	drawn := plot{plotSize: size}
 	names := []string{p.T("submitted"), p.T("succeeded"), p.T("failed")}
@@ -69,7 +69,7 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 		}
 		drawn.Lines = append(drawn.Lines, plotLine{class, names[i], points.String()})
 	}
-	for _, n := range []int64{0, top / 2, top} {
+	for _, n := range []int64{0, highest / 2, highest} {
 		drawn.Rows = append(drawn.Rows, plotMark{y(n), number(n)})
 	}
 	const perHour = float64(time.Hour / plotStep)

@@ -23,7 +23,7 @@ func TestPlotDrawsSixHours(t *testing.T) {
 	})
 	submitted := strings.Fields(drawn.Lines[0].Points)
 	require.Len(t, submitted, plotSteps)
-	require.Equal(t, "720.0,8.0", submitted[plotSteps-1], "8 is the top")
+	require.Equal(t, "720.0,8.0", submitted[plotSteps-1], "the highest count is at the top margin")
 	require.Equal(t, "44.0,122.0", submitted[0])
 	require.Equal(t, []plotMark{{122, "0"}, {65, "4"}, {8, "8"}}, drawn.Rows)
 	require.Equal(t, "06:30", drawn.Columns[0].Text)

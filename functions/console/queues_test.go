@@ -54,7 +54,7 @@ func TestQueues(t *testing.T) {
 		require.NotContains(t, got.text, "<details")
 		require.Equal(t, 403, v.submit("/console/queues/pause", "queue", "otp", "reason", "r").status)
 	})
-	t.Run("are limited to its own for a limited viewer", func(t *testing.T) {
+	t.Run("are hidden from a viewer limited to other queues", func(t *testing.T) {
 		v := logIn(t, s.NewCaller("limited", "viewer", "marketing"))
 		got := v.get("/console/queues")
 		got.has(t, "marketing")
@@ -67,7 +67,7 @@ func TestQueues(t *testing.T) {
 			require.Equal(t, 200, v.get("/console/"+path).status)
 		}
 	})
-	t.Run("are limited to its own for a limited operator", func(t *testing.T) {
+	t.Run("are hidden from an admin limited to other queues", func(t *testing.T) {
 		v := logIn(t, s.NewCaller("ops", "admin", "marketing"))
 		got := v.get("/console/queues")
 		got.has(t, "marketing")

@@ -19,7 +19,7 @@ type smsTemplatePage struct {
 	Preview *textPreview // nil = the form has no text yet
 }
 
-// Sample returns a line name= for each parameter of the template.
+// Sample returns one line, such as "code=", for each parameter of the template.
 func (t smsTemplatePage) Sample() string {
 	var lines strings.Builder
 	for _, name := range t.Params {

@@ -11,8 +11,8 @@ import (
 
 const endpointsPath, deliveriesPath = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
 
-// owns reports whether the visitor may change the webhook endpoints of a caller.
-func (p *page) owns(caller api.ID) bool {
+// mayChangeEndpointsOf reports whether the visitor may change the webhook endpoints of a caller.
+func (p *page) mayChangeEndpointsOf(caller api.ID) bool {
 	return p.MayChangeAll() || p.MaySubmit() && int64(caller) == p.Caller.ID
 }
 
@@ -86,7 +86,7 @@ func (p *page) endpoint() error {
 	if err := p.nameCallers(response.CallerID); err != nil {
 		return err
 	}
-	return p.show("endpoint", p.T("Endpoint"), endpointPage{response, newest.Items, p.owns(response.CallerID)})
+	return p.show("endpoint", p.T("Endpoint"), endpointPage{response, newest.Items, p.mayChangeEndpointsOf(response.CallerID)})
 }
 
 // changeEndpoint handles the buttons of an endpoint's page: enable, disable, delete, rotate or test.
