@@ -203,7 +203,7 @@ func TestFunctionStartFailureIsReported(t *testing.T) {
 		require.Equal(t, 1, p.ExitCode())
 		require.Contains(t, p.Output(), "SENDONCE_MAX_CALLS")
 	})
-	t.Run("when it is called", func(t *testing.T) {
+	t.Run("when the function is called", func(t *testing.T) {
 		t.Parallel()
 		h := newTestRun(t)
 		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false", "PROCESSING_TIMEOUT_MINUTES=many")

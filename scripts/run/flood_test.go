@@ -77,8 +77,8 @@ func TestFloodDoesNotFillMemory(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "), "the sink must still work")
 }
 
-// floodNATS keeps up to 1200 connections open that never log in, until end is called. full is closed once the server has
-// rejected a connection.
+// floodNATS keeps up to 1200 connections open that never log in, more than natsLimits allows, until end is called. full is
+// closed once the server has rejected a connection.
 func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -126,7 +126,7 @@ func TestClientsConnectDuringNATSFlood(t *testing.T) {
 	require.Less(t, residentMB(t, p.Pid())-before, 120)
 	require.Eventually(t, func() bool {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
-		return err == nil && len(files) < 1024+300
+		return err == nil && len(files) < 1024+300 // 1024 as in natsLimits, and the other files of the run
 	}, time.Minute, 20*time.Millisecond, "rejected connections must be closed")
 	h.submitSubscribeMessage(t)
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "), "existing connections must stay open")

@@ -95,7 +95,7 @@ func (f *function) beginCall() (http.Handler, error) {
 		return nil, errEnding
 	}
 	if f.process != nil && hasEnded(f.process) {
-		f.reportUnexpectedEnd(f.process)
+		f.clearEnded(f.process)
 	}
 	if f.process == nil {
 		if err := f.start(); err != nil {
@@ -146,11 +146,11 @@ func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.reportUnexpectedEnd(p)
+	f.clearEnded(p)
 }
 
-// reportUnexpectedEnd prints that p ended, unless f has ended p. The caller holds f.mu.
-func (f *function) reportUnexpectedEnd(p *process) {
+// clearEnded sets f.process to nil and prints that p ended, unless f itself has ended p. The caller holds f.mu.
+func (f *function) clearEnded(p *process) {
 	if f.process == p {
 		f.process = nil
 		printStep(f.out, "ended", fmt.Sprintf("%s (pid %d) unexpectedly: %s", f.name, p.Pid(), p.Ending()))

@@ -25,8 +25,8 @@ func (s settings) processEnv(databaseURL, natsURL string) (env, ownerEnv []strin
 	return env, ownerEnv, err
 }
 
-// withSecret returns env with the file of a secret; name is that of the file. If the user has set the secret, it returns
-// env unchanged.
+// withSecret returns env with setting_FILE, the path of home/secrets/name; the first run generates this secret. If the user
+// has set the secret, withSecret returns env unchanged.
 func (s settings) withSecret(env []string, setting, name string, generate func() string) ([]string, error) {
 	if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
 		return env, nil

@@ -36,7 +36,7 @@ func main() {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	// A second Ctrl-C does not wait for the drain.
+	// A second Ctrl-C ends this process at once, without the drain.
 	context.AfterFunc(ctx, release)
 	s, err := readSettings()
 	if err == nil {
@@ -125,10 +125,10 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		children["postgres"] = p
 	}
 	err = runUntilEnd(ctx, s, children, s.runEnv(database, nats.runEnv()), netrc, sink, log, out)
+	// The trigger ends first, because its calls need a response: from the server or, if the server has ended, from port.
 	if hasEnded(server) {
 		port.refuse()
 	}
-	// The trigger ends first, because its calls need the server.
 	err = errors.Join(err, drain("trigger", trigger, out))
 	port.refuse()
 	return errors.Join(err, drain("server", server, out))

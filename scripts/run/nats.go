@@ -19,9 +19,8 @@ import (
 // examplePoints is the NATS user of the service in `make example` that gives customers points for paid orders.
 const examplePoints = "points"
 
-// natsLimits limits all connections, with and without a login, and the subscriptions of each connection. By default NATS
-// closes a connection without a login after 2 s, so that the clients of the run can connect although others open connections
-// all the time.
+// natsLimits limits all connections, with and without a login, and the subscriptions of each connection. The clients of the
+// run can connect even if other programs open connections all the time: NATS closes a connection without a login after 2 s.
 const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.

@@ -73,7 +73,8 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 	}
 }
 
-// refuse responds to all further calls with 503. Call it after the server has ended; a second call does nothing.
+// refuse responds with 503 to calls that reach no server. Call it once the server has ended or is about to end; a second
+// call does nothing.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.

@@ -62,7 +62,7 @@ func newEmptyTestRun(t *testing.T) testRun {
 	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run"), nil}
 }
 
-// savePorts makes the runs in h.home use ports that no other process gets from the system while no run has them.
+// savePorts saves ports for the runs in h.home. The system gives these ports to no other process, even between two runs.
 func (h testRun) savePorts(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -247,7 +247,7 @@ func TestRunSendsAndKeepsData(t *testing.T) {
 	require.NotContains(t, p.Output(), "第一条", "a sent message must not be sent again")
 
 	h.submit(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
-	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: 第三条\n"), "at its time sweep must make it pending and wake the waiting sender")
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "sent to 138****8000: 第三条\n"), "sweep must make the task pending at send_at and wake the waiting sender")
 }
 
 // printedAddresses returns the lines in which a run prints its addresses.

@@ -95,7 +95,8 @@ func (s settings) withPassword() (settings, error) {
 	return s, nil
 }
 
-// withOnlySecretsOf returns env without the secrets that none of the readers reads. A reader is a function or a command.
+// withOnlySecretsOf returns env with only those secrets that at least one of the readers reads. A reader is a function or
+// a command.
 func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {

@@ -110,8 +110,8 @@ func (s settings) hasMetricsPort() bool {
 
 func (s settings) url() string { return "http://" + loopback + ":" + strconv.Itoa(s.port) }
 
-// callsSink reports whether SENDONCE_OUTGOING_NETWORKS allows the server to call the sink.
-func (s settings) callsSink() bool {
+// allowsSink reports whether SENDONCE_OUTGOING_NETWORKS allows the server to call the sink.
+func (s settings) allowsSink() bool {
 	var networks config.Networks
 	err := networks.Decode(s.all[outgoingSetting]) // if the text is invalid, the server reports it
 	return s.all[outgoingSetting] == "" || err == nil && networks.Contains(netip.MustParseAddr(loopback))

@@ -116,15 +116,15 @@ func TestLoginsHideOwnerPassword(t *testing.T) {
 	}
 }
 
-func TestCallsSink(t *testing.T) {
+func TestAllowsSink(t *testing.T) {
 	t.Parallel()
-	for networks, calls := range map[string]bool{
+	for networks, allowed := range map[string]bool{
 		"": true, "127.0.0.1": true, "10.0.0.0/8, 127.0.0.0/8": true, "0.0.0.0/0": true,
 		"10.0.0.0/8": false, "127.0.0.2": false, "::1": false, "nothing": false,
 	} {
 		s, err := parseSettings(map[string]string{"SENDONCE_OUTGOING_NETWORKS": networks})
 		require.NoError(t, err)
-		require.Equal(t, calls, s.callsSink(), networks)
+		require.Equal(t, allowed, s.allowsSink(), networks)
 		if networks != "" {
 			require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "SENDONCE_OUTGOING_NETWORKS="+networks)
 		}

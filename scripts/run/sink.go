@@ -49,7 +49,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 		return nil, nil
 	}
 	k := &sink{client: api.NewClient(s.url(), s.username, s.password), out: out, served: make(chan struct{}), printed: new(loglimit.ByKey[int])}
-	if !s.callsSink() {
+	if !s.allowsSink() {
 		return k, nil
 	}
 	// Preferably the port after that of the API, which examples in the docs use.

@@ -256,10 +256,10 @@ func TestSinkReceivesTaskEvents(t *testing.T) {
 	p := h.start(t)
 	h.waitReady(t, p)
 	sinkURL := printedOnce(t, p, `sink +(http\S+) .*`)
-	received := func(p *sandbox.Process, key, more, by string) {
+	received := func(p *sandbox.Process, key, more, origin string) {
 		t.Helper()
 		id := idOf(t, h.submit(t, key, "hello", more))
-		require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "+id+" ("+by+" verified)\n"))
+		require.NoError(t, p.WaitFor(within(t, time.Minute), "received succeeded "+id+" ("+origin+" verified)\n"))
 	}
 	received(p, "first", "", "webhook")
 	received(p, "second", `,"callback_url":"`+sinkURL+`"`, "callback")
