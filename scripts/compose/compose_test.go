@@ -74,9 +74,9 @@ func TestLedger(t *testing.T) {
 		"a task not reported": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) {
 			_ = l.submitted(api.SendRequest{IdempotencyKey: "new"}, "new")
 		},
-		"a task without a webhook":        func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, task) },
-		"a subscribe message without one": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, "subscribe message") },
-		"a message received twice":        func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.Received(message) },
+		"a task without a webhook":              func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, task) },
+		"a subscribe message without a webhook": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, "subscribe message") },
+		"a message received twice":              func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.Received(message) },
 		"a message lost": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) {
 			l.Sent(load.Message{Sender: "ann", N: 2}, load.Sent{ID: "id", Ack: "saved"})
 		},

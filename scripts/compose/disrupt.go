@@ -18,7 +18,7 @@ func (s *stack) replaceUnderLoad(ctx context.Context, services []string, rounds 
 
 // replace stops a service and starts it in a new container. It returns an error if the old
 // container was killed or ended with an error.
-func (s *stack) replace(ctx context.Context, name string) (string, error) {
+func (s *stack) replace(ctx context.Context, name string) (detail string, err error) {
 	startedAt := time.Now()
 	if _, err := s.compose(ctx, "stop", name); err != nil {
 		return "", err
@@ -40,7 +40,7 @@ func (s *stack) killUnderLoad(ctx context.Context, services []string) error {
 	return s.underLoad(ctx, services, "killed", s.kill)
 }
 
-func (s *stack) kill(ctx context.Context, name string) (string, error) {
+func (s *stack) kill(ctx context.Context, name string) (detail string, err error) {
 	before, err := s.inspect(ctx, name)
 	if err != nil {
 		return "", err
@@ -59,8 +59,8 @@ func (s *stack) kill(ctx context.Context, name string) (string, error) {
 
 // underLoad disrupts one service after another during traffic. Calls of every function must succeed before the first
 // disruption and after each. At the end underLoad compares the responses with the statistics and the deliveries. verb is
-// "replaced" or "killed".
-func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(context.Context, string) (string, error)) error {
+// "replaced" or "killed"; detail is for the log.
+func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(ctx context.Context, name string) (detail string, err error)) error {
 	kills := verb == "killed"
 	before, err := s.client.Statistics(ctx)
 	if err != nil {

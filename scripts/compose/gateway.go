@@ -36,7 +36,7 @@ func checkSocket(ctx context.Context, c *api.Client, user string) error {
 			return fmt.Errorf("the socket of %s: %w", user, err)
 		case f.Event == api.SocketError:
 			return fmt.Errorf("the socket rejected a message: %s", f.Data)
-		case f.Event == api.StreamAck && f.ID == nil:
+		case f.Event == api.StreamAck && f.ID == nil: // the response to Send, not an event of the stream
 			acked = true
 		case strings.Contains(string(f.Data), "再见"):
 			received = true

@@ -80,8 +80,8 @@ func liveTasks(s api.TaskStatistics) int64 {
 
 // checkDone returns an error until everything is done. If a process is killed while it sends a subscribe message, it is
 // unknown whether WeChat delivered the message: the message becomes held when its lease ends, perhaps only during the
-// next traffic. So with kills any number of messages may be held or live, and without kills as many may become held as
-// were live before the traffic.
+// next traffic. So with kills any number of subscribe messages may be held or live. Without kills only those may become held
+// that were live before the traffic.
 func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -71,7 +71,7 @@ func (s *stack) up(ctx context.Context) error {
 const ourImage = "docker.io/library/sendonce:local"
 
 // writeComposeCommand writes the program `compose`, which deploy/compose/up runs in place of docker
-// compose. Without BuildKit `compose build` runs podman, with the Go caches of this machine. All other
+// compose. `compose build` runs podman instead of BuildKit, with the Go caches of this machine. All other
 // commands run the Docker Compose CLI.
 func (s *stack) writeComposeCommand(ctx context.Context) error {
 	caches, err := s.output(ctx, "go", "env", "GOMODCACHE", "GOCACHE")
