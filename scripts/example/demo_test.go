@@ -87,7 +87,7 @@ func TestDemo(t *testing.T) {
 		for _, step := range []string{"order paid ", "message submitted ", "points given ", "message received "} {
 			require.Equal(t, demoOrders, strings.Count(p.Output(), "\n"+step)+strings.Count(p.Output()[:len(step)], step), step)
 		}
-		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", runs*150))
+		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", runs*150)) // 150 = the amounts of all demoOrders
 		shown := regexp.MustCompile(`(?m)^  curl -d '(.*)' (http://\S+)/orders\n  curl (http://\S+)/points/anna$`).FindStringSubmatch(p.Output())
 		require.Len(t, shown, 4, p.Output())
 		require.Equal(t, fmt.Sprint(runs*150), pointsOf(t, shown[3], "anna"))

@@ -43,9 +43,9 @@ type restartableProcess struct {
 	killPoint atomic.Pointer[killPoint]
 }
 
-// killPoint is a call during which a process is killed. The caller of the call gets no response.
+// killPoint is a call during which a process is killed. The caller gets a 502 instead of the response.
 type killPoint struct {
-	path    string // the call's path ends with it
+	path    string // the end of the call's path
 	served  bool   // true = the called process serves the call before the kill; false = the call does not reach it
 	reached chan struct{}
 	resumed chan struct{}
@@ -129,11 +129,11 @@ func (v *restartableProcess) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// killDuring runs act, kills v during a call to the process called whose path ends with path, and starts v again.
-func (v *restartableProcess) killDuring(ctx context.Context, called *restartableProcess, path string, served bool, act func()) {
+// killDuring runs act, kills v during a call to callee whose path ends with path, and starts v again.
+func (v *restartableProcess) killDuring(ctx context.Context, callee *restartableProcess, path string, served bool, act func()) {
 	v.t.Helper()
 	point := &killPoint{path: path, served: served, reached: make(chan struct{}), resumed: make(chan struct{})}
-	called.killPoint.Store(point)
+	callee.killPoint.Store(point)
 	act()
 	select {
 	case <-point.reached:
@@ -204,7 +204,7 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 		}
 	}
 	kills := []struct {
-		killed, called *restartableProcess
+		killed, callee *restartableProcess
 		path           string
 		served         bool
 	}{
@@ -216,7 +216,7 @@ func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 		{sendonce, sendonce, "/received", true},        // received, but the response is lost
 	}
 	for i, k := range kills {
-		k.killed.killDuring(ctx, k.called, k.path, k.served, func() { postOrders(3*i, 3*i+3) })
+		k.killed.killDuring(ctx, k.callee, k.path, k.served, func() { postOrders(3*i, 3*i+3) })
 	}
 	postOrders(3*len(kills), len(orders))
 	posts.Wait()

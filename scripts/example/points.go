@@ -87,14 +87,14 @@ func (c pointsConsumer) run(ctx context.Context) {
 	}
 }
 
-// createConsumer creates the consumer of the service, which may read only the subject of its filter.
+// createConsumer creates the consumer of the points service. The consumer delivers only messages with paidSubject.
 func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 		MaxAckPending: 25, // 25 unacknowledged messages fit into max_pending of the server
-		// NATS delivers a message that always fails 10 times, and then no longer delays other messages. Sendonce
-		// sends the message again later, and lists it as stuck after the last send.
+		// NATS delivers a message at most 10 times, so that a message that always fails does not delay others
+		// permanently. Sendonce sends the message again later, and lists it as stuck after the last send.
 		MaxDeliver: 10,
 	})
 }
