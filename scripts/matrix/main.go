@@ -64,7 +64,7 @@ func test(ctx context.Context, bin string, packages []string, pattern string) er
 	run := exec.CommandContext(ctx, "go", args...)
 	run.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
 	run.Stdout, run.Stderr = os.Stdout, os.Stderr
-	// The terminal sends Ctrl-C to go test, too, which then ends its servers.
+	// Cancel does nothing: the terminal sends Ctrl-C to go test, too, which then ends its servers.
 	run.Cancel, run.WaitDelay = func() error { return nil }, time.Minute
 	return run.Run()
 }
