@@ -76,22 +76,22 @@ func fileUses(fset *token.FileSet, imports types.Importer, path string, files []
 // cycle returns a shortest cycle of files that use each other, with the names that they use; nil if there is none.
 func (u uses) cycle() (shortest []string) {
 	for _, start := range slices.Sorted(maps.Keys(u)) {
-		before := map[string]string{}
+		previous := map[string]string{}
 		for queue := []string{start}; len(queue) > 0; queue = queue[1:] {
 			for _, next := range slices.Sorted(maps.Keys(u[queue[0]])) {
-				if _, seen := before[next]; !seen {
-					before[next] = queue[0]
+				if _, seen := previous[next]; !seen {
+					previous[next] = queue[0]
 					queue = append(queue, next)
 				}
 			}
 		}
-		if before[start] == "" {
+		if previous[start] == "" {
 			continue
 		}
 		var path []string
-		for to := start; len(path) == 0 || to != start; to = before[to] {
-			names := slices.Sorted(maps.Keys(u[before[to]][to]))
-			path = append(path, before[to]+" uses "+strings.Join(names, ", ")+" of "+to)
+		for to := start; len(path) == 0 || to != start; to = previous[to] {
+			names := slices.Sorted(maps.Keys(u[previous[to]][to]))
+			path = append(path, previous[to]+" uses "+strings.Join(names, ", ")+" of "+to)
 		}
 		if slices.Reverse(path); shortest == nil || len(path) < len(shortest) {
 			shortest = path
