@@ -63,6 +63,7 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 // event publishes an accepted message, records the time of a delivery, or records an event that endpoints can subscribe to. After
 // any other event, such as a tick, it posts what is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
+	// The trigger adds acceptseq to the messages of the stream of accepted messages.
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
 	}
@@ -97,7 +98,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 	for i, reason := range refused { // nil after an error
 		err = errors.Join(err, d.deadLetterPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
 	}
-	for i := 0; err == nil && i < len(delivered); i++ { // after the others, because recordDelivered may wait for a locked message
+	for i := 0; err == nil && i < len(delivered); i++ { // after the other events, because recordDelivered may wait for a locked message
 		err = d.deadLetterPoison(ctx, c, &delivered[i], d.recordDelivered(ctx, delivered[i].CloudEvent()))
 	}
 	if err != nil || len(accepted) == 0 {
@@ -209,7 +210,7 @@ func recordedEvent(e *streamevent.Event) (recorded webhooks.RecordedEvent, err e
 }
 
 // deliver removes old messages from the streams if a trim is due. Then it posts everything that is due, and schedules the next call.
-// It trims first: while webhooks and messages are always due, no call might reach the end of postDue.
+// It trims first: while webhooks or messages are always due, posting uses up the time of each call.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	return errors.Join(d.trim(ctx, c), d.postDue(ctx, c))
 }
@@ -231,7 +232,7 @@ func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
-	// next may be the end of a lease, because another process may have died.
+	// next may be the end of a lease: the process that holds the lease may have died.
 	if !next.IsZero() {
 		d.env.WakeAgainAt(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
@@ -242,13 +243,13 @@ func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 // false, and that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()
-	until := deadline.Add(-d.cfg.Timeout - settleTime)
+	claimUntil := deadline.Add(-d.cfg.Timeout - settleTime)
 	var webhookCount, messageCount int
 	var webhooksStarted, messagesStarted bool
 	var webhooksErr, messagesErr error
 	var both sync.WaitGroup
-	both.Go(func() { webhookCount, webhooksStarted, webhooksErr = runPipeline(ctx, d, until, d.webhooks()) })
-	both.Go(func() { messageCount, messagesStarted, messagesErr = runPipeline(ctx, d, until, d.messages()) })
+	both.Go(func() { webhookCount, webhooksStarted, webhooksErr = runPipeline(ctx, d, claimUntil, d.webhooks()) })
+	both.Go(func() { messageCount, messagesStarted, messagesErr = runPipeline(ctx, d, claimUntil, d.messages()) })
 	both.Wait()
 	c.Log("webhooks", webhookCount, "messages", messageCount)
 	return webhooksStarted && messagesStarted, errors.Join(webhooksErr, messagesErr)

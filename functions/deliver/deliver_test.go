@@ -74,7 +74,7 @@ func TestForgedEventBecomesADeadLetterAlone(t *testing.T) {
 		event(`nul\u0000`, task, id, "{}"),
 		event("caller", task, orphan, "{}"),
 	}
-	at := time.Now().UTC().Add(time.Hour).Format(time.RFC3339) // rows older than the stream are deleted
+	at := time.Now().UTC().Add(time.Hour).Format(time.RFC3339) // a row with a time from before the stream was created would be deleted
 	twice := event("twice", delivered, "", `{"delivered_at":"`+at+`","messages":[`+message+`,`+message+`]}`)
 	deleted := event("deleted", "sendonce.webhook.disabled.v1", "01890000-0000-7000-8000-000000000000", "{}") // an endpoint without deliveries
 	batch := "[" + strings.Join(append(forged, twice, deleted, event("good", task, id, "{}")), ",") + "]"
@@ -186,7 +186,7 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	require.Equal(t, 1, gone.Calls(), "nothing more is delivered")
 
 	require.NoError(t, w.Client.DeleteEndpoint(t.Context(), registered.ID))
-	w.Admin.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, registered.ID) // published too late
+	w.Admin.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, registered.ID) // the endpoint is deleted before its event is published
 	third := w.FinishTask()
 	require.Equal(t, third, all.Event(t, 4, allSecret).Subject)
 	w.Admin.WaitCount(0, `select count(*) from event_outbox`)

@@ -69,12 +69,12 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 		ids[i] = w.Accept(fmt.Sprint("stalled-", i), `1`).ServerMsgID
 	}
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == len(ids)+1 })
-	w.Accept("last", `1`) // when it is delivered, deliver has the times of the earlier messages
+	w.Accept("last", `1`) // when it is delivered, the times of the earlier messages are published
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == len(ids)+2 })
 	resumed := time.Now()
 	proxy.Resume()
 	for _, id := range ids {
-		require.False(t, waitDelivered(w, id, "sent").After(resumed), "a time from before Postgres was reachable again")
+		require.False(t, waitDelivered(w, id, "sent").After(resumed), "the time is from before Postgres was reachable again")
 	}
 }
 

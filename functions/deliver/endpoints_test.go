@@ -92,7 +92,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	require.Nil(t, enabled.FailingSince)
 	subjects := []string{broken.Event(t, 3, registered.Secret).Subject, broken.Event(t, 4, registered.Secret).Subject}
 	require.ElementsMatch(t, []string{first, second}, subjects, "the waiting events are delivered")
-	cluster.WaitDeliveries(w, "delivered", 2+1+3)
+	cluster.WaitDeliveries(w, "delivered", 2+1+3) // to broken, other and healthy
 	cluster.WaitDeliveries(w, "pending", 0)
 	require.Equal(t, 4, broken.Calls())
 }

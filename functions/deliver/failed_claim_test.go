@@ -32,27 +32,27 @@ func blockClaims(t *testing.T, w *cluster.Cluster) (waiting func() int, fail fun
 
 func TestFailedClaimIsRepeated(t *testing.T) {
 	t.Parallel()
-	for name, neighbourHangs := range map[string]bool{
+	for name, messageHangs := range map[string]bool{
 		"after a newer wake-up was handled":      false,
 		"while a message waits for its receiver": true,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := cluster.Open(t, "SENDONCE_SAFETY_TICK=15m") // no tick repeats the claim during the test
-			webhook, neighbour := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
-			if neighbourHangs {
+			webhook, message := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+			if messageHangs {
 				ended := make(chan struct{})
-				neighbour.Respond = func(int, http.ResponseWriter, *http.Request) { <-ended }
-				t.Cleanup(func() { close(ended) }) // runs before neighbour.Close, which waits for its open requests
+				message.Respond = func(int, http.ResponseWriter, *http.Request) { <-ended }
+				t.Cleanup(func() { close(ended) }) // runs before message.Close, which waits for its open requests
 			}
 			w.AddEndpoint(webhook.URL)
 			waiting, fail := blockClaims(t, w)
 			w.FinishTask()
 			cluster.Eventually(t, func() bool { return waiting() == 1 })
-			_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "m-1", To: neighbour.URL, Type: "order.paid.v1", Data: []byte(`1`)})
+			_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "m-1", To: message.URL, Type: "order.paid.v1", Data: []byte(`1`)})
 			require.NoError(t, err)
-			cluster.Eventually(t, func() bool { return neighbour.Calls() == 1 }, "messages do not wait for webhooks")
-			if !neighbourHangs {
+			cluster.Eventually(t, func() bool { return message.Calls() == 1 }, "messages do not wait for webhooks")
+			if !messageHangs {
 				cluster.Eventually(t, func() bool {
 					consumer, err := w.JetStream().Consumer(t.Context(), bus.StreamWake, "deliver")
 					return err == nil && consumer.CachedInfo().NumPending == 0 && consumer.CachedInfo().NumAckPending == 0

@@ -18,7 +18,7 @@ func networks(t *testing.T, list string) config.Networks {
 	return n
 }
 
-func TestGuardRefusesUnreadableAddresses(t *testing.T) {
+func TestGuardRefusesInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "8.8.8.8", "example.com:443", "/run/docker.sock"} {
 		require.ErrorIs(t, newGuard(nil).control(t.Context(), "tcp", address, nil), errNotPublic, address)
@@ -28,7 +28,7 @@ func TestGuardRefusesUnreadableAddresses(t *testing.T) {
 
 func TestGuardRefusesOwnPublicAddresses(t *testing.T) {
 	t.Parallel()
-	mine := func(allowed string) *guard {
+	newHostGuard := func(allowed string) *guard {
 		g := newGuard(networks(t, allowed))
 		g.interfaces = func() ([]net.Addr, error) {
 			return []net.Addr{
@@ -40,20 +40,20 @@ func TestGuardRefusesOwnPublicAddresses(t *testing.T) {
 	}
 	own := []string{"8.9.10.11", "::ffff:8.9.10.11", "64:ff9b::8.9.10.11", "2606:4700::5", "2606:4700::5%eth0"}
 	for _, a := range own {
-		require.False(t, mine("").permits(netip.MustParseAddr(a)), a)
-		require.True(t, mine("8.9.10.11,2606:4700::5").permits(netip.MustParseAddr(a)), a)
+		require.False(t, newHostGuard("").permits(netip.MustParseAddr(a)), a)
+		require.True(t, newHostGuard("8.9.10.11,2606:4700::5").permits(netip.MustParseAddr(a)), a)
 	}
 	for _, a := range []string{"8.9.10.12", "2606:4700::6"} {
-		require.True(t, mine("").permits(netip.MustParseAddr(a)), "another address of the network: %s", a)
+		require.True(t, newHostGuard("").permits(netip.MustParseAddr(a)), "another address of the network: %s", a)
 	}
 
-	g := mine("")
+	g := newHostGuard("")
 	before := g.interfaces
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
 	g.interfaces = func() ([]net.Addr, error) { return nil, errors.New("the system returned an error") }
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")), "the cached addresses are used")
 	g.ownAt = g.ownAt.Add(-2 * ownCacheTime)
-	require.False(t, g.permits(netip.MustParseAddr("1.1.1.1")), "it is unknown whether it is an own address")
+	require.False(t, g.permits(netip.MustParseAddr("1.1.1.1")), "it is unknown whether this is an address of the host")
 	g.interfaces = before
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
 }

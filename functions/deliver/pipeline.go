@@ -42,7 +42,7 @@ type pipeline[W any] struct {
 // Claims and posts are cancelled at the deadline of ctx, but not when the client leaves. Otherwise, if a trigger dies, the claimed
 // work would wait for the end of its lease.
 func runPipeline[W any](ctx context.Context, d *deliverer, claimUntil time.Time, p pipeline[W]) (n int, started bool, err error) {
-	again, started := p.inFlight.start()
+	claimAgain, started := p.inFlight.start()
 	if !started {
 		return 0, false, nil
 	}
@@ -53,8 +53,8 @@ func runPipeline[W any](ctx context.Context, d *deliverer, claimUntil time.Time,
 	for err == nil && ctx.Err() == nil && !time.Now().After(claimUntil) && !d.env.IsDraining() {
 		err = r.startPosts(workCtx)
 		if r.unsettled > 0 {
-			err = cmp.Or(r.settleResults(workCtx, collect(r.results, again, time.After(claimInterval))), err)
-		} else if err == nil && p.inFlight.stopUnlessAgain() {
+			err = cmp.Or(r.settleResults(workCtx, collect(r.results, claimAgain, time.After(claimInterval))), err)
+		} else if err == nil && p.inFlight.stopUnlessSignalled() {
 			return r.posts, true, nil
 		}
 	}
@@ -122,13 +122,13 @@ func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W)
 	return post(ctx, w)
 }
 
-// collect waits until one of the channels is ready, and returns all results that are ready.
-func collect[T any](results <-chan T, again <-chan struct{}, interval <-chan time.Time) (all []T) {
+// collect waits until one of the channels is ready, and returns all results that are ready. A nil channel is never ready.
+func collect[T any](results <-chan T, claimAgain <-chan struct{}, timeout <-chan time.Time) (all []T) {
 	select {
 	case result := <-results:
 		all = append(all, result)
-	case <-again:
-	case <-interval:
+	case <-claimAgain:
+	case <-timeout:
 	}
 	for {
 		select {

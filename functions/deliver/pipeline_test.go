@@ -70,14 +70,14 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 	}
 }
 
-func TestWorkIsFinishedAfterCallerLeft(t *testing.T) {
+func TestWorkIsFinishedAfterClientLeft(t *testing.T) {
 	t.Parallel()
 	d := newDeliverer(t)
 	for name, moment := range map[string]string{"during the claim": "claim", "during the post": "post", "before a locked result is settled": "settle"} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 			var claims, settled int
-			// leaveIn makes the caller leave if step is the moment of the test, and returns the error of the step's context.
+			// leaveIn makes the client leave if step is the moment of the test, and returns the error of the step's context.
 			leaveIn := func(step string, ctx context.Context) string {
 				if step == moment {
 					leave()

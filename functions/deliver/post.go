@@ -50,7 +50,7 @@ type attempt struct {
 	response   string        // the beginning of the response's body, printable
 	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted the POST
 	refused    bool          // the response is a 2xx whose body says that the receiver refused
-	cancelled  bool          // the context that the caller of post passed ended before a response, or nothing was posted (see unsignedAttempt and isOwnShortage): the receiver did not fail
+	cancelled  bool          // the receiver did not fail: the ctx of post ended before a response, or nothing was posted (see unsignedAttempt and isOwnShortage)
 }
 
 // poster posts to URLs of callers. It is safe for concurrent use.
@@ -145,7 +145,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 	}
 }
 
-// isOwnShortage reports whether err means that this process could not open a connection. Its cause is not the receiver.
+// isOwnShortage reports whether err means that this process had too many open files or too little memory to connect.
 func isOwnShortage(err error) bool {
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	return slices.ContainsFunc([]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}, func(errno syscall.Errno) bool {
@@ -153,7 +153,8 @@ func isOwnShortage(err error) bool {
 	})
 }
 
-// notPublicAddress reports whether err means that the host has no address that may be called.
+// notPublicAddress reports whether err means that the host has no address that may be called. A failed lookup counts, too: see
+// errNotPublic.
 func notPublicAddress(err error) bool {
 	_, lookup := errors.AsType[*net.DNSError](err)
 	return lookup || errors.Is(err, errNotPublic)
@@ -169,7 +170,7 @@ func waitForStep(ctx context.Context, begin time.Time) {
 	}
 }
 
-// ended reports whether ctx has ended or its deadline has passed: a connection may time out before ctx is done.
+// ended reports whether ctx is done or its deadline has passed. At the deadline, a connection may time out before ctx is done.
 func ended(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
@@ -240,12 +241,12 @@ func describeProtocolError(err error) string {
 	if strings.HasPrefix(cause, "readLoopPeekFailLocked") { // an internal text of net/http
 		cause = "the server sent data before the request: it is not an HTTP server"
 	}
-	return withoutQuotes(cause)
+	return withoutReceiverText(cause)
 }
 
-// withoutQuotes removes the receiver's text from an error of Go's libraries, such as "x" from `bad Content-Length "x"`. Errors
-// are logged, and the log must not contain the receiver's text.
-func withoutQuotes(cause string) string {
+// withoutReceiverText removes the receiver's text from an error of Go's libraries, such as "x" from `bad Content-Length "x"`.
+// Errors are logged, and the log must not contain the receiver's text.
+func withoutReceiverText(cause string) string {
 	cause, _, _ = strings.Cut(cause, `"`)
 	if before, _, malformed := strings.Cut(cause, "malformed MIME header"); malformed { // cut here, too: older versions of Go append the header without quotes
 		cause = before + "malformed MIME header"
@@ -263,5 +264,5 @@ func describeCertificateError(err error) string {
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		return "it has expired or is not valid yet"
 	}
-	return withoutQuotes(strings.TrimPrefix(err.Error(), "x509: "))
+	return withoutReceiverText(strings.TrimPrefix(err.Error(), "x509: "))
 }

@@ -21,8 +21,8 @@ const maxPushAge = time.Minute
 const pushTimeout = 2 * time.Second
 
 // push publishes accepted messages to their receivers, in order, before the messages are saved. After a message is saved, the
-// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If push cannot publish a message, the message
-// is sent only then. Messages to URLs wait until they are saved.
+// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If push cannot publish a message,
+// only the relay publishes it. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // of accepted

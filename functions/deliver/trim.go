@@ -24,7 +24,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if err != nil || !due {
 		return err
 	}
-	d.env.WakeDeliverAt(time.Time{})              // another call posts what is due
+	d.env.WakeDeliverAt(time.Time{})              // during this trim, another call posts what is due
 	failures := []error{d.checkStreamAlerts(ctx)} // before the trim: afterwards a stream may be too empty for an alert
 	var freed []string
 	record := func(stream string, removed int, err error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestFlappingEndpointsShareLogLines(t *testing.T) {
+func TestFlappingEndpointIsLoggedOncePerState(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	d := &deliverer{env: &fn.Env{Log: slog.New(slog.NewJSONHandler(&log, nil))}}

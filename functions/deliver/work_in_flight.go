@@ -21,16 +21,16 @@ type posted[W any] struct {
 // workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one run claims at a time; other runs may
 // still wait for their posts.
 type workInFlight[W any] struct {
-	mu       sync.Mutex
-	claiming bool          // a run is claiming
-	again    chan struct{} // signals the claiming run to claim again
-	work     map[int]W     // by id
-	lastID   int
-	failures int // runs in a row that ended with an error
+	mu         sync.Mutex
+	claiming   bool          // a run is claiming
+	claimAgain chan struct{} // signals the claiming run to claim again
+	work       map[int]W     // by id
+	lastID     int
+	failures   int // runs in a row that ended with an error
 }
 
 func newWorkInFlight[W any]() *workInFlight[W] {
-	return &workInFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
+	return &workInFlight[W]{claimAgain: make(chan struct{}, 1), work: map[int]W{}}
 }
 
 // add adds a piece of work and returns its id.
@@ -61,27 +61,27 @@ func (f *workInFlight[W]) list() []W {
 }
 
 // start makes the caller the claiming run. If another run is claiming, start signals that run to claim again instead.
-func (f *workInFlight[W]) start() (again <-chan struct{}, started bool) {
+func (f *workInFlight[W]) start() (claimAgain <-chan struct{}, started bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.claiming {
 		select {
-		case f.again <- struct{}{}:
+		case f.claimAgain <- struct{}{}:
 		default:
 		}
 		return nil, false
 	}
 	f.claiming = true
-	return f.again, true
+	return f.claimAgain, true
 }
 
-// stop ends the claiming, even if the run was signalled to claim again. The caller must wake another run after wait. Perhaps nothing
-// else does: the calls that signalled this run may have returned without an error.
+// stop ends the claiming, even if the run was signalled to claim again. The caller must schedule another run after wait. The calls
+// that signalled this run may have returned without an error, and then nothing else schedules a run soon.
 func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.claiming = false
-	f.takeAgain()
+	f.takeSignal()
 	if err == nil {
 		f.failures = 0
 		return 0
@@ -90,21 +90,21 @@ func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	return retry.Delay(time.Second, maxRetryDelay, f.failures)
 }
 
-// stopUnlessAgain ends the claiming, unless the run was signalled to claim again.
-func (f *workInFlight[W]) stopUnlessAgain() (stopped bool) {
+// stopUnlessSignalled ends the claiming, unless the run was signalled to claim again.
+func (f *workInFlight[W]) stopUnlessSignalled() (stopped bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.takeAgain() {
+	if f.takeSignal() {
 		return false
 	}
 	f.claiming, f.failures = false, 0
 	return true
 }
 
-// takeAgain removes the signal to claim again, and reports whether there was one.
-func (f *workInFlight[W]) takeAgain() bool {
+// takeSignal removes the signal to claim again, and reports whether there was one.
+func (f *workInFlight[W]) takeSignal() bool {
 	select {
-	case <-f.again:
+	case <-f.claimAgain:
 		return true
 	default:
 		return false
