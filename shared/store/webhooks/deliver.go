@@ -44,6 +44,7 @@ const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
 
 // claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
 const claimDeliveriesSQL = DeliverySources +
+	// $6 is the limit of a destination, $7 that of an account, $8 that of all failing endpoints (messages.InFlightLimits).
 	// in_flight: the deliveries that this process has claimed.
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
@@ -97,24 +98,26 @@ const claimDeliveriesSQL = DeliverySources +
     ) w
     where o.callbacks
 )` +
-	// by_host: turn counts the deliveries of a host, those in flight first, then the earliest.
+	// by_host: turn counts the deliveries of an endpoint, or of a host of callbacks, those in flight first, then the earliest.
 	`, by_host as (
     select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as turn
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: the deliveries within the limit of each host. turn_failing counts the failing endpoints of an account.
+	// by_failing: the deliveries within the limit of each destination; a failing endpoint gets one. turn_failing counts the failing
+	// endpoints of an account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
     from by_host where turn <= case when failing then 1 else $6 end
 )` +
-	// of_failing: those within the limit of each account's failing endpoints. number counts the failing endpoints of all accounts, in turn.
+	// of_failing: without those above the limit of each account's failing endpoints. number counts the failing endpoints of all
+	// accounts, in turn.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by turn_failing, random()) as number
     from by_failing where turn_failing <= greatest($8 / 4, 1)
 )` +
 	// by_account: those within the limit of all failing endpoints. turn counts the deliveries of an account, those in flight first, then the
-	// first delivery of each host, then the second ones.
+	// first delivery of each destination, then the second ones.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
     from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
@@ -228,7 +231,7 @@ type Tried struct {
 
 const (
 	// lockHealthSQL locks the endpoints whose health may change: those that are failing, and those to which a try failed
-	// ($2). If another transaction has locked an endpoint, the second column is false and the others but the id are empty.
+	// ($2). If another transaction has locked an endpoint, the second column is false and the columns after it are empty.
 	lockHealthSQL = `
 with held as materialized (
     select id, coalesce(disabled_reason, '') as reason, failing_since from webhook_endpoints
@@ -366,9 +369,9 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 			settled.NextTries = append(settled.NextTries, d.NextAt)
 		}
 		last[t.EndpointID] = t
-		before, registered := s.health[t.EndpointID]
+		before, mayChange := s.health[t.EndpointID]
 		after := before.AfterAttempt(t.Result, s.now, disableAfter)
-		if !registered || after == before {
+		if !mayChange || after == before {
 			continue
 		}
 		s.health[t.EndpointID] = after

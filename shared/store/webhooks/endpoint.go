@@ -68,9 +68,9 @@ const endpointColumns = `id, caller_id, url, coalesce(description, '') as descri
 const maxEndpoints = 20 // of a caller
 
 const (
-	lockEndpointsOfSQL = `select pg_advisory_xact_lock(7310002, hashint8($1))`
-	countEndpointsSQL  = `select count(*) from webhook_endpoints where caller_id = $1 and url is not null`
-	insertEndpointSQL  = `
+	lockEndpointsOfCallerSQL = `select pg_advisory_xact_lock(7310002, hashint8($1))`
+	countEndpointsSQL        = `select count(*) from webhook_endpoints where caller_id = $1 and url is not null`
+	insertEndpointSQL        = `
 insert into webhook_endpoints (id, caller_id, url, description, events, format, secret) values ($1, $2, $3, nullif($4, ''), $5, $6, $7)
 returning ` + endpointColumns
 )
@@ -81,7 +81,7 @@ func (st *Store) AddEndpoint(ctx context.Context, n NewEndpoint, by store.Operat
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var have int
 		var batch pgx.Batch
-		batch.Queue(lockEndpointsOfSQL, n.CallerID)
+		batch.Queue(lockEndpointsOfCallerSQL, n.CallerID)
 		batch.Queue(countEndpointsSQL, n.CallerID).QueryRow(func(row pgx.Row) error { return row.Scan(&have) })
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return store.AuditEntry{}, err
@@ -225,15 +225,15 @@ const (
 ))`
 )
 
-// EndUndeliverable ends up to 500 pending deliveries to deleted endpoints as failed. more reports that more
+// EndUndeliverable marks at most 500 pending deliveries to deleted endpoints as failed. more reports whether more
 // deliveries may be left.
 func (st *Store) EndUndeliverable(ctx context.Context) (more bool, err error) {
 	tag, err := st.db.Hot.Exec(ctx, endUndeliverableSQL, endedAtOnce)
 	return tag.RowsAffected() == endedAtOnce, store.Wrap("end undeliverable", err)
 }
 
-// DeleteEndpoint deletes an endpoint. Its deliveries can still be read. DeleteEndpoint ends up to 500 pending
-// deliveries as failed, so that the transaction is short; EndUndeliverable ends the others. The error is
+// DeleteEndpoint deletes an endpoint. Its deliveries can still be read. DeleteEndpoint marks at most 500 pending
+// deliveries as failed, so that the transaction is short; EndUndeliverable marks the others. The error is
 // task.CodeNotFound as for Endpoint.
 func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) error {
 	return store.Wrap("webhook.delete", st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {

@@ -199,7 +199,7 @@ func TestEventOutlivesItsDeliveries(t *testing.T) {
 	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 }
 
-func TestFullEndpointDoesNotDelayOthers(t *testing.T) {
+func TestEndpointAtItsLimitDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	busy, calm := db.MustAddEndpoint(t, 7, "https://busy.example"), db.MustAddEndpoint(t, 8, "https://calm.example")

@@ -184,7 +184,7 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 	var callback, url *string
 	var id *task.ID
 	err = store.QueryEach(ctx, st.db.Hot, receiversSQL, []any{subjects, kinds}, []any{&ordinal, &caller, &callback, &id, &url}, func() {
-		if callback != nil && !known[ordinal-1] {
+		if callback != nil && !known[ordinal-1] { // only once: each row of an event has the same callback
 			d.callbacks = append(d.callbacks, newDelivery{ordinal: ordinal, caller: caller, url: *callback})
 		}
 		known[ordinal-1] = true
@@ -203,8 +203,8 @@ func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deli
 	return d, unknown, nil
 }
 
-// addCallbacks adds the deliveries to callback URLs to rows. Their endpoint is the row that has the caller's signing
-// secret.
+// addCallbacks adds the deliveries to callback URLs to d.rows. Their endpoint is the row of webhook_endpoints that has
+// the caller's signing secret.
 func (st *Store) addCallbacks(ctx context.Context, d *deliveries, fresh func() string) error {
 	if len(d.callbacks) == 0 {
 		return nil
