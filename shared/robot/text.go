@@ -52,14 +52,14 @@ func alertText(a api.AlertEventData) string {
 	if !known {
 		name = [2]string{a.Kind + ", ", a.Kind + "，"}
 	}
-	title, titleZh, until, untilZh := "Alert", "告警", "", ""
+	title, titleZh, cleared, clearedZh := "Alert", "告警", "", ""
 	if a.ClearedAt != nil {
 		title, titleZh = "Alert cleared", "告警解除"
-		until, untilZh = ", cleared "+utc(*a.ClearedAt), "，解除于 "+utc(*a.ClearedAt)
+		cleared, clearedZh = ", cleared "+utc(*a.ClearedAt), "，解除于 "+utc(*a.ClearedAt)
 	}
 	value, threshold := alertValue(kind, a.Value), alertValue(kind, a.Threshold)
-	return fmt.Sprintf("[Sendonce] %s: %s%s\nValue %s, threshold %s, since %s%s\n", title, name[0], a.Queue, value, threshold, utc(a.Since), until) +
-		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, utc(a.Since), untilZh)
+	return fmt.Sprintf("[Sendonce] %s: %s%s\nValue %s, threshold %s, since %s%s\n", title, name[0], a.Queue, value, threshold, utc(a.Since), cleared) +
+		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, utc(a.Since), clearedZh)
 }
 
 // alertValue formats the value of a backlog as a number of tasks, and every other value as a percentage.
