@@ -102,7 +102,7 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 			fmt.Println(action, cfg.TriggerUser)
 		}
 	}
-	if env.Config.Roles.Hot == "" { // no role of the database but the owner is used
+	if env.Config.Roles.Hot == "" { // the functions use the user of DATABASE_URL, not roles of their own
 		return nil
 	}
 	revokes, err := migrations.MissingRevokes(ctx, conn)
