@@ -9,8 +9,9 @@
 // An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the
 // tasks of these queues and their pauses, reads their alerts, and administers the callers whose names begin with its own name
 // and a dot (ops.phone for ops) and whose permissions are within its own. It may read and preview the SMS templates, which all
-// submitters share; with the queue wechat, it may also read and resume the templates of subscribe messages. For other tasks and callers the error is not_found. The callers that it creates share its quotas. If it is
-// revoked or its permissions are reduced, the same happens to these callers.
+// submitters share; with the queue wechat, it may also read and resume the templates of subscribe messages. For other tasks and
+// callers the error is not_found. The callers that a limited operator creates share its quotas. If the operator is revoked or its
+// permissions are reduced, the same happens to these callers.
 //
 // A dead letter is an event that a function could never process.
 package admin
@@ -88,7 +89,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
-// withID passes the id of the path to a handler. An id that is not a positive number is answered as an unknown one: "no such " and kind.
+// withID passes the id of the path to a handler. If the id is not a positive number, the error is "no such " and kind, as for an
+// unknown id.
 func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
 	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
 		id, err := fn.RowID[I](c, kind)

@@ -37,7 +37,7 @@ func TestInvalidIDsAreNotFound(t *testing.T) {
 	}
 }
 
-func TestInvalidTextsAndNumbers(t *testing.T) {
+func TestInvalidTextsAndNumbersAreRefused(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	routes := map[string]map[string]string{ // route -> field -> other required fields

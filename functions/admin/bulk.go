@@ -112,8 +112,8 @@ func (r *bulkListRequest) Validate() []task.Field {
 	return bad
 }
 
-// ownBulks returns the caller's id if the caller has queues, and so may read only its own bulk changes. Otherwise it returns nil.
-func ownBulks(c *fn.Call) *int64 {
+// bulkCallerFilter returns the caller's id if the caller has queues, and so may read only its own bulk changes; else nil.
+func bulkCallerFilter(c *fn.Call) *int64 {
 	if c.LimitedToQueues() {
 		return &c.Caller.ID
 	}
@@ -122,7 +122,7 @@ func ownBulks(c *fn.Call) *int64 {
 
 func (h *handlers) bulks(ctx context.Context, c *fn.Call, req bulkListRequest) (any, error) {
 	after, _ := task.ParseID(req.After) // Validate has checked it
-	rows, more, err := h.env.Tasks.Bulks(ctx, ownBulks(c), after, decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Tasks.Bulks(ctx, bulkCallerFilter(c), after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, bulkResponse, func(b tasks.Bulk) task.ID { return b.ID }), err
 }
 
@@ -137,7 +137,7 @@ func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, er
 		return tasks.Bulk{}, task.Refuse(task.CodeNotFound, "no such bulk change")
 	}
 	b, err := h.env.Tasks.BulkByID(ctx, id)
-	if err == nil && ownBulks(c) != nil && b.CallerID != c.Caller.ID {
+	if err == nil && bulkCallerFilter(c) != nil && b.CallerID != c.Caller.ID {
 		err = task.Refuse(task.CodeNotFound, "no such bulk change")
 	}
 	return b, err

@@ -53,7 +53,7 @@ func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesR
 		response.Callers = append(response.Callers, api.NamedCaller{Name: h.env.Config.Username})
 	}
 	for _, row := range rows {
-		if limits(c).Manages(row) {
+		if limitedOperator(c).Manages(row) {
 			response.Callers = append(response.Callers, api.NamedCaller{ID: api.ID(row.ID), Name: row.Name})
 		}
 	}

@@ -99,7 +99,7 @@ func checkList(bad *decode.BadFields, field, noun string, values []string, check
 }
 
 func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
-	if req.Name == h.env.Config.Username && limits(c).MayName(req.Name) {
+	if req.Name == h.env.Config.Username && limitedOperator(c).MayName(req.Name) {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
@@ -118,11 +118,11 @@ func newToken() (token string, hash []byte) {
 }
 
 func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := h.env.Callers.List(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Callers.List(ctx, limitedOperator(c), int64(req.After), decode.PageLimit(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row callers.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
-	for i, row := range rows { // List checks only the names
-		if limits(c).Manages(row) {
+	for i, row := range rows { // List checks the names, but not the grants
+		if limitedOperator(c).Manages(row) {
 			shown = append(shown, page.Items[i])
 		}
 	}
@@ -130,9 +130,9 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	return page, err
 }
 
-// limits returns the calling admin or viewer if it has queues: its grants limit which callers it manages. Otherwise limits returns
-// nil, which manages all callers.
-func limits(c *fn.Call) *callers.StoredCaller {
+// limitedOperator returns the calling admin or viewer if it has queues: its name and grants limit which callers it manages. Else it
+// returns nil, which manages all callers.
+func limitedOperator(c *fn.Call) *callers.StoredCaller {
 	if !c.LimitedToQueues() {
 		return nil
 	}
@@ -141,15 +141,15 @@ func limits(c *fn.Call) *callers.StoredCaller {
 
 func (h *handlers) caller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
 	row, err := h.env.Callers.ByID(ctx, id)
-	if err == nil && !limits(c).Manages(row) {
+	if err == nil && !limitedOperator(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
 	}
 	return callerResponse(row), err
 }
 
 func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, id int64, req callerChange) (any, error) {
-	row, created, err := h.env.Callers.Update(ctx, id, callers.Grants(req), c.AsOperator(""))
-	return h.publishChanges(ctx, row, created), err
+	row, dependents, err := h.env.Callers.Update(ctx, id, callers.Grants(req), c.AsOperator(""))
+	return h.publishChanges(ctx, row, dependents), err
 }
 
 func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
@@ -160,14 +160,15 @@ func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, id int64, _ str
 }
 
 func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ struct{}) (any, error) {
-	row, created, err := h.env.Callers.Revoke(ctx, id, c.AsOperator(""))
-	return h.publishChanges(ctx, row, created), err
+	row, dependents, err := h.env.Callers.Revoke(ctx, id, c.AsOperator(""))
+	return h.publishChanges(ctx, row, dependents), err
 }
 
-// publishChanges publishes to all processes that a caller and its created callers were changed, and returns the response.
-func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, created []callers.StoredCaller) api.CallerResponse {
+// publishChanges publishes to all processes that a caller, and dependents (callers that it created), were changed. It returns the
+// response.
+func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, dependents []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
-	for _, other := range created {
+	for _, other := range dependents {
 		response.AlsoChanged = append(response.AlsoChanged, other.Name)
 	}
 	h.env.CallersChanged(ctx, append(response.AlsoChanged, row.Name)...)
@@ -178,7 +179,7 @@ func callerResponse(row callers.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: nonNilCopy(row.Roles), Queues: nonNilCopy(row.Queues), BusinessTypes: nonNilCopy(row.BusinessTypes), Receives: nonNilCopy(row.Receives),
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
-		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil only in the zero row, beside an error
+		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil only if row is zero because of an error
 		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 		MadeBy: (*api.ID)(row.MadeBy),
 	}

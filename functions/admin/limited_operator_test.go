@@ -98,7 +98,7 @@ func TestLimitedOperatorSeesOnlyItsQueues(t *testing.T) {
 }
 
 // In its other roles, a limited operator acts only for itself, as any caller does.
-func TestLimitedOperatorInOtherRoles(t *testing.T) {
+func TestLimitedOperatorActsOnlyForItselfInOtherRoles(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	operator := s.NewCallerWith("team", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
@@ -194,21 +194,21 @@ func TestLimitedOperatorCannotGrantMoreThanItHas(t *testing.T) {
 	operator.Post(at+"/revoke", "").RequireOK()
 }
 
-// A user's inbox and conversations belong to the caller with the user's name, whatever its queues. So the names of callers that a
-// queue admin creates must begin with its own name and a dot.
+// A user's inbox and conversations belong to the caller with the user's name, whatever the caller's queues. So the names of callers
+// that a limited operator creates must begin with the operator's name and a dot.
 func TestLimitedOperatorCannotTakeUserNames(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	operator := s.NewCallerWith("team", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
-	const callers, mine = cluster.AdminPath + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
+	const callers, grants = cluster.AdminPath + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
 	ann := s.NewCallerWith("ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
 	ann.SendText("bob", "1")
 
-	nameWithMessages := operator.Post(callers, `{"name":"bob",`+mine+`}`)
+	nameWithMessages := operator.Post(callers, `{"name":"bob",`+grants+`}`)
 	require.Equal(t, 403, nameWithMessages.Status, nameWithMessages.Text)
 	require.Equal(t, []string{"name"}, nameWithMessages.Fields())
 	for _, name := range []string{"ann", "admin", "nobody", "team", "team-1", "teamX.1", "Team.1"} {
-		r := operator.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, mine))
+		r := operator.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, grants))
 		require.Equal(t, 403, r.Status, "%s: %s", name, r.Text)
 		require.Equal(t, nameWithMessages.Body["fields"], r.Body["fields"], "the response does not show whether a name is taken or has messages")
 	}
@@ -218,12 +218,12 @@ func TestLimitedOperatorCannotTakeUserNames(t *testing.T) {
 	for _, r := range []cluster.Reply{
 		operator.Get(at), operator.Post(at+"/rotate", ""), operator.Post(at+"/revoke", ""), operator.Do("PUT", at, `{"roles":["receiver"]}`),
 	} {
-		require.Equal(t, 404, r.Status, "ann has no more permissions than team, but her name does not begin with team.: %s", r.Text)
+		require.Equal(t, 404, r.Status, `ann has no more permissions than team, but her name does not begin with "team.": %s`, r.Text)
 	}
 	require.NotContains(t, operator.Get(callers).Text, `"ann"`)
 	require.Equal(t, 200, ann.Get("/api/v1/messages?between=ann,bob").Status, "ann's token is still valid")
 
-	helper := operator.NewCallerWith("team.1", mine)
+	helper := operator.NewCallerWith("team.1", grants)
 	require.Equal(t, 403, helper.Get("/api/v1/messages?between=ann,bob").Status)
 	require.Contains(t, operator.Get(callers).Text, `"team.1"`)
 	s.NewCallerWith("last", `"roles":["sender"]`)

@@ -31,7 +31,7 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	ops := s.NewCallerWith("ops", `"roles":["admin","sender"],"queues":["bulk"]`)
 	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
 	phone := deputy.NewCallerWith("ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
-	adopted := s.NewCallerWith("ops.adopted", `"roles":["sender"],"queues":["bulk"]`) // belongs to ops when ops rotates its token
+	adopted := s.NewCallerWith("ops.adopted", `"roles":["sender"],"queues":["bulk"]`) // belongs to ops after the next line
 	rotated := ops.Post(callerPath(s, "ops.adopted")+"/rotate", "").RequireOK()
 	adopted.Password = rotated.Data("token").(string)
 	independent := s.NewCallerWith("ops.independent", `"roles":["sender"],"queues":["bulk"]`)
@@ -51,9 +51,9 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
-// Access that a limited operator has granted must end when the operator is revoked. So an
-// operator cannot change callers of other limited operators. If a caller belongs to no operator, the first limited operator that
-// changes the caller or rotates its token becomes its operator.
+// Access that a limited operator has granted must end when the operator is revoked. So an operator cannot change callers of other
+// limited operators. If a caller belongs to no operator, the first limited operator that grants it more or rotates its token becomes
+// its operator.
 func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -121,7 +121,7 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	require.Equal(t, 403, poll(both, "slow"), "the grants of its callers are not widened")
 }
 
-func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {
+func TestNumberOfCallersOfLimitedOperatorIsLimited(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.OperatorCallers = 3 })
@@ -139,9 +139,9 @@ func TestCallersOfLimitedOperatorAreBounded(t *testing.T) {
 	}
 	s.Exec(`update callers set revoked_at = now() - interval '25 hours' where revoked_at is not null`) // revoked callers count for a day
 	deputy.NewCallerWith("ops.deputy.2", `"roles":["admin"],"queues":["bulk"]`)
-	peer := s.NewCallerWith("peer", `"roles":["admin"],"queues":["bulk"]`)
+	peer := s.NewCallerWith("peer", `"roles":["admin"],"queues":["bulk"]`) // has its own limit
 	peer.NewCallerWith("peer.1", `"roles":["admin"],"queues":["bulk"]`)
-	s.NewCallerWith("ops.2", `"roles":["admin"],"queues":["bulk"]`)
+	s.NewCallerWith("ops.2", `"roles":["admin"],"queues":["bulk"]`) // the built-in admin has no limit
 }
 
 func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
@@ -155,7 +155,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	helper := deputy.NewCallerWith("ops.deputy.helper", grants)
 	modest := s.NewCallerWith("modest", grants)
 
-	// New items may be counted twice until the next count of the database, so these calls are repeated.
+	// New items may be counted twice until the next count in the database, so these calls are repeated.
 	waitSubmits := func(by *cluster.Client, want ...int) {
 		t.Helper()
 		cluster.Eventually(t, func() bool {

@@ -27,7 +27,7 @@ func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, err
 		}
 	}
 	for _, a := range s.Alerts {
-		if !c.LimitedToQueues() || a.Kind != task.AlertStreamFull && c.MayUseQueue(a.Queue) { // a stream may have the name of a queue
+		if !c.LimitedToQueues() || a.Kind != task.AlertStreamFull && c.MayUseQueue(a.Queue) { // Queue of AlertStreamFull names a stream
 			response.Alerts = append(response.Alerts, alertResponse(alerts.Alert{ID: a.ID, Since: a.Since, Alert: a.Alert}))
 		}
 	}

@@ -46,16 +46,16 @@ func (s *search) add(kind, id, state string) {
 	s.found.Found = append(s.found.Found, api.SearchHit{Kind: kind, ID: id, State: state})
 }
 
-// own returns the caller's id if the caller may read only its own objects, else nil.
-func (s *search) own() *int64 {
-	if readsAll(s.c) {
+// callerFilter returns the caller's id if the caller may read only its own objects, else nil.
+func (s *search) callerFilter() *int64 {
+	if isAdminOrViewer(s.c) {
 		return nil
 	}
 	return &s.c.Caller.ID
 }
 
 // readsOnlyTasks reports whether the caller is an admin or viewer with queues. Such a caller may read only the tasks of these queues.
-func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && readsAll(s.c) }
+func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && isAdminOrViewer(s.c) }
 
 // ignoreUnknown returns nil for the error not_found. It returns other errors unchanged.
 func ignoreUnknown(err error) error {
@@ -75,13 +75,13 @@ func (s *search) byID(ctx context.Context) error {
 		return err
 	}
 	m, err := s.env.Messages.ByID(ctx, id)
-	if err == nil && (s.own() == nil || m.CallerID == s.c.Caller.ID) {
+	if err == nil && (s.callerFilter() == nil || m.CallerID == s.c.Caller.ID) {
 		s.add("message", id.String(), m.State())
 	}
 	if err = ignoreUnknown(err); err != nil {
 		return err
 	}
-	d, err := s.env.Webhooks.Delivery(ctx, id, s.own())
+	d, err := s.env.Webhooks.Delivery(ctx, id, s.callerFilter())
 	if err == nil {
 		s.add("delivery", id.String(), d.State)
 	}
@@ -95,7 +95,7 @@ func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 		if err = ignoreUnknown(err); err != nil {
 			return err
 		}
-		if t.ID == id && s.c.MayUseQueue(t.Queue) && (s.own() == nil || t.CallerID == s.c.Caller.ID) {
+		if t.ID == id && s.c.MayUseQueue(t.Queue) && (s.callerFilter() == nil || t.CallerID == s.c.Caller.ID) {
 			s.add("task", id.String(), t.State.String())
 		}
 	}
@@ -114,14 +114,14 @@ func (s *search) byNumber(ctx context.Context) error {
 	}
 	if !s.readsOnlyTasks() {
 		l, err := s.env.Subscribe.LogByID(ctx, n)
-		if err == nil && (s.own() == nil || l.CallerID == s.c.Caller.ID) && s.c.MayUseBusinessType(l.BusinessType) {
+		if err == nil && (s.callerFilter() == nil || l.CallerID == s.c.Caller.ID) && s.c.MayUseBusinessType(l.BusinessType) {
 			s.add("subscribe", s.text, "")
 		}
 		if err = ignoreUnknown(err); err != nil {
 			return err
 		}
 	}
-	if s.own() != nil {
+	if s.callerFilter() != nil {
 		return nil // a search for a claim is expensive: it reads many finished tasks
 	}
 	return s.findTasks(ctx, tasks.Search{ClaimID: n})
@@ -131,18 +131,18 @@ func (s *search) byNumber(ctx context.Context) error {
 // this name.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
-		criteria := tasks.Search{Key: s.text, Caller: s.own()}
-		if len(s.text) <= 50 && s.own() == nil { // a search for a request id is expensive: it reads many rows of a log
+		criteria := tasks.Search{Key: s.text, Caller: s.callerFilter()}
+		if len(s.text) <= 50 && s.callerFilter() == nil { // a search for a request id is expensive: it reads many rows of a log
 			criteria.Request = s.text
 		}
 		if err := s.findTasks(ctx, criteria); err != nil {
 			return err
 		}
 	}
-	if s.own() != nil || s.c.LimitedToQueues() || !task.ValidUser(s.text) {
+	if s.callerFilter() != nil || s.c.LimitedToQueues() || !task.ValidUser(s.text) {
 		return nil
 	}
-	caller, err := s.env.Callers.ByName(ctx, s.text, true)
+	caller, err := s.env.Callers.ByName(ctx, s.text, true) // true = with the read role
 	if err == nil {
 		s.add("caller", strconv.FormatInt(caller.ID, 10), "")
 	}

@@ -79,7 +79,7 @@ func (h *handlers) subscribeTemplateResponse(c *fn.Call, t subscribe.Template) a
 		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
-	case c.LimitedToQueues(): // sees no names here, but those of its own callers in callers/names
+	case c.LimitedToQueues(): // no name; callers/names returns the names of callers that it manages
 	case t.CallerID == builtInAdmin:
 		response.CallerName = h.env.Config.Username
 	default:

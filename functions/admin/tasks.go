@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const eventsPerPage = 200 // of each log, on a page of a task's timeline
+const maxEventsPerLog = 200 // on one page of a task's timeline, which reads several logs
 
 type tasksRequest api.TasksRequest
 
@@ -51,7 +51,7 @@ func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any
 	}
 	filter := req.filter()
 	filter.Queues = c.Caller.Queues
-	if !readsAll(c) {
+	if !isAdminOrViewer(c) {
 		if filter.CallerID != nil && *filter.CallerID != c.Caller.ID {
 			return nil, task.Refuse(task.CodeForbidden, "caller_id: a submitter may list only its own tasks")
 		}
@@ -109,19 +109,20 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 		return nil, err
 	}
 	cursor, _ := parseTimelineCursor(req.After) // Validate has checked it
-	events, next, err := h.env.Tasks.Timeline(ctx, t.ID, cursor, eventsPerPage)
+	events, next, err := h.env.Tasks.Timeline(ctx, t.ID, cursor, maxEventsPerLog)
 	response := api.AdminTaskResponse{Task: adminTask(c, t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		response.Timeline[i] = taskEvent(e)
-		if e.CallerName != "" && !readsAll(c) {
+		if e.CallerName != "" && !isAdminOrViewer(c) { // a submitter does not see which operator decided
 			response.Timeline[i].CallerName, response.Timeline[i].CallerID, response.Timeline[i].RequestID = "", nil, ""
 		}
 	}
 	return response, err
 }
 
-// readsAll reports whether the caller may read the tasks of all callers, not only its own.
-func readsAll(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
+// isAdminOrViewer reports whether the caller may read tasks of other callers: all of them or, if the caller has queues, those of its
+// queues.
+func isAdminOrViewer(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
 
 // readableTask returns the task of the path. The error is not_found, too, if the caller may not read the task.
 func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
@@ -130,7 +131,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 		return tasks.Detail{}, err
 	}
 	t, err := h.env.Tasks.ByID(ctx, id)
-	if err == nil && (!c.MayUseQueue(t.Queue) || !readsAll(c) && t.CallerID != c.Caller.ID) {
+	if err == nil && (!c.MayUseQueue(t.Queue) || !isAdminOrViewer(c) && t.CallerID != c.Caller.ID) {
 		err = task.Refuse(task.CodeNotFound, "no such task")
 	}
 	return t, err

@@ -58,7 +58,7 @@ func TestTasksAreFilteredAndShown(t *testing.T) {
 	s.requireError(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
 }
 
-func TestManualChangesOfTasks(t *testing.T) {
+func TestOperatorRetriesCancelsAndResolvesTasks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	s.submit(nil)
