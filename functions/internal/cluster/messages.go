@@ -92,11 +92,11 @@ func InsertWaiting(s *Client, n int) {
 	s.Exec(`reset session_replication_role`)
 }
 
-// WaitAllSent waits until every message is final. It calls meanwhile before each check.
-func WaitAllSent(c *Cluster, meanwhile func()) {
+// WaitAllSent waits until every message is final. It calls beforeCheck before each check.
+func WaitAllSent(c *Cluster, beforeCheck func()) {
 	c.T.Helper()
 	Eventually(c.T, func() bool {
-		meanwhile()
+		beforeCheck()
 		return c.Admin.Count(`select count(*) from message_live`) == 0
 	}, "all are sent")
 }

@@ -187,7 +187,7 @@ func (s *Client) ScheduleInAnHour(queues ...string) {
 	}
 }
 
-// RunMaintenance calls sweep until all maintenance is done.
+// RunMaintenance calls sweep until all maintenance is done: if more is left, begun_at is -infinity.
 func (s *Client) RunMaintenance() {
 	s.T.Helper()
 	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {

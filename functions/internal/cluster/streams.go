@@ -179,7 +179,7 @@ func (e *StreamReader) Ended() <-chan string {
 	done := make(chan string, 1)
 	go func() {
 		var rest strings.Builder
-		_, _ = io.Copy(&rest, e.Body) // a stream that is cut off has no retry at its end
+		_, _ = io.Copy(&rest, e.Body) // unlike in End, the stream may be cut off, without retry
 		done <- rest.String()
 	}()
 	return done
