@@ -179,7 +179,7 @@ func (c *Contract) find(r *http.Request) (pattern string, operation, response No
 	if path.Clean(r.URL.Path) == r.URL.Path {
 		for _, method := range []string{r.Method, "GET", "POST", "PUT", "DELETE"} {
 			_, pattern := c.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
-			if pattern != "" && method == r.Method && method != http.MethodHead {
+			if pattern != "" && method == r.Method && method != http.MethodHead { // HEAD calls no GET route
 				return pattern, c.Operations[pattern], NodeAt{}
 			}
 			if pattern != "" {

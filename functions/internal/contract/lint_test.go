@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLint finds what linters and client generators reject; make openapi runs those.
-func TestLint(t *testing.T) {
+// TestContractHasNoLintProblems finds what linters and client generators reject. make openapi runs the linters and generators.
+func TestContractHasNoLintProblems(t *testing.T) {
 	t.Parallel()
 	l := &lint{uses: map[string]bool{}}
 	doc := Read(t).Doc

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOperationIDsAndPathParameters(t *testing.T) {
+func TestOperationIDsAreUniqueAndPathParametersDeclared(t *testing.T) {
 	t.Parallel()
 	c := Read(t)
 	ids := map[any]string{}
@@ -107,7 +107,7 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	for name, fields := range structs {
 		schema, ok := schemas[name].(Object)
 		if !ok {
-			require.Contains(t, queries, name, "type %s has neither a schema nor a query string", name)
+			require.Contains(t, queries, name, "Go type %s has no schema and is not in queryTypes", name)
 			continue
 		}
 		want := byName(fields)
@@ -120,10 +120,10 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 		}
 		require.Equal(t, want, c.properties(schema), "type %s and its schema", name)
 	}
-	withoutType := []string{"CloudEvent", "Health", "TaskResults"} // two schemas that have types include TaskResults
+	withoutType := []string{"CloudEvent", "Health", "TaskResults"} // TaskResults is in allOf of two schemas that have types
 	for name, schema := range schemas {
 		_, isObject := schema.(Object)["properties"]
-		require.True(t, !isObject || structs[name] != nil || slices.Contains(withoutType, name), "schema %s has no type", name)
+		require.True(t, !isObject || structs[name] != nil || slices.Contains(withoutType, name), "schema %s has no Go type in package api", name)
 	}
 	for pattern, operation := range c.Operations {
 		name := queryTypes()[operation.Node["operationId"].(string)]
