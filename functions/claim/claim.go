@@ -91,7 +91,7 @@ func (r *extendRequest) Validate() []task.Field {
 // claim returns tasks. With wait, it returns when there is at least one task, or when the time is over. During the wait there are no
 // queries of the database: a wake-up makes the poll claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
-	want, err := c.storeRequest(call, &req)
+	want, err := c.newStoreRequest(call, &req)
 	if err != nil {
 		return nil, err
 	}
@@ -108,22 +108,22 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
-		response, again, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
+		response, claimAgain, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
 		switch {
 		case err == nil && len(response) == 0 && waitErr != nil:
 			return nil, waitErr
-		case err != nil || !again:
+		case err != nil || !claimAgain:
 			return response, err
 		}
 		want.WokenUp = true
 	}
 }
 
-// claimOrWait claims once and, if there is no task, waits. If again is true, the poll was woken, and claimOrWait must be called again.
+// claimOrWait claims once and, if there is no task, waits. If claimAgain is true, the poll must call claimOrWait again.
 // The waiter is registered before the claim, so that the poll does not miss the wake-up for a task that is submitted right after the
 // claim. Memory is reserved before the registration, because a reservation may take a while. A call with wait=0 consumes no wake-up.
-func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, again bool, err error) {
-	changed, err := c.prepare(ctx, call, &want)
+func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, claimAgain bool, err error) {
+	callerChanged, err := c.prepare(ctx, call, &want)
 	if err != nil {
 		c.passOnWakeUp(&want)
 		return nil, false, err
@@ -152,7 +152,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 	if ctx.Err() != nil {
 		return nil, false, errors.Join(c.giveBack(call, want, claimed, "the app disconnected before the response"), context.Cause(ctx))
 	}
-	if err := c.recheckIfChanged(ctx, call, want.Queue, changed); err != nil {
+	if err := c.recheckIfChanged(ctx, call, want.Queue, callerChanged); err != nil {
 		return nil, false, errors.Join(err, c.giveBack(call, want, claimed, "the check of the caller after the claim failed"))
 	}
 	if len(claimed) > 0 {
@@ -162,12 +162,12 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		call.Log("claimed", len(claimed))
 		return claimedTasks(claimed), false, nil
 	}
-	again, err = c.waitForTask(ctx, call, want.Queue, woken, changed, timeout)
-	return []api.ClaimedTask{}, again, err
+	claimAgain, err = c.waitForTask(ctx, call, want.Queue, woken, callerChanged, timeout)
+	return []api.ClaimedTask{}, claimAgain, err
 }
 
-// waitForTask waits until the poll should claim again (again is true) or its time is over.
-func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, woken, changed <-chan struct{}, timeout <-chan time.Time) (again bool, err error) {
+// waitForTask waits until the poll should claim again or its time is over.
+func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, woken, callerChanged <-chan struct{}, timeout <-chan time.Time) (claimAgain bool, err error) {
 	resumed, err := c.resumed(ctx, queue)
 	if err != nil {
 		return false, err
@@ -178,8 +178,8 @@ func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, 
 			return true, nil
 		case <-resumed:
 			return true, nil
-		case <-changed:
-			if changed, err = c.recheck(ctx, call, queue); err != nil {
+		case <-callerChanged:
+			if callerChanged, err = c.recheck(ctx, call, queue); err != nil {
 				return false, err
 			}
 		case <-timeout:
@@ -193,17 +193,17 @@ func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, 
 }
 
 // prepare checks that the caller may still claim, and reserves memory. If a poll has to wait for memory, it first passes its wake-up
-// on to another poll. changed is closed when the caller must be checked again.
-func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (changed <-chan struct{}, err error) {
-	if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
+// on to another poll. callerChanged is closed when the caller must be checked again.
+func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (callerChanged <-chan struct{}, err error) {
+	if callerChanged, err = c.recheck(ctx, call, want.Queue); err != nil {
 		return nil, err
 	}
 	memory := want.Limit * bytesPerTask
 	if call.TryReserve(memory) == nil {
-		return changed, nil
+		return callerChanged, nil
 	}
 	c.passOnWakeUp(want)
-	return changed, call.Reserve(ctx, memory)
+	return callerChanged, call.Reserve(ctx, memory)
 }
 
 // passOnWakeUp wakes another poll if this poll was woken.
@@ -214,13 +214,13 @@ func (c *claimer) passOnWakeUp(want *tasks.ClaimRequest) {
 	}
 }
 
-// recheck refuses a caller that was revoked or lost the queue since the poll began. changed is closed when the caller must be checked
-// again.
-func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (changed <-chan struct{}, err error) {
-	if changed, err = call.Recheck(ctx); err != nil {
+// recheck refuses a caller that was revoked or lost the queue since the poll began. callerChanged is closed when the caller must be
+// checked again.
+func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (callerChanged <-chan struct{}, err error) {
+	if callerChanged, err = call.Recheck(ctx); err != nil {
 		return nil, err
 	}
-	return changed, checkQueue(call, queue)
+	return callerChanged, checkQueue(call, queue)
 }
 
 func checkQueue(call *fn.Call, queue string) error {
@@ -238,10 +238,10 @@ func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]task
 	return c.env.Tasks.Claim(ctx, want)
 }
 
-// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue has no pause with an end. With the
-// channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to find the pause
-// that made the claim return nothing. If that pause has expired since, its row still exists, or sweep has removed the row and woken
-// the poll.
+// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue is not paused or its pause has no end.
+// With the channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to find
+// the pause that made the claim return nothing. If this pause expires between the two calls, either resumed still finds its row, or
+// sweep has removed the row and woken the poll.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -254,9 +254,9 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 }
 
 // recheckIfChanged calls recheck if the caller may have changed during its claim.
-func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue string, changed <-chan struct{}) error {
+func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue string, callerChanged <-chan struct{}) error {
 	select {
-	case <-changed:
+	case <-callerChanged:
 		_, err := c.recheck(ctx, call, queue)
 		return err
 	default:
@@ -278,7 +278,7 @@ func (c *claimer) giveBack(call *fn.Call, want tasks.ClaimRequest, claimed []tas
 	return errors.Join(errs...)
 }
 
-func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (tasks.ClaimRequest, error) {
+func (c *claimer) newStoreRequest(call *fn.Call, req *claimRequest) (tasks.ClaimRequest, error) {
 	want := tasks.ClaimRequest{
 		Queue: cmp.Or(req.Queue, task.DefaultQueue), AppID: req.AppID, CallerID: call.Caller.ID, Limit: decode.ValueOr(req.Limit, defaultLimit),
 		Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), MarksSending: req.MarksSending,

@@ -37,9 +37,9 @@ func subscribeTo(t *testing.T, url, subject string) *nats.Subscription {
 }
 
 // awaitTask returns the response to a waiting claim once the claim is woken.
-func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
+func awaitTask(s *cluster.Client, waiting <-chan cluster.Reply) cluster.Reply {
 	s.T.Helper()
-	return cluster.Within(s.T, cluster.WaitLimit, waits, "the response to the waiting claim")
+	return cluster.Within(s.T, cluster.WaitLimit, waiting, "the response to the waiting claim")
 }
 
 // A claim promotes the due tasks of all queues. It wakes polls for these tasks even if the claim itself then fails.
@@ -47,12 +47,12 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.ScheduleInAnHour("default", "other")
-	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
+	waiting := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
 	makeTasksDue(s)
 	s.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
 	s.Exec(`grant insert on send_logs to sendonce_hot`)
-	response := awaitTask(s, waits)
+	response := awaitTask(s, waiting)
 	if response.Status == 500 { // the poll was woken before the grant
 		response = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
@@ -109,25 +109,25 @@ func TestSweepWithLostCommitResponseWakesPolls(t *testing.T) {
 	proxy := sandbox.NewProxy(t, url)
 	s := cluster.ServeHandler(t, cluster.Handler(t, proxy.URL())).Connect(url)
 	s.ScheduleInAnHour("default")
-	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	waiting := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
 	proxy.LoseResponse(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, s.Tick("sweep").Status)
-	require.Len(t, awaitTask(s, waits).List(), 1)
+	require.Len(t, awaitTask(s, waiting).List(), 1)
 }
 
 func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy, nats := sandbox.NewProxy(t, url), cluster.WithNATS(t, cluster.NewNATS(t).URL())
-	fails, s := cluster.ServeOn(t, proxy.URL(), nats), cluster.ServeOn(t, url, nats)
-	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "this process is subscribed to wake-ups from now on")
+	failing, s := cluster.ServeOn(t, proxy.URL(), nats), cluster.ServeOn(t, url, nats)
+	require.Empty(t, failing.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "this process is subscribed to wake-ups from now on")
 	s.ScheduleInAnHour("default")
-	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	waiting := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
 	proxy.LoseResponse(sandbox.Containing("update task_live"))
-	require.Equal(t, 503, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=30").Status)
-	require.Len(t, awaitTask(s, waits).List(), 1)
+	require.Equal(t, 503, failing.Get("/api/v1/sms/tasks/pending?app_id=x&wait=30").Status)
+	require.Len(t, awaitTask(s, waiting).List(), 1)
 }
 
 func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
@@ -153,22 +153,22 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	elsewhere := cluster.ServeOn(t, url)
+	withoutNATS := cluster.ServeOn(t, url)
 	broker := sandbox.NewNATSServer(t)
 	broker.Kill()
 	s := cluster.ServeOn(t, url, cluster.WithNATS(t, broker.URL()))
 
 	for _, when := range []string{"the server subscribes for the first time", "NATS comes back"} {
-		waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-		elsewhere.SubmitTo(task.DefaultQueue)
-		require.Empty(t, waits, when)
+		waiting := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+		withoutNATS.SubmitTo(task.DefaultQueue)
+		require.Empty(t, waiting, when)
 		broker.Start()
-		require.Len(t, awaitTask(s, waits).List(), 1, when)
+		require.Len(t, awaitTask(s, waiting).List(), 1, when)
 		broker.Kill()
 	}
 }
 
-func TestRepeatAfterLostCommitResponseDelivers(t *testing.T) {
+func TestRepeatedSaveAfterLostCommitResponseDelivers(t *testing.T) {
 	t.Parallel()
 	posts := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts <- true }))
