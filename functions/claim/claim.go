@@ -214,8 +214,8 @@ func (c *claimer) passOnWakeUp(want *tasks.ClaimRequest) {
 	}
 }
 
-// recheck refuses a caller that was revoked or lost the queue since the poll began. callerChanged is closed when the caller must be
-// checked again.
+// recheck refuses a caller that was revoked or lost the queue since the poll began. callerChanged is closed when the caller must
+// be checked again.
 func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (callerChanged <-chan struct{}, err error) {
 	if callerChanged, err = call.Recheck(ctx); err != nil {
 		return nil, err
@@ -238,9 +238,9 @@ func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]task
 	return c.env.Tasks.Claim(ctx, want)
 }
 
-// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue is not paused or its pause has no end.
-// With the channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to find
-// the pause that made the claim return nothing. If this pause expires between the two calls, either resumed still finds its row, or
+// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue is not paused or the pause has no
+// end. With the channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to
+// find the pause that made the claim return nothing. If this pause expires between the two calls, resumed still finds its row, or
 // sweep has removed the row and woken the poll.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
