@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	maxUnrecorded   = 1000        // with more events that deliver has not recorded, relay publishes no others
+	maxUnrecorded   = 1000        // published events that deliver has not recorded; with more, relay publishes none
 	eventsPerCheck  = 500         // published events between two checks
 	checkTimeout    = time.Second // of one check
 	pauseAtLimit    = 20 * time.Millisecond
-	pauseAfterError = 5 * time.Second // without a limit
+	pauseAfterError = 5 * time.Second // after a failed check; until the next check there is no limit
 	stalledAfter    = 5 * time.Second // without a recorded event
 )
 
 // recordLimit limits how many events wait in EVENTS until deliver records them. Events beyond the limit wait in Postgres,
 // where callers take turns. The stream has one order for all: there, an event would wait for everything that was published before it.
 //
-// There is no limit while deliver records nothing, because other services read EVENTS, too, nor while NATS does not say how many
-// events are recorded.
+// The limit does not apply while deliver records nothing, because other services read EVENTS, too, or while NATS does not return
+// the number of unrecorded events.
 type recordLimit struct {
 	mu         sync.Mutex
 	published  int // since the last check
 	reached    bool
-	progress   uint64    // at the last check
+	progress   uint64    // bus.Recorded.Progress at the last check
 	progressAt time.Time // when progress last changed
-	nextCheck  time.Time // not before
+	nextCheck  time.Time // the earliest time of the next check
 }
 
 // count adds published events.

@@ -67,13 +67,13 @@ func TestBurstOfEventsDoesNotDelayOtherCallers(t *testing.T) {
 			other = n
 		}
 		if n < before {
-			require.NoError(t, event.DoubleAck(t.Context()), "slower than relay publishes")
+			require.NoError(t, event.DoubleAck(t.Context())) // slower than relay publishes, so the limit is reached
 		} else {
 			require.NoError(t, event.Ack())
 		}
 	}
 	require.Greater(t, other, before)
-	require.Less(t, other, before+3500)
+	require.Less(t, other, before+3500) // maxUnrecorded + eventsPerCheck + batchEvents
 	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 0 })
 }
 

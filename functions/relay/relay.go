@@ -83,7 +83,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			r.env.WakeRelayAt(time.Time{}) // the next call continues
 			break
 		}
-		// New events must not wait until there are no more messages, nor new messages for the last event.
+		// Batches alternate, so new events need not wait for all messages to be published, nor new messages for all events.
 		if messagesErr == nil {
 			lastMessages, messagesErr = r.relayMessages(ctx)
 			messageCount += lastMessages.Rows
@@ -92,6 +92,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		if eventsErr == nil {
 			lastEvents, eventsErr = r.relayEvents(ctx, atLimit, &eventCount)
 		}
+		// Only events beyond the limit are left.
 		if atLimit && lastEvents.More && lastEvents.Rows == 0 && !lastMessages.More {
 			if messagesErr != nil {
 				break // the next call tries the messages again
@@ -154,8 +155,8 @@ func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
 	}))
 }
 
-// relayEvents adds the number of its events to count. A row of event_outbox may have several events. At the limit of unrecorded
-// events it publishes only events for other streams than EVENTS.
+// relayEvents publishes a batch of events; at the limit of unrecorded events, only those for other streams than EVENTS. It adds
+// the number of events to count, because a row of event_outbox may have several.
 func (r *relayer) relayEvents(ctx context.Context, atLimit bool, count *int) (store.Relayed, error) {
 	except := ""
 	if atLimit {
@@ -172,9 +173,9 @@ func (r *relayer) relayEvents(ctx context.Context, atLimit bool, count *int) (st
 func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Message, error)) []message.Result {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	messages, invalid := make([]bus.Message, n), make([]error, n)
+	messages, buildErrs := make([]bus.Message, n), make([]error, n)
 	for i := range messages {
-		if messages[i], invalid[i] = build(i); invalid[i] != nil {
+		if messages[i], buildErrs[i] = build(i); buildErrs[i] != nil {
 			messages[i] = bus.Message{} // Publish refuses a message without a subject
 		}
 	}
@@ -187,26 +188,25 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 			r.env.Log.Warn("publish failed", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
 			logged = true
 		}
-		results[i] = r.result(invalid[i], err)
+		results[i] = r.result(buildErrs[i], err)
 	}
 	return results
 }
 
-// result returns the result of one message. invalid is the error of building the message, and err the error of
-// publishing it.
-func (r *relayer) result(invalid, err error) message.Result {
+// result returns the result of one message from the errors of building and publishing it.
+func (r *relayer) result(buildErr, publishErr error) message.Result {
 	switch {
-	case errors.Is(invalid, errEndpointChanged): // nothing to publish: the row is done
+	case errors.Is(buildErr, errEndpointChanged): // nothing to publish: the row is done
 		return message.Result{Outcome: message.Accepted}
-	case invalid != nil:
-		r.logBadDestination(invalid)
-		return message.Result{Outcome: message.Refused, Reason: invalid.Error()}
-	case err == nil:
+	case buildErr != nil:
+		r.logBadDestination(buildErr)
+		return message.Result{Outcome: message.Refused, Reason: buildErr.Error()}
+	case publishErr == nil:
 		return message.Result{Outcome: message.Accepted}
-	case errors.Is(err, bus.ErrRefused):
-		return message.Result{Outcome: message.Refused, Reason: bus.PublicReason(err)}
+	case errors.Is(publishErr, bus.ErrRefused):
+		return message.Result{Outcome: message.Refused, Reason: bus.PublicReason(publishErr)}
 	default:
-		return message.Result{Outcome: message.Unavailable, Reason: bus.PublicReason(err), Scope: scopeOf(err)}
+		return message.Result{Outcome: message.Unavailable, Reason: bus.PublicReason(publishErr), Scope: scopeOf(publishErr)}
 	}
 }
 

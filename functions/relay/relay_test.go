@@ -96,7 +96,7 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
 }
 
-// One caller may have very many events, and relay runs only once at a time.
+// One caller may have very many events, and the trigger makes only one call of relay at a time.
 func TestMessagesAreRelayedWhileManyEventsAreDue(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -174,7 +174,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
 	require.NoError(t, err)
 	held()
-	require.NoError(t, relay.Signal(syscall.SIGSTOP), "the stopped relay does not acknowledge its wake-up")
+	require.NoError(t, relay.Signal(syscall.SIGSTOP)) // the stopped relay does not acknowledge its wake-up
 	require.NoError(t, trigger.Kill())
 
 	o.StartRelay()                          // the new trigger publishes a wake-up, which replaces the delivered wake-up
@@ -257,9 +257,9 @@ func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
 	require.Empty(t, stuck())
 	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, cluster.StoredMessages(o, 6)[5].Header.Get("Nats-Msg-Id"), "a redrive uses new Nats-Msg-Ids")
 
-	again := cluster.Consume(o, points, jetstream.DeliverAllPolicy)
+	fromStart := cluster.Consume(o, points, jetstream.DeliverAllPolicy)
 	cluster.Eventually(t, func() bool {
-		info, err := again.Info(t.Context())
+		info, err := fromStart.Info(t.Context())
 		return err == nil && info.AckFloor.Stream == 6
 	}, "the earlier sends are received too")
 	require.Equal(t, 1, effects())

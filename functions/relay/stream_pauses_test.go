@@ -59,7 +59,7 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	cluster.Eventually(t, func() bool { return shop.Calls() == 3 }, "webhooks are posted")
 	shop.RequireEachOnce(t, finished)
 	require.Equal(t, 19, c.Admin.Count(`select count(*) from event_outbox`))
-	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // messages too
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // nor does it delay messages to another stream
 	relay := c.Process("relay")
 	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "once, not for each try")
 	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
@@ -116,6 +116,7 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			// This trigger reaches no function: it runs only because deliver requests the headers of messages from it.
 			require.NoError(t, o.StartTrigger("http://127.0.0.1:1").WaitFor(t.Context(), `"triggering"`))
 			_, h := cluster.NewEnv(t, o.DatabaseURL, func(cfg *settings.Config) {
+				// All messages are old enough to be removed.
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
 				cfg.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1, Now: ahead}
 			})
