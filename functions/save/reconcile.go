@@ -51,9 +51,9 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 }
 
 // eachUnsaved scans the sequence numbers of the stream from first to last in parts, oldest first. For each part
-// it calls each with the messages that are not saved, rejected or a dead letter, and with the last sequence number
+// it calls handle with the messages that are not saved, rejected or a dead letter, and with the last sequence number
 // of the part.
-func eachUnsaved(ctx context.Context, env *fn.Env, first, last uint64, each func(unsaved []bus.AcceptedMessage, scannedTo uint64) error) error {
+func eachUnsaved(ctx context.Context, env *fn.Env, first, last uint64, handle func(unsaved []bus.AcceptedMessage, scannedTo uint64) error) error {
 	for ; first <= last; first += scanSize {
 		scannedTo := min(first+scanSize-1, last)
 		missing, err := env.Messages.MissingSequences(ctx, first, scannedTo)
@@ -67,7 +67,7 @@ func eachUnsaved(ctx context.Context, env *fn.Env, first, last uint64, each func
 		if unsaved, err = withoutDeadLetters(ctx, env, unsaved); err != nil {
 			return err
 		}
-		if err := each(unsaved, scannedTo); err != nil {
+		if err := handle(unsaved, scannedTo); err != nil {
 			return err
 		}
 	}

@@ -76,9 +76,9 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	w.Admin.Exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "the safety tick purges the rows")
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+bad.ServerMsgID).Status)
-	again := w.Accept("c-1", `"one"`)
-	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
-	require.Greater(t, again.AcceptSeq, second.AcceptSeq, "the first copy was purged from the stream")
+	repeat := w.Accept("c-1", `"one"`)
+	require.Equal(t, first.ServerMsgID, repeat.ServerMsgID)
+	require.Greater(t, repeat.AcceptSeq, second.AcceptSeq, "the first copy was purged from the stream")
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 1 })
 	require.Equal(t, 2, w.SavedMessages())
 	require.Len(t, w.Inbox("bob"), 2)
@@ -214,7 +214,7 @@ func TestOldMessageWithSequenceNumberOfLostOneIsSaved(t *testing.T) {
 	require.Equal(t, 1, w.SavedMessages())
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
 	require.Equal(t, 1, w.SavedMessages())
-	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages where accept_seq = 1`), "it is known now")
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages where accept_seq = 1`), "the row of the new message; the row of the lost one was purged")
 }
 
 func TestAckAcceptedMeansSavedWhileTwoPhaseIsOff(t *testing.T) {
