@@ -34,7 +34,8 @@ const attacking = "attacking"
 // attacker makes the calls of an attack in a process of its own. In `make attack` the process has the lowest priority, so that it
 // takes no processor time from the function: a real attacker uses another machine.
 type attacker struct {
-	url, as   string // of the function, and the name of the caller
+	url       string // of the function
+	caller    string // name
 	body      string
 	client    *http.Client
 	responses *[600]atomic.Int64 // by status
@@ -58,7 +59,7 @@ func attackMain(name string) error {
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	attackers := make([]*attacker, len(kinds))
 	for i, kind := range kinds {
-		attackers[i] = &attacker{url: os.Getenv(attackURLVariable), as: nameOf("mallory", kind.role), client: client, responses: responses}
+		attackers[i] = &attacker{url: os.Getenv(attackURLVariable), caller: nameOf("mallory", kind.role), client: client, responses: responses}
 		if kind.body != nil {
 			attackers[i].body = kind.body()
 		}
@@ -99,14 +100,14 @@ func (o *attacker) request(ctx context.Context, method, path string) *http.Reque
 	if err != nil {
 		panic(err) // the URL or the path of an attack is invalid
 	}
-	req.SetBasicAuth(o.as, "secret")
+	req.SetBasicAuth(o.caller, "secret")
 	return req
 }
 
 // call makes a call and counts its response. A call without a response counts as status 0, and is no error: the server may close the
 // connection when it refuses a body.
 func (o *attacker) call(c call) error {
-	status, err := c.do(o.client, o.url, o.as)
+	status, err := c.do(o.client, o.url, o.caller)
 	if err != nil {
 		status = 0
 	}
@@ -141,7 +142,7 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 			_ = res.Body.Close()
 			status <- res.StatusCode
 		}()
-		_, _ = io.WriteString(conn, head) // an error: the server has refused the call already
+		_, _ = io.WriteString(conn, head) // an error means that the server has already refused the call
 		_, _ = conn.Write(bytes.Repeat([]byte(" "), size-1))
 		o.responses[<-status].Add(1)
 		return nil
@@ -190,7 +191,7 @@ func unread(path string) func(o *attacker, worker int) error {
 // revealsUnread reveals the messages of a conversation in the console and reads nothing for a second.
 func revealsUnread(o *attacker, _ int) error {
 	browser := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	login, err := browser.PostForm(o.url+"/console/login", url.Values{"name": {o.as}, "password": {"secret"}})
+	login, err := browser.PostForm(o.url+"/console/login", url.Values{"name": {o.caller}, "password": {"secret"}})
 	if err != nil {
 		o.responses[0].Add(1)
 		return nil
@@ -203,7 +204,7 @@ func revealsUnread(o *attacker, _ int) error {
 	defer conn.Close()
 	req := o.request(context.Background(), "POST", "/console/messages/conversations/reveal")
 	req.Header.Del("Authorization")
-	form := url.Values{"user": {o.as}, "peer": {"bob"}}.Encode()
+	form := url.Values{"user": {o.caller}, "peer": {"bob"}}.Encode()
 	req.Body, req.ContentLength = io.NopCloser(strings.NewReader(form)), int64(len(form))
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for _, cookie := range login.Cookies() {

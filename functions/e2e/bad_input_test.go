@@ -20,7 +20,7 @@ func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 	taskID := s.SubmitTo(task.DefaultQueue)
 	subscribeID := s.Subscribe(cluster.Booking(1, "")).Data("id")
 	const maxInt64 = "9223372036854775807"
-	cursors := []string{taskID, "open." + taskID, "1." + taskID} // two of these forms are for alerts and tasks
+	cursors := []string{taskID, "open." + taskID, "1." + taskID} // the forms of the cursors of tasks, alerts and sends of a subscribe message
 	for _, n := range []string{"2147483648", "-2147483649", maxInt64, "-9223372036854775808", "9223372036854775808"} {
 		cursors = append(cursors, n, n+"."+n, n+"."+n+"."+n, n+".1.1", "1."+n+".1", "1.1."+n, "1."+n, "."+n+".t", "9007199254740991."+n, "9007199254740991."+n+".t")
 	}

@@ -16,12 +16,12 @@ import (
 // outage is how long a fault lasts: 1 s, or SENDONCE_FAULT_SECONDS.
 func outage(t *testing.T) time.Duration { return secondsFrom(t, "SENDONCE_FAULT_SECONDS", time.Second) }
 
-// secondsFrom reads a number of seconds from an environment variable; if the variable is not set, it returns otherwise.
-func secondsFrom(t *testing.T, name string, otherwise time.Duration) time.Duration {
+// secondsFrom reads a number of seconds from an environment variable; if the variable is not set, it returns fallback.
+func secondsFrom(t *testing.T, name string, fallback time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise
+		return fallback
 	}
 	seconds, err := strconv.Atoi(text)
 	require.NoError(t, err, name)
@@ -39,8 +39,8 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Cleanup(g.Stop)
 	const pace = 20 * time.Millisecond
 	for n := range 2 {
-		g.Start("submit", pace, submitCall(calling(o, "submit"), l))
-		g.Start("message", pace, messageCall(calling(o, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
+		g.Start("submit", pace, submitCall(clientsOf(o, "submit"), l))
+		g.Start("message", pace, messageCall(clientsOf(o, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
 	}
 	g.Start("claim or report", pace, claimCall(o, l))
 	waitSucceeded(t, g, 10)

@@ -57,7 +57,7 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 			return false
 		}
 	}
-	// A newer wake-up may have replaced one that is still in progress.
+	// A wake-up that is in progress may be missing above, if a newer one has replaced it. Its call executes statements.
 	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// calling returns a function that returns clients of a function of the service. They do not retry calls.
-func calling(c *cluster.Cluster, function string) func() *api.Client {
+// clientsOf returns a func that makes a client of a function of the service. The client does not retry calls.
+func clientsOf(c *cluster.Cluster, function string) func() *api.Client {
 	return func() *api.Client {
 		client := c.API(function)
 		client.Tries = 1
@@ -45,7 +45,7 @@ func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 
 // claimCall claims two tasks at a time and reports one of them. The other task stays claimed.
 func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
-	claim, report := calling(c, "claim"), calling(c, "report")
+	claim, report := clientsOf(c, "claim"), clientsOf(c, "report")
 	two, wait, succeeded := 2, 1, 2
 	var claimed []api.ClaimedTask // if not empty, the next call reports the first
 	return func(ctx context.Context) error {
@@ -138,7 +138,7 @@ func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
 	l := &acceptLoad{load.New(w.T.Context()), load.NewLedger(), w}
 	w.T.Cleanup(l.Stop)
 	for n := range senders {
-		l.Start("submit", 10*time.Millisecond, messageCall(calling(w, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
+		l.Start("submit", 10*time.Millisecond, messageCall(clientsOf(w, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
 	}
 	return l
 }
@@ -222,9 +222,9 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 	cluster.Consume(c, receiver, jetstream.DeliverNewPolicy)
 	const pace = 20 * time.Millisecond
 	for range 4 {
-		l.Start("submit", pace, submitCall(calling(c, "submit"), l.Ledger))
+		l.Start("submit", pace, submitCall(clientsOf(c, "submit"), l.Ledger))
 	}
-	read := calling(c, "submit")
+	read := clientsOf(c, "submit")
 	for n := range 2 {
 		l.Start("claim or report", pace, claimCall(c, l.Ledger))
 		l.Start("read", pace, func(ctx context.Context) error { // reads one submitted task, which must be found
@@ -235,7 +235,7 @@ func startCallLoad(c *cluster.Cluster) *callLoad {
 			return nil
 		})
 		for _, ack := range []string{"saved", "accepted"} {
-			l.Start(ack+" message", pace, messageCall(calling(c, "messages"), l.Ledger, fmt.Sprint(ack, "-", n), "msg.orders.paid", ack))
+			l.Start(ack+" message", pace, messageCall(clientsOf(c, "messages"), l.Ledger, fmt.Sprint(ack, "-", n), "msg.orders.paid", ack))
 		}
 	}
 	c.T.Cleanup(l.Stop)
@@ -258,7 +258,7 @@ func (l *callLoad) finish(shop *cluster.Receiver) {
 	refused := requireRefusals(t, l.Generator)
 	requireNoErrors(l.c)
 	require.NoError(t, l.CheckTasks(t.Context(), db.Owner))
-	require.Zero(t, db.Count(`select count(*) from (select task_id from send_logs group by 1 having count(*) > 1) twice`), "claimed twice within its lease")
+	require.Zero(t, db.Count(`select count(*) from (select task_id from send_logs group by 1 having count(*) > 1) twice`), "no task is claimed twice within its lease")
 	require.Zero(t, db.Count(`select count(*) from (select task_id from report_logs where verdict = 'applied' group by 1 having count(*) > 1) twice`))
 	sent, _, _ := l.Messages()
 	cluster.Eventually(t, func() bool { _, received, _ := l.Messages(); return received >= sent }, "all messages are received")

@@ -24,7 +24,7 @@ import (
 var (
 	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // number of workers of the attacker, which make calls concurrently
 	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // number of rounds of each worker
-	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // in `make attack`: the duration of the neighbour's calls is limited, too
+	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // whether `make attack` runs: all attacks, one at a time; the duration of the neighbour's calls is limited, too
 )
 
 // attackTime is the minimum duration of an attack in `make attack`.
@@ -37,12 +37,12 @@ var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists
 // maxResident limits the resident memory of a function, in bytes: containers have 256 MB.
 const maxResident = 200 << 20
 
-// numberFrom reads a number from an environment variable; if the variable has none, it returns otherwise.
-func numberFrom(name string, otherwise int) int {
+// numberFrom reads a number from an environment variable; if the variable has none, it returns fallback.
+func numberFrom(name string, fallback int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
 	}
-	return otherwise
+	return fallback
 }
 
 // attack is one way to make a function use much memory. An attacker makes its calls; meanwhile another caller, the neighbour, makes
@@ -152,12 +152,12 @@ func startTarget(t *testing.T, a attack) *target {
 }
 
 // do makes the call as a caller and reads the response.
-func (c call) do(client *http.Client, url, as string) (status int, err error) {
+func (c call) do(client *http.Client, url, caller string) (status int, err error) {
 	req, err := http.NewRequestWithContext(context.Background(), c.method, url+c.path, strings.NewReader(c.body))
 	if err != nil {
 		return 0, err
 	}
-	req.SetBasicAuth(as, "secret")
+	req.SetBasicAuth(caller, "secret")
 	if c.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -38,8 +38,8 @@ func startProcesses(t *testing.T) *processes {
 	return s
 }
 
-// newCaller creates a caller. It returns its id, and a function that returns the client of the caller for a function of the service.
-func (s *processes) newCaller(name, role string) (as func(function string) *cluster.Client, id string) {
+// newCaller creates a caller. It returns its id, and clientOf, which makes a client of a function of the service.
+func (s *processes) newCaller(name, role string) (clientOf func(function string) *cluster.Client, id string) {
 	s.T.Helper()
 	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role)).RequireOK()
 	return func(function string) *cluster.Client {
@@ -68,8 +68,8 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	t.Parallel()
 	s := startProcesses(t)
 	ann, _ := s.newCaller("ann", "receiver")
-	submits, _ := s.newCaller("submits", "submitter")
-	other, _ := s.newCaller("other", "sender")
+	submitter, _ := s.newCaller("submitter", "submitter")
+	otherSender, _ := s.newCaller("other", "sender")
 	unchanged := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann")
 	for _, c := range []struct {
 		name, path, body string
@@ -79,20 +79,20 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		{"rotated", "/rotate", "", 401},
 		{"restricted", "", `{"roles":["trigger"]}`, 403},
 	} {
-		as, id := s.newCaller(c.name, "receiver")
-		sends, senderID := s.newCaller("sender-"+c.name, "sender")
-		stream, socket := cluster.OpenStream(as("stream"), cluster.StreamsPath+c.name), cluster.OpenSocket(as("stream"), c.name, nil)
+		receiver, receiverID := s.newCaller(c.name, "receiver")
+		sender, senderID := s.newCaller("sender-"+c.name, "sender")
+		stream, socket := cluster.OpenStream(receiver("stream"), cluster.StreamsPath+c.name), cluster.OpenSocket(receiver("stream"), c.name, nil)
 		s.publish(c.name)
 		require.NotEmpty(t, stream.NextMessage())
 		require.Equal(t, api.StreamMessage, socket.Next().Event)
-		polled := sends("claim").StartWaiting(poll)
+		polled := sender("claim").StartWaiting(poll)
 		streamEnds, socketEnds := stream.Ended(), socket.Ended()
 
 		method := "POST"
 		if c.path == "" {
 			method = "PUT"
 		}
-		for _, changed := range []string{id, senderID} {
+		for _, changed := range []string{receiverID, senderID} {
 			s.admin.Do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).RequireOK()
 		}
 		require.Equal(t, c.status, cluster.Within(t, changeLimit, polled, "the poll").Status, c.name)
@@ -100,11 +100,11 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		require.NotContains(t, rest, "data:")
 		require.Error(t, cluster.Within(t, changeLimit, socketEnds, "the socket"))
 		s.publish(c.name)
-		require.Equal(t, c.status, as("stream").Get(cluster.StreamsPath+c.name).Status)
+		require.Equal(t, c.status, receiver("stream").Get(cluster.StreamsPath+c.name).Status)
 	}
 
-	submits("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
-	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed the task")
+	submitter("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
+	require.Len(t, otherSender("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed the task")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage(), "the stream of a caller that was not changed stays open")
 }
@@ -113,22 +113,22 @@ func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	t.Parallel()
 	s := startProcesses(t)
 	ann, _ := s.newCaller("ann", "receiver")
-	bob, id := s.newCaller("bob", "receiver")
-	sends, senderID := s.newCaller("sender", "sender")
+	bob, bobID := s.newCaller("bob", "receiver")
+	sender, senderID := s.newCaller("sender", "sender")
 	unchanged, stream := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann"), cluster.OpenStream(bob("stream"), cluster.StreamsPath+"bob")
-	polled := sends("claim").StartWaiting(poll)
+	polled := sender("claim").StartWaiting(poll)
 	ends := stream.Ended()
 
 	require.NoError(t, s.NATS.Stop())
 	began := time.Now()
-	for _, revoked := range []string{id, senderID} {
+	for _, revoked := range []string{bobID, senderID} {
 		s.admin.Post("/api/v1/admin/callers/"+revoked+"/revoke", "").RequireOK()
 	}
 	require.Less(t, time.Since(began), 5*time.Second, "the call of the operator does not wait for NATS")
 	s.StartNATS()
 	require.Equal(t, 401, cluster.Within(t, cluster.WaitLimit/3, polled, "the poll").Status)
 	require.NotContains(t, cluster.Within(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
-	require.Less(t, time.Since(began), 25*time.Second, "the processes did not only wait until the cached caller expired")
+	require.Less(t, time.Since(began), 25*time.Second, "sooner than the cached caller expires")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage())
 }

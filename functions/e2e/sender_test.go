@@ -40,7 +40,8 @@ const (
 	reportResponse killPoint = "the result is reported, the response is not received"
 )
 
-// senderRun is a sender process that is killed, between a service and a provider. It pauses calls of the sender at the kill point trap.
+// senderRun is a sender process between a service and a provider. A call that reaches the kill point in the field trap waits until
+// the sender is killed.
 type senderRun struct {
 	t        *testing.T
 	service  *cluster.Client
@@ -85,8 +86,8 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	return h
 }
 
-// reach is called at each kill point m, and reports whether the call may continue. At the kill point trap, it waits until the sender is
-// killed, and returns false.
+// reach is called at each kill point m, and reports whether the call may continue. If m is the kill point in the field trap, reach
+// waits until the sender is killed, and returns false.
 func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
 	caught := h.trap == m
@@ -368,7 +369,7 @@ func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 func (h *senderRun) waitAccepted(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for until := h.total + n; h.total < until; {
+	for want := h.total + n; h.total < want; {
 		h.accepted.Wait()
 	}
 }

@@ -64,8 +64,8 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	_, err := js.PublishMsg(t.Context(), poison)
 	require.NoError(t, err)
 	after := w.Accept("c-2", `"two"`)
-	for _, ack := range []string{before.ServerMsgID, after.ServerMsgID} {
-		cluster.Eventually(t, func() bool { return w.Message(ack).State != "accepted" })
+	for _, id := range []string{before.ServerMsgID, after.ServerMsgID} {
+		cluster.Eventually(t, func() bool { return w.Message(id).State != "accepted" })
 	}
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }

@@ -23,7 +23,7 @@ import (
 type requestField struct {
 	value any               // to send; nil = not sent, or set by the test
 	in    []string          // the views that show the field
-	as    map[string]string // by view: the name of the field, if it has another name there; "" = in all other views
+	names map[string]string // by view: the name of the field, if it has another name there; "" = in all other views
 }
 
 // The views of a task, where its fields are shown.
@@ -71,7 +71,7 @@ var reportedFields = map[string]requestField{
 	"app_id":              {value: "app", in: inAdminViews},
 	"claim_id":            {in: inAdminViews},
 	"status":              {value: 2, in: inAllViews},
-	"error_message":       {value: "carrier 77", in: inAllViews, as: map[string]string{"": "result", inTimeline: "message"}},
+	"error_message":       {value: "carrier 77", in: inAllViews, names: map[string]string{"": "result", inTimeline: "message"}},
 	"error_code":          {value: "E77", in: inAllViews},
 	"should_retry":        {value: true, in: notShown},
 	"outcome":             {in: notShown},
@@ -132,13 +132,13 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 				want = ids[name]
 			}
 			for _, view := range f.in {
-				as, renamed := f.as[view]
+				shownAs, renamed := f.names[view]
 				if !renamed {
-					if as, renamed = f.as[""]; !renamed {
-						as = name
+					if shownAs, renamed = f.names[""]; !renamed {
+						shownAs = name
 					}
 				}
-				assert.Equal(t, fmt.Sprint(want), fmt.Sprint(shown[view][as]), "%s must be %s of %s: %v", name, as, view, shown[view])
+				assert.Equal(t, fmt.Sprint(want), fmt.Sprint(shown[view][shownAs]), "%s must be %s of %s: %v", name, shownAs, view, shown[view])
 			}
 		}
 	}

@@ -31,7 +31,7 @@ type probedTrigger struct {
 	env             []string // settings that are added to the required ones
 	nats            *natsserver.Server
 	natsDir         string
-	accepted        string // the stream that NATS permits; "" = ACCEPTED
+	accepted        string // name of the stream of accepted messages in the permissions of NATS; "" = ACCEPTED
 	functions       *httptest.Server
 	status          atomic.Int32  // what the functions return
 	held            chan struct{} // calls to sweep wait until held is closed; nil = they do not wait
@@ -111,7 +111,7 @@ func (p *probedTrigger) waitReadiness(status int) cluster.Reply {
 // eventFunctions are the functions that a trigger wakes when the trigger connects to NATS.
 var eventFunctions = []string{"sweep", "relay", "deliver", "save", "wechat"}
 
-// labels returns the labels of the samples of a function whose consumer has its name.
+// labels returns the labels of the samples of a function. The consumer must have the name of the function.
 func labels(function string) string {
 	return fmt.Sprintf(`{durable=%q,function=%q}`, function, function)
 }
@@ -141,12 +141,12 @@ func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	require.NotContains(t, cluster.Metrics(t, p.URL), "secret")
 
 	require.NoError(t, p.nats.Stop())
-	var away cluster.Reply
+	var unready cluster.Reply
 	cluster.Eventually(t, func() bool {
-		away = p.Get("/readyz") // may first report that a pull has ended
-		return away.Status == 503 && away.Text == "{\"status\":\"not connected to NATS\"}\n"
+		unready = p.Get("/readyz") // may first report that a pull has ended
+		return unready.Status == 503 && unready.Text == "{\"status\":\"not connected to NATS\"}\n"
 	})
-	require.Equal(t, "1", away.Header.Get("Retry-After"))
+	require.Equal(t, "1", unready.Header.Get("Retry-After"))
 	require.Equal(t, 200, p.Get("/healthz").Status, "a restart would not bring NATS back")
 	code, output = p.health()
 	require.Zero(t, code, output)
