@@ -51,7 +51,7 @@ type TemplateResponse struct {
 }
 
 // PreviewRequest composes a text of a template and parameters, which are in Params or URL-encoded in Content: POST
-// /api/v1/admin/template/{id}/preview. Only POST /api/v1/admin/template/preview accepts TemplateContent.
+// /api/v1/admin/template/{id}/preview, or POST /api/v1/admin/template/preview with TemplateContent.
 type PreviewRequest struct {
 	TemplateContent string         `json:"template_content,omitempty"`
 	Content         string         `json:"content,omitempty"`
@@ -121,7 +121,7 @@ type TaskStatistics struct {
 
 // LiveCounts counts tasks that are not final.
 type LiveCounts struct {
-	ScheduledTasks       int64    `json:"scheduled_tasks"` // included in pending
+	ScheduledTasks       int64    `json:"scheduled_tasks"` // also counted as pending_new or pending_retry
 	PendingNewTasks      int64    `json:"pending_new_tasks"`
 	PendingRetryTasks    int64    `json:"pending_retry_tasks"`
 	ProcessingTasks      int64    `json:"processing_tasks"`
@@ -167,7 +167,7 @@ type AdminTaskRequest struct {
 // AdminTaskResponse is a task with a page of its history.
 type AdminTaskResponse struct {
 	Task      AdminTask   `json:"task"`
-	Timeline  []TaskEvent `json:"timeline"`             // in time order; at most the 200 newest of each log
+	Timeline  []TaskEvent `json:"timeline"`             // oldest first; at most the 200 newest lines of receive_logs, send_logs and report_logs each
 	NextAfter string      `json:"next_after,omitempty"` // pass it as after to get older events; absent on the last page
 }
 

@@ -32,7 +32,7 @@ const (
 	defaultTries      = 6
 	firstPause        = 100 * time.Millisecond
 	longestPause      = 5 * time.Second
-	pauseDoublings    = 6              // firstPause, doubled so often, exceeds longestPause
+	pauseDoublings    = 6              // firstPause<<pauseDoublings exceeds longestPause
 	longestRetryAfter = 24 * time.Hour // limit of Retry-After
 	callTimeout       = time.Minute    // of one try; longer than the longest wait of a claim
 	idleConns         = 100            // Go closes all but 2 by default

@@ -92,7 +92,7 @@ type streamReader struct {
 
 // readConnection opens a connection and reads until the connection ends. It returns no error if the service has closed
 // the connection. opened reports whether the service accepted the request.
-func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent) bool) (opened bool, err error) {
+func (s *streamReader) readConnection(ctx context.Context, onEvent func(StreamEvent) bool) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.client.BaseURL, "/")+s.path, nil)
@@ -122,12 +122,12 @@ func (s *streamReader) readConnection(ctx context.Context, each func(StreamEvent
 	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
 		return false, noResponseError{fmt.Errorf("GET %s: status 200, but the Content-Type %q is not that of a stream", s.path, kind)}
 	}
-	return true, s.read(res.Body, func() { timeout.Reset(streamTimeout) }, each)
+	return true, s.read(res.Body, func() { timeout.Reset(streamTimeout) }, onEvent)
 }
 
-// read parses the lines of a connection until the connection ends. It calls received after each line, and each with
-// each event.
-func (s *streamReader) read(connection io.Reader, received func(), each func(StreamEvent) bool) error {
+// read parses the lines of a connection until the connection ends. It calls onLine after each line and onEvent for each
+// event. If onEvent returns false, read returns errLoopEnded.
+func (s *streamReader) read(connection io.Reader, onLine func(), onEvent func(StreamEvent) bool) error {
 	limited := &io.LimitedReader{R: connection, N: maxStreamEvent}
 	body := bufio.NewReader(limited)
 	id, kind, data := s.last, "", []string(nil) // of the event that is being read
@@ -142,7 +142,7 @@ func (s *streamReader) read(connection io.Reader, received func(), each func(Str
 		if err != nil {
 			return noResponseError{err}
 		}
-		received()
+		onLine()
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch name {
@@ -166,7 +166,7 @@ func (s *streamReader) read(connection io.Reader, received func(), each func(Str
 			if err != nil {
 				return fmt.Errorf("the event id %q is not a number: %w", id, err)
 			}
-			if !each(StreamEvent{ID: n, Kind: kind, Data: JSON(strings.Join(data, "\n"))}) {
+			if !onEvent(StreamEvent{ID: n, Kind: kind, Data: JSON(strings.Join(data, "\n"))}) {
 				return errLoopEnded
 			}
 		}

@@ -15,7 +15,7 @@ import (
 
 // streams is a service that responds to each call with the next body, and records the calls.
 type streams struct {
-	bodies  []any           // a string, which must end with a blank line or the connection breaks after it; a reply; an error; nil = a stream without data
+	bodies  []any           // string = a stream, which breaks unless the string ends with a blank line; reply; error; nil = a stream without data
 	after   []string        // the Last-Event-ID of each call
 	at      []time.Duration // the time from started to each call
 	started time.Time
@@ -82,13 +82,13 @@ func TestStreamContinuesAfterDisconnects(t *testing.T) {
 	})
 }
 
-func TestStreamReadsOnlyStreams(t *testing.T) {
+func TestStreamIgnoresOtherContentTypes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &streams{bodies: []any{reply{status: 200, body: "id: 7\nevent: message\ndata: 1\n\n"}, "id: 8\nevent: message\ndata: 2\n\n"}}
 		for e, err := range s.client().Stream(t.Context(), "ann", StreamRequest{}) {
 			require.NoError(t, err)
-			require.EqualValues(t, 8, e.ID, "a response of another type is ignored, and the call is repeated")
+			require.EqualValues(t, 8, e.ID, "a response with another Content-Type is ignored, and the call is repeated")
 			break
 		}
 	})

@@ -54,7 +54,7 @@ func TestRecordIsRepeatedIfNotConnectedAndStatusAlways(t *testing.T) {
 	})
 }
 
-func TestSubscribeReadsCallTheirPaths(t *testing.T) {
+func TestEachSubscribeGetCallsItsPath(t *testing.T) {
 	t.Parallel()
 	s := &script{replies: []reply{{status: 200, body: `{"code":200,"message":"success","data":{"sent":true,"id":17,"business_id":"3","items":[],"sends":[]}}`}}}
 	c, ctx := s.client(), t.Context()

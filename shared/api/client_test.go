@@ -115,7 +115,7 @@ func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 		fails   bool
 	}{
 		"send with a key after an overload":                {send(keyed), []reply{busyReply, taskReply}, 2, false},
-		"send with a key while another call has it":        {send(keyed), []reply{inFlightReply, taskReply}, 2, false},
+		"send with a key while another call uses the key":  {send(keyed), []reply{inFlightReply, taskReply}, 2, false},
 		"send with a key after lost responses":             {send(keyed), []reply{resetReply, truncatedReply, gatewayReply, taskReply}, 4, false},
 		"send with a key is not repeated after a refusal":  {send(keyed), []reply{staleReply, taskReply}, 1, true},
 		"send without a key is never repeated":             {send(bare), []reply{busyReply, taskReply}, 1, true},
@@ -124,7 +124,7 @@ func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 		"a batch is not repeated if an item has no key":    {sendBatch(keyed, bare), []reply{resetReply, both}, 1, true},
 		"a report with a claim_id is repeated":             {report(7), []reply{busyReply, resetReply, taskReply}, 3, false},
 		"a report without a claim_id is not repeated":      {report(0), []reply{resetReply, taskReply}, 1, true},
-		"a claim is repeated without a connection":         {claim, []reply{noConnection, claimReply}, 2, false},
+		"a claim is repeated if no connection was made":    {claim, []reply{noConnection, claimReply}, 2, false},
 		"a claim is repeated after a 503 with Retry-After": {claim, []reply{busyReply, claimReply}, 2, false},
 		"a claim is not repeated after a lost response":    {claim, []reply{resetReply, claimReply}, 1, true},
 		"a claim is not repeated after a gateway error":    {claim, []reply{gatewayReply, claimReply}, 1, true},
@@ -138,8 +138,8 @@ func TestCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 				err := c.do(t.Context(), s.client())
 				require.Equal(t, c.fails, err != nil, "%v", err)
 				require.Len(t, s.calls, c.calls)
-				for _, again := range s.calls {
-					require.Equal(t, s.calls[0].body, again.body, "the body of a repeat is the same")
+				for _, call := range s.calls {
+					require.Equal(t, s.calls[0].body, call.body, "the body of a repeat is the same")
 				}
 			})
 		})
@@ -162,16 +162,16 @@ func TestOnlyResponseOfTheServiceIsSuccess(t *testing.T) {
 		func(c *Client, ctx context.Context) error { return c.DeleteEndpoint(ctx, "a") },
 	}
 	for name, c := range map[string]struct {
-		reply             reply
-		data, withoutData bool // methods with data, and methods without data, accept the reply
+		reply                 reply
+		withData, withoutData bool // methods with data, and methods without data, accept the reply
 	}{
 		"an empty object":        {reply{status: 200, body: `{}`}, false, false},
 		"null":                   {reply{status: 200, body: `null`}, false, false},
 		"an object of a gateway": {reply{status: 200, body: `{"status":"ok"}`}, false, false},
-		"a page":                 {reply{status: 200, body: `<html>`}, false, false},
+		"an HTML page":           {reply{status: 200, body: `<html>`}, false, false},
 		"an empty body":          {reply{status: 200}, false, false},
 		"no data":                {reply{status: 200, body: `{"code":200,"message":"success"}`}, false, true},
-		"another code":           {reply{status: 202, body: `{"code":200,"data":{}}`}, false, false},
+		"a code other than 202":  {reply{status: 202, body: `{"code":200,"data":{}}`}, false, false},
 		"no content":             {reply{status: 204}, false, true},
 		"a response with 202":    {reply{status: 202, body: `{"code":202,"data":{}}`}, true, true},
 	} {
@@ -185,10 +185,10 @@ func TestOnlyResponseOfTheServiceIsSuccess(t *testing.T) {
 				}
 				n, err := calls(send)
 				require.NoError(t, err)
-				require.Equal(t, c.data, n == 1, "other responses are repeated")
+				require.Equal(t, c.withData, n == 1, "the call is repeated unless the reply is accepted")
 				n, err = calls(record)
 				require.Equal(t, 1, n, "the service may have executed the call")
-				require.Equal(t, c.data, err == nil)
+				require.Equal(t, c.withData, err == nil)
 				require.False(t, errors.As(err, new(*Error)), "it is not a refusal")
 				for _, call := range withoutData {
 					n, err := calls(call)
@@ -279,7 +279,7 @@ func TestContextLimitsAllTries(t *testing.T) {
 			s := &script{replies: []reply{busyReply}}
 			_, err := s.client().Send(ctx, SendRequest{IdempotencyKey: "k"})
 			var refused *Error
-			require.ErrorAs(t, err, &refused, "not the deadline: the error of the service says more")
+			require.ErrorAs(t, err, &refused, "the error is that of the last try, not that of the context")
 			require.Equal(t, 503, refused.Status)
 			require.Len(t, s.calls, 1)
 			require.Zero(t, time.Since(started))

@@ -72,9 +72,9 @@ func TestWebhookCallIsRepeatedOnlyIfHarmless(t *testing.T) {
 			_, err := c.AddEndpoint(ctx, EndpointRequest{})
 			return err
 		},
-		"rotate once":    func(c *Client, ctx context.Context) error { _, err := c.RotateEndpoint(ctx, "a"); return err },
-		"re-secret once": func(c *Client, ctx context.Context) error { _, err := c.RotateSigningSecret(ctx); return err },
-		"resend once":    func(c *Client, ctx context.Context) error { _, err := c.ResendDelivery(ctx, "d"); return err },
+		"rotate an endpoint once":        func(c *Client, ctx context.Context) error { _, err := c.RotateEndpoint(ctx, "a"); return err },
+		"rotate the signing secret once": func(c *Client, ctx context.Context) error { _, err := c.RotateSigningSecret(ctx); return err },
+		"resend once":                    func(c *Client, ctx context.Context) error { _, err := c.ResendDelivery(ctx, "d"); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -112,7 +112,7 @@ type ReceivedRequest struct {
 
 // StuckRequest lists messages that wait for an operator: GET /api/v1/messages/stuck.
 type StuckRequest struct {
-	Kind             string `json:"kind"`                         // sending: no broker took the messages; sent: no receiver confirmed the messages
+	Kind             string `json:"kind"`                         // sending: no stream or receiver accepted the messages; sent: not all consumers confirmed the messages
 	OlderThanSeconds int64  `json:"older_than_seconds,omitempty"` // stuck for at least this long
 	Limit            *int   `json:"limit,omitempty"`              // 1..200; default 50
 	After            string `json:"after,omitempty"`              // next_after of the previous page

@@ -43,7 +43,7 @@ type QueueOverview struct {
 	LeaseTimeouts int64            `json:"lease_timeouts"`
 	Succeeded     int64            `json:"succeeded"`
 	Failed        map[string]int64 `json:"failed"`     // by reason
-	Throughput    []Throughput     `json:"throughput"` // of the last six hours, oldest first; an interval of five minutes without any is left out
+	Throughput    []Throughput     `json:"throughput"` // one for each five minutes of the last six hours, oldest first; empty if there were no tasks
 }
 
 // Throughput is what happened in a queue within five minutes.

@@ -12,7 +12,7 @@ type SendRequest struct {
 	Content        string          `json:"content,omitempty"`                     // the text, or the URL-encoded parameters of a template
 	UseTemplate    *bool           `json:"use_template,omitempty"`                // default false; true with a template or Params
 	Source         string          `json:"source,omitempty"`                      // at most 50 characters
-	IdempotencyKey string          `json:"idempotency_key,omitempty" text:"some"` // ^[A-Za-z0-9._:-]{1,255}$
+	IdempotencyKey string          `json:"idempotency_key,omitempty" text:"some"` // ^[A-Za-z0-9._:-]{1,255}$; package decode reads the tag text and refuses ""
 	TemplateID     ID              `json:"template_id,omitempty"`
 	TemplateName   string          `json:"template_name,omitempty"`
 	Params         map[string]any  `json:"params,omitempty"`      // the parameters, instead of Content

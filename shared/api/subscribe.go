@@ -168,7 +168,7 @@ type SubscribeLogResponse struct {
 	TaskID         string          `json:"task_id"` // of the newest send
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
-	Archived       bool            `json:"archived,omitempty"` // among the lists, only that of a business event has archived messages
+	Archived       bool            `json:"archived,omitempty"` // SubscribeLogsRequest is the only list with archived messages
 }
 
 // SubscribeDetailRequest reads a message with its history: GET

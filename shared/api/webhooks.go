@@ -11,7 +11,7 @@ type EndpointRequest struct {
 	URL         string   `json:"url"`                   // http or https, at most 2000 bytes
 	Description string   `json:"description,omitempty"` // at most 200 characters
 	Events      []string `json:"events,omitempty"`      // such as task.succeeded; default all
-	Format      string   `json:"format,omitempty"`      // cloudevents (default), slack, dingtalk, wecom or feishu
+	Format      string   `json:"format,omitempty"`      // cloudevents (default), or a chat robot: slack, dingtalk, wecom or feishu
 	Secret      string   `json:"secret,omitempty"`      // for the signatures that a robot of dingtalk or feishu requires
 }
 
