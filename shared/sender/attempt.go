@@ -11,7 +11,7 @@ import (
 // attempt is a claimed task until its report gets a response.
 type attempt struct {
 	task     api.ClaimedTask
-	ctx      context.Context // of the send; ends when the claim is lost, before the lease ends, and with the grace period
+	ctx      context.Context // of the send; ends when the claim is lost, shortly before the lease ends, or with the grace period
 	cancel   context.CancelCauseFunc
 	lifetime context.Context // ends when done is called; until then the lease is extended
 	done     func()          // ends the lifetime and frees the slot

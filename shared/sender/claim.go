@@ -90,12 +90,12 @@ func (r *run) claim() {
 	}
 }
 
-func (r *run) logConnected(away time.Duration) {
-	if away == 0 {
+func (r *run) logConnected(outageLasted time.Duration) {
+	if outageLasted == 0 {
 		r.Log.InfoContext(r.running, LogConnected)
 		return
 	}
-	r.Log.InfoContext(r.running, LogConnected, "away", away.Round(time.Second).String())
+	r.Log.InfoContext(r.running, LogConnected, "away", outageLasted.Round(time.Second).String())
 }
 
 // waitForSlots takes all free slots and returns their number plus held, the number of slots that the caller already has.

@@ -30,7 +30,7 @@ type Config struct {
 
 const (
 	defaultConcurrency = 4
-	maxConcurrency     = 300 // three tasks each, and a claim returns at most 1000
+	maxConcurrency     = 300 // tasksPerSend*maxConcurrency must be at most 1000, the limit of one claim
 	defaultTimeout     = 30 * time.Second
 	defaultLease       = time.Minute
 	minLease           = 10 * time.Second

@@ -148,8 +148,7 @@ var badGateways = map[string]struct {
 	}},
 }
 
-// Each bad gateway is tested in a process of its own, because that test must fail. The subtest of the violated rule must
-// fail.
+// Each bad gateway is tested in a process of its own, in which the subtest of the violated rule must fail.
 func TestSuiteFailsForBadGateways(t *testing.T) {
 	t.Parallel()
 	if name := os.Getenv("BAD_GATEWAY"); name != "" {

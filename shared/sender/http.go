@@ -20,8 +20,8 @@ type httpGateway struct {
 }
 
 // NewHTTP makes a Gateway that calls a provider once for each message. If a request gets no response, the outcome is
-// Unknown if a part of the request may have been sent, and else that of "unreachable". The error names everything that
-// is wrong with cfg.
+// Unknown if a part of the request may have been sent, and else the outcome of "unreachable" in HTTPConfig.Outcomes. The
+// error names everything that is wrong with cfg.
 func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	request, badRequest := parseRequest(cfg)
 	rules, badRules := parseRules(cfg)

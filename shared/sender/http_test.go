@@ -38,7 +38,7 @@ var hello = sender.Message{TaskID: "id-1", ClaimID: 7, PhoneNumber: "+8613800138
 
 func TestHTTPStatusDecidesOutcome(t *testing.T) {
 	t.Parallel()
-	own := map[string]sender.Outcome{"404": sender.Retryable, "5xx": sender.Retryable, "500": sender.Failed, "401": sender.Failed}
+	custom := map[string]sender.Outcome{"404": sender.Retryable, "5xx": sender.Retryable, "500": sender.Failed, "401": sender.Failed}
 	for _, c := range []struct {
 		status     int
 		retryAfter string
@@ -59,12 +59,12 @@ func TestHTTPStatusDecidesOutcome(t *testing.T) {
 		{status: 503, want: sender.Unknown},
 		{status: 503, retryAfter: "7", want: sender.Released, after: 7 * time.Second},
 		{status: 503, retryAfter: "99999999999", want: sender.Released, after: 7 * 24 * time.Hour},
-		{status: 401, outcomes: own, want: sender.Failed},
-		{status: 404, outcomes: own, want: sender.Retryable},
-		{status: 410, outcomes: own, want: sender.Failed},
-		{status: 500, outcomes: own, want: sender.Failed},
-		{status: 502, outcomes: own, want: sender.Retryable},
-		{status: 503, retryAfter: "7", outcomes: own, want: sender.Released, after: 7 * time.Second},
+		{status: 401, outcomes: custom, want: sender.Failed},
+		{status: 404, outcomes: custom, want: sender.Retryable},
+		{status: 410, outcomes: custom, want: sender.Failed},
+		{status: 500, outcomes: custom, want: sender.Failed},
+		{status: 502, outcomes: custom, want: sender.Retryable},
+		{status: 503, retryAfter: "7", outcomes: custom, want: sender.Released, after: 7 * time.Second},
 	} {
 		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 			if c.retryAfter != "" {
@@ -173,14 +173,14 @@ func TestHTTPUnreachableProviderIsReleased(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS() // its certificate is not trusted
 	defer secure.Close()
-	for _, at := range []string{"http://127.0.0.1:1/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
-		result := httpGateway(t, sender.HTTPConfig{URL: at}).Send(t.Context(), hello)
+	for _, url := range []string{"http://127.0.0.1:1/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
+		result := httpGateway(t, sender.HTTPConfig{URL: url}).Send(t.Context(), hello)
 		require.Equal(t, sender.Released, result.Outcome, "an unavailable provider uses no retry: %s", result.Message)
 		require.Equal(t, "unreachable", result.Code)
 		require.Equal(t, 30*time.Second, result.RetryAfter)
 		require.NotContains(t, result.Message, "secret")
 
-		result = httpGateway(t, sender.HTTPConfig{URL: at, Outcomes: map[string]sender.Outcome{"unreachable": sender.Retryable}}).Send(t.Context(), hello)
+		result = httpGateway(t, sender.HTTPConfig{URL: url, Outcomes: map[string]sender.Outcome{"unreachable": sender.Retryable}}).Send(t.Context(), hello)
 		require.Equal(t, sender.Retryable, result.Outcome)
 	}
 }
@@ -248,9 +248,9 @@ func TestNewHTTPNamesAllErrors(t *testing.T) {
 	for _, text := range []string{"URL", "header A", "body", "application/xml", `"6xx"`, "nothing was sent", "OKValue needs OKField"} {
 		require.ErrorContains(t, err, text)
 	}
-	for _, at := range []string{"", "/send", "ftp://x/", "http:///send", "http://x/{{.Phone}}", ":"} {
-		_, err := sender.NewHTTP(sender.HTTPConfig{URL: at})
-		require.Error(t, err, at)
+	for _, url := range []string{"", "/send", "ftp://x/", "http:///send", "http://x/{{.Phone}}", ":"} {
+		_, err := sender.NewHTTP(sender.HTTPConfig{URL: url})
+		require.Error(t, err, url)
 	}
 	_, err = sender.NewHTTP(sender.HTTPConfig{URL: "http://x/", Method: "GE T"})
 	require.ErrorContains(t, err, "method")

@@ -71,7 +71,7 @@ func TestTruncatedJournalKeepsWholeLines(t *testing.T) {
 		j, corrupt, err := openJournal(path, "app")
 		require.NoError(t, err)
 		entries := 0
-		for size >= ends[entries]-1 && entries < 3 && size >= ends[entries+1]-1 {
+		for entries < 3 && size >= ends[entries+1]-1 {
 			entries++ // a line is complete without its line break
 		}
 		require.Len(t, j.openReports(), entries, size)

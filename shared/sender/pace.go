@@ -10,8 +10,8 @@ const (
 	minPause = time.Second / 2  // between the starts of claims that return no tasks, and after the first failed call
 	maxPause = 10 * time.Second // after repeatedly failed calls
 
-	// callTimeout limits a call with all its tries. It is longer than the wait of a claim. The client does not wait for a
-	// Retry-After beyond it, so a long one, for example of a proxy, does not stop the sender.
+	// callTimeout limits a call with all its tries. It is longer than claimWaitSeconds. If Retry-After is longer than
+	// callTimeout, the client returns the error at once: a proxy cannot stop the sender with a long Retry-After.
 	callTimeout = time.Minute
 )
 
@@ -22,7 +22,7 @@ type pace struct {
 	next     time.Time
 }
 
-// wait returns at the caller's turn, or the cause if ctx ends first.
+// wait returns nil at the caller's turn, or the cause of ctx if ctx ends first.
 func (p *pace) wait(ctx context.Context) error {
 	sleep(ctx, time.Until(p.nextTurn()))
 	return context.Cause(ctx)

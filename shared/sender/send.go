@@ -13,7 +13,7 @@ import (
 
 const (
 	lateReturnTime = 5 * time.Second // for Send to return after its ctx has ended
-	maxDelay       = time.Minute     // limit of RetryAfter, which delays all later sends
+	maxDelay       = time.Minute     // limit of the time by which a RetryAfter delays all later sends
 )
 
 // newAttempt makes an attempt and extends its lease in the background until the attempt is done.

@@ -161,17 +161,17 @@ func (s *unevenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestConcurrencyLimitsSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var now, most atomic.Int64
+		var running, mostRunning atomic.Int64
 		service := newTestService(names(30)...)
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
-			most.Store(max(most.Load(), now.Add(1)))
+			mostRunning.Store(max(mostRunning.Load(), running.Add(1)))
 			time.Sleep(time.Second)
-			now.Add(-1)
+			running.Add(-1)
 			return ok(ctx, m)
 		}, func(c *sender.Config) { c.Concurrency = 3 })
 		advance(12 * time.Second)
 		require.Len(t, service.outcomes(), 30)
-		require.EqualValues(t, 3, most.Load())
+		require.EqualValues(t, 3, mostRunning.Load())
 		s.finish()
 	})
 }

@@ -17,13 +17,13 @@ import (
 // testService is a service without a socket, so that tests can use synctest. It records which rules a sender
 // violates.
 type testService struct {
-	mu       sync.Mutex
-	work     chan struct{} // closed and replaced when tasks are submitted
-	pending  []string
-	live     map[string]*lease
-	claims   api.ID
-	reports  []api.ReportRequest
-	violated []string // rules of the protocol
+	mu        sync.Mutex
+	work      chan struct{} // closed and replaced when tasks are submitted
+	pending   []string
+	live      map[string]*lease
+	lastClaim api.ID
+	reports   []api.ReportRequest
+	violated  []string // rules of the protocol
 
 	// refuse returns the status with which a call fails without effect; 0 = the call succeeds. call is claim, mark,
 	// extend or report.
@@ -33,9 +33,9 @@ type testService struct {
 }
 
 type lease struct {
-	claim api.ID
-	until time.Time
-	sends bool
+	claim  api.ID
+	until  time.Time
+	marked bool // as sending
 }
 
 func newTestService(tasks ...string) *testService {
@@ -153,14 +153,14 @@ func (s *testService) claimPending(req api.ClaimRequest) []api.ClaimedTask {
 	if !req.MarksSending {
 		s.violated = append(s.violated, "a claim without marks_sending")
 	}
-	s.claims++
+	s.lastClaim++
 	var tasks []api.ClaimedTask
 	for len(s.pending) > 0 && len(tasks) < *req.Limit {
 		id := s.pending[0]
 		s.pending = s.pending[1:]
 		until := time.Now().Add(time.Duration(*req.LeaseSeconds) * time.Second)
-		s.live[id] = &lease{claim: s.claims, until: until}
-		tasks = append(tasks, api.ClaimedTask{TaskID: id, PhoneNumber: "13800138000", Content: "to " + id, ClaimID: s.claims, LeaseUntil: until})
+		s.live[id] = &lease{claim: s.lastClaim, until: until}
+		tasks = append(tasks, api.ClaimedTask{TaskID: id, PhoneNumber: "13800138000", Content: "to " + id, ClaimID: s.lastClaim, LeaseUntil: until})
 	}
 	return tasks
 }
@@ -180,8 +180,8 @@ func (s *testService) extend(task string, req api.ExtendRequest) (any, int) {
 		return nil, http.StatusConflict
 	}
 	l.until = time.Now().Add(time.Duration(*req.LeaseSeconds) * time.Second)
-	l.sends = l.sends || req.Sending
-	return api.ExtendResponse{TaskID: task, ClaimID: l.claim, LeaseUntil: l.until, Sending: l.sends}, 0
+	l.marked = l.marked || req.Sending
+	return api.ExtendResponse{TaskID: task, ClaimID: l.claim, LeaseUntil: l.until, Sending: l.marked}, 0
 }
 
 func (s *testService) report(req api.ReportBatchRequest) (any, int) {
@@ -219,7 +219,7 @@ func (s *testService) checkSend(task string, claim api.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.live[task]
-	if l == nil || l.claim != claim || !l.sends || time.Now().After(l.until) {
+	if l == nil || l.claim != claim || !l.marked || time.Now().After(l.until) {
 		s.violated = append(s.violated, fmt.Sprintf("%s was sent without a marked claim", task))
 	}
 }

@@ -29,7 +29,7 @@ type Fixture struct {
 }
 
 const (
-	returnTime  = 2500 * time.Millisecond // how long Send may take to return after its ctx has ended: half of what a sender allows
+	returnTime  = 2500 * time.Millisecond // how long Send may take to return after its ctx has ended: half of lateReturnTime of package sender
 	sendTimeout = 30 * time.Second        // for a Send that nothing else cancels
 	concurrent  = 32
 )
