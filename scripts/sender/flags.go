@@ -54,7 +54,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.Func("http-header", "a header of the request, `'Name: template'`; may be repeated; in the environment one on each line", eachPart("\n", o.addHeader))
 	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or the type of the header Content-Type")
 	f.Func("http-outcome", "outcomes of responses, a `list` such as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
-	f.Func("http-ok", "the field that makes a JSON response ok, `field=value`, such as result.code=0", o.okField)
+	f.Func("http-ok", "the field that makes a JSON response ok, `field=value`, such as result.code=0", o.setOKField)
 	f.Func("flaky", "shares of the sends, a `list` such as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
 	f.Func("flaky-script", "outcomes of the first sends, a `list` such as ok,retryable,panic", eachPart(",", o.addScript))
 	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the same `number` makes the same choices")
@@ -92,7 +92,7 @@ func (o *options) addOutcome(pair string) error {
 	return nil
 }
 
-func (o *options) okField(pair string) error {
+func (o *options) setOKField(pair string) error {
 	var found bool
 	if o.http.OKField, o.http.OKValue, found = strings.Cut(pair, "="); !found || o.http.OKField == "" {
 		return fmt.Errorf("%q is not of the form field=value", pair)
@@ -184,13 +184,13 @@ func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 func readEnv(f *flag.FlagSet, env func(string) (string, bool)) (bad []error) {
 	isSet := map[string]bool{}
 	f.Visit(func(set *flag.Flag) { isSet[set.Name] = true })
-	f.VisitAll(func(unset *flag.Flag) {
-		name := envName(unset.Name)
+	f.VisitAll(func(known *flag.Flag) {
+		name := envName(known.Name)
 		value, found := env(name)
-		if !found || value == "" || isSet[unset.Name] {
+		if !found || value == "" || isSet[known.Name] {
 			return
 		}
-		if err := f.Set(unset.Name, value); err != nil {
+		if err := f.Set(known.Name, value); err != nil {
 			bad = append(bad, fmt.Errorf("%s is %q: %w", name, value, err))
 		}
 	})
