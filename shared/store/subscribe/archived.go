@@ -36,7 +36,7 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out 
 	var same bool
 	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.key(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
 		Scan(&out.ID, &out.TaskID, &out.Status, &owner, &same)
-	out.State, out.Archived = endOf(task.Task{}, false, out.Status), true
+	out.State, out.Archived = taskState(task.Task{}, false, out.Status), true
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && s.Refused != nil:
 		return out, s.Refused
@@ -44,7 +44,7 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out 
 		return out, errOvertaken
 	case err != nil || out.TaskID == s.TaskID: // an earlier try of this call was committed
 		return out, err
-	case s.isRefused(owner):
+	case s.mustHide(owner):
 		return Submitted{}, ErrOthersMessage()
 	case out.Status == task.SubscribeSent:
 		out.Skipped, out.DataDiffers = true, !same && s.mayCompare(owner)

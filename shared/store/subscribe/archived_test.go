@@ -107,7 +107,7 @@ func TestSubscribeMessageIsArchivedWithItsTasks(t *testing.T) {
 	require.Equal(t, map[string]int{"tasks": 1, "subscribe_message_logs": 1}, db.MustArchive(t, maintenance.ArchiveRun{}))
 }
 
-func TestLockedTableIsNoCallInProgress(t *testing.T) {
+func TestSubmitToLockedTableIsServerBusyNotKeyInFlight(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.HoldLock(t, `lock table task_live`)
@@ -127,7 +127,7 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 	var err error
 	var submit sync.WaitGroup
 	submit.Go(func() {
-		for again := true; again; again = task.CodeOf(err) == task.CodeKeyInFlight { // the wait for the row is limited
+		for retry := true; retry; retry = task.CodeOf(err) == task.CodeKeyInFlight { // each try waits for the row for a limited time
 			out, err = db.Subscribe.Submit(t.Context(), storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 		}
 	})
@@ -141,7 +141,7 @@ func TestSubmitDuringArchivingFindsArchivedMessage(t *testing.T) {
 }
 
 // If the row of a message is deleted after a submission has found it, the submission creates a new message.
-func TestSubmitOfMessageThatIsDeletedMeanwhile(t *testing.T) {
+func TestSubmitRecreatesMessageDeletedMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	deleted := db.MustSettleOldBooking(t, 1, task.SentFailed)
@@ -152,7 +152,7 @@ func TestSubmitOfMessageThatIsDeletedMeanwhile(t *testing.T) {
 	var err error
 	var submit sync.WaitGroup
 	submit.Go(func() {
-		for again := true; again; again = task.CodeOf(err) == task.CodeServerBusy { // the wait for the task is limited
+		for retry := true; retry; retry = task.CodeOf(err) == task.CodeServerBusy { // each try waits for the task for a limited time
 			out, err = db.Subscribe.Submit(ctx, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
+func TestMayHaveBeenSentIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*subscribe.Submission){
 		"another template": func(s *subscribe.Submission) { s.TemplateID = "other" },
@@ -46,7 +46,7 @@ func TestDoubtIsPerTemplateAndUserUntilSuccess(t *testing.T) {
 	})
 }
 
-func TestSendThatWasNotStartedRaisesNoDoubt(t *testing.T) {
+func TestUnstartedSendDoesNotSetMayHaveBeenSent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Booking(1, `{}`)
@@ -56,6 +56,6 @@ func TestSendThatWasNotStartedRaisesNoDoubt(t *testing.T) {
 	db.ExpireLeases(t)
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, task.SubscribeSending, mustLog(t, db, out.ID).Status, "it is sent again")
+	require.Equal(t, task.SubscribeSending, mustLog(t, db, out.ID).Status, "the message still waits to be sent")
 	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent, "no attempt was started")
 }

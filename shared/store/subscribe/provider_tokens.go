@@ -62,6 +62,7 @@ func (st *Store) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, 
 
 // The timeouts of a refresh. fetchLimit must be shorter than idle_in_transaction_session_timeout, which is 10 s for the database
 // role of db.Hot. It must also be shorter than tokenLockTimeout, after which other instances no longer wait for this fetch.
+// tokenStatementTimeout must be longer than tokenLockTimeout, or it would end the wait for the lock first.
 const (
 	fetchLimit            = 8 * time.Second
 	tokenLockTimeout      = "9s"
@@ -83,9 +84,9 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
 )
 
 // RefreshProviderToken replaces a token, the argument stale, and returns the newest token. All instances together run one fetch
-// per app at a time, for at most 8 s. A call that has waited for the fetch of another call returns the token that the
-// other call stored, unless it has expired. Its Value may equal stale.Value. An error of fetch is returned unchanged, and
-// nothing is stored.
+// per app at a time, for at most fetchLimit. A call that has waited for the fetch of another call returns the token that
+// was stored, unless that token has expired. The Value of the returned token may equal stale.Value. An error of fetch is
+// returned unchanged, and nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)

@@ -23,12 +23,12 @@ import (
 func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		value   func(n int32) string
-		callers int
+		value func(n int32) string
+		calls int
 	}{
 		"a new value each time": {func(n int32) string { return fmt.Sprint("token-", n) }, 30},
-		// A call that starts after a refresh would fetch again. With one call for each instance,
-		// all calls have started before the first call fetches.
+		// A call that starts after a refresh cannot see that its stale token was replaced, and fetches again.
+		// With one call for each instance, all calls have started before the first call fetches.
 		"the same value each time": {func(int32) string { return "token" }, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,17 +40,17 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 			var stale subscribe.ProviderToken
 			for round := range int32(3) {
 				start := make(chan struct{})
-				var calls, ready sync.WaitGroup
-				ready.Add(c.callers)
-				tokens := make([]subscribe.ProviderToken, c.callers)
-				for i := range c.callers {
-					calls.Go(func() {
+				var calling, ready sync.WaitGroup
+				ready.Add(c.calls)
+				tokens := make([]subscribe.ProviderToken, c.calls)
+				for i := range c.calls {
+					calling.Go(func() {
 						ready.Done()
 						<-start
 						var err error
 						tokens[i], err = instances[i%3].Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", stale, func(context.Context) (subscribe.ProviderToken, error) {
 							n := fetches.Add(1)
-							require.Eventually(t, func() bool { // a call of each instance needs the token
+							require.Eventually(t, func() bool { // each instance has begun a refresh
 								return instances[0].Subscribe.IsRefreshing() && instances[1].Subscribe.IsRefreshing() && instances[2].Subscribe.IsRefreshing()
 							}, time.Minute, time.Millisecond)
 							return subscribe.ProviderToken{Value: c.value(n), Left: 2 * time.Hour}, nil
@@ -60,8 +60,8 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 				}
 				ready.Wait()
 				close(start)
-				calls.Wait()
-				require.Equal(t, round+1, fetches.Load(), "one fetch")
+				calling.Wait()
+				require.Equal(t, round+1, fetches.Load(), "one fetch in each round")
 				for _, token := range tokens {
 					require.Equal(t, c.value(round+1), token.Value)
 					require.InDelta(t, 2*time.Hour, token.Left, float64(10*time.Second))
@@ -108,14 +108,12 @@ func TestOnlyStaleTokenIsReplaced(t *testing.T) {
 	require.Equal(t, "two", db.MustToken(t).Value)
 }
 
-func TestFailedFetchKeepsTokenAndIsRepeated(t *testing.T) {
+func TestFailedFetchStoresNoToken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	down := errors.New("the provider is down")
-	var fetches atomic.Int32
 	_, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
-		fetches.Add(1)
-		return subscribe.ProviderToken{Value: "half", Left: time.Hour}, down
+		return subscribe.ProviderToken{Value: "failed", Left: time.Hour}, down
 	})
 	require.Equal(t, down, err, "the error is returned unchanged")
 	require.Equal(t, subscribe.ProviderToken{}, db.MustToken(t))
@@ -123,19 +121,19 @@ func TestFailedFetchKeepsTokenAndIsRepeated(t *testing.T) {
 		deadline, ok := ctx.Deadline()
 		require.True(t, ok)
 		require.LessOrEqual(t, time.Until(deadline), subscribe.FetchLimit)
-		return subscribe.ProviderToken{Value: "whole", Left: time.Hour}, nil
+		return subscribe.ProviderToken{Value: "fetched", Left: time.Hour}, nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, "whole", got.Value)
+	require.Equal(t, "fetched", got.Value)
 }
 
 func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 	t.Parallel()
-	same, other := storetest.OpenTwo(t)
+	fetcher, other := storetest.OpenTwo(t)
 	fetching, done := make(chan struct{}), make(chan struct{})
 	var slow sync.WaitGroup
 	slow.Go(func() {
-		_, err := same.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
+		_, err := fetcher.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
 			close(fetching)
 			<-done
 			return subscribe.ProviderToken{Value: "token", Left: time.Hour}, nil
@@ -145,7 +143,7 @@ func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 	<-fetching
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	for _, db := range []*storetest.DB{same, other} {
+	for _, db := range []*storetest.DB{fetcher, other} {
 		_, err := db.Subscribe.RefreshProviderToken(ctx, "wechat", "app", subscribe.ProviderToken{}, func(context.Context) (subscribe.ProviderToken, error) {
 			panic("another call fetches the token")
 		})

@@ -14,10 +14,10 @@ import (
 )
 
 // TaskHooks returns the hooks that copy changes of tasks to the rows of subscribe messages.
-func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSubscriptions, MayRevive: mayRevive} }
+func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSettleLogs, MayRevive: mayRevive} }
 
-// settleLogs copies the outcome of tasks to the rows of their messages. A sent message stays sent. A late success may be
-// of an earlier send.
+// settleLogs copies the outcome of tasks to the rows of their messages: any success, and other outcomes of the newest send
+// only. A sent message stays sent. least keeps retry_count within an int.
 var settleLogs = store.BulkStatement[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
@@ -52,10 +52,10 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 	},
 }
 
-// queueSubscriptions adds settleLogs for the tasks that send subscribe messages. The changes may have a late success and the
+// queueSettleLogs adds settleLogs for the tasks that send subscribe messages. The changes may have a late success and the
 // outcome of the newest send of one message, but a statement updates a row only once. So successes have a statement of their own,
 // before the others: a sent message stays sent.
-func queueSubscriptions(batch *pgx.Batch, changes []tasks.Change) {
+func queueSettleLogs(batch *pgx.Batch, changes []tasks.Change) {
 	var sent, others []tasks.Change
 	for _, c := range changes {
 		switch {
@@ -70,7 +70,7 @@ func queueSubscriptions(batch *pgx.Batch, changes []tasks.Change) {
 	settleLogs.Queue(batch, others)
 }
 
-// lockNewestSQL locks the row of a send, after its task.
+// lockNewestSQL locks the row of a send, whose task is locked already, and returns the newest task of the row.
 const lockNewestSQL = `
 select task_id, send_status from subscribe_message_logs
 where id = (select log_id from subscribe_message_sends where task_id = $1) for update`

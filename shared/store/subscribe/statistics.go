@@ -22,8 +22,8 @@ const rateColumns = `template_type, count(*) as total, count(*) filter (where se
         count(*) filter (where send_status = 2) as failed`
 
 // templateRatesSQL adds up the stored totals of the closed days in [$1, $2), the rows of the partial day before them in
-// [$3, $4), and the rows of the open days from $5. $6 is the caller; null = all. An attacker can write a total; least and
-// greatest prevent an overflow.
+// [$3, $4), and the rows of the open days from $5. $6 is the caller; null = all. An attacker who controls a function can
+// write any total; least and greatest prevent an overflow.
 const templateRatesSQL = `
 select template_type, least(sum(total), 1000000000000000000)::bigint, least(greatest(sum(success), -1000000000000000000), 1000000000000000000)::bigint,
     least(greatest(sum(failed), -1000000000000000000), 1000000000000000000)::bigint

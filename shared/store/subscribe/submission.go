@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is a request to send a subscribe message. Business, type of template and receiver are the key of the
-// message: at most one row has this key.
+// Submission is a request to send a subscribe message. BusinessType, BusinessID, TemplateType and ReceiverUserID are the
+// key of the message: at most one row has this key.
 type Submission struct {
 	TaskID task.ID // unique to this call of Submit, so that a repeated transaction recognises its earlier try
 
@@ -57,8 +57,8 @@ func (s *Submission) key() []any {
 	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
 }
 
-// isRefused reports whether the response must show nothing about a message of owner.
-func (s *Submission) isRefused(owner int64) bool {
+// mustHide reports whether the response must show nothing about a message of owner.
+func (s *Submission) mustHide(owner int64) bool {
 	return s.HidesOthers && owner != s.CallerID
 }
 
@@ -85,9 +85,9 @@ type Submitted struct {
 	LeaseUntil  time.Time
 }
 
-// endOf returns the state of a message's task. A task that was not found is archived: then the status of the message
+// taskState returns the state of a message's task. A task that was not found is archived: then the status of the message
 // decides.
-func endOf(t task.Task, found bool, status task.SendStatus) task.State {
+func taskState(t task.Task, found bool, status task.SendStatus) task.State {
 	switch {
 	case found:
 		return t.State

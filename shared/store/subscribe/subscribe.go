@@ -194,8 +194,8 @@ select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
 from subscribe_message_logs where id = $1`
 
-// subscribeAgain handles the submission of a message that already has a row. A submission of another caller changes nothing, and locks
-// nothing: claims skip locked tasks, so its repeats could delay the message.
+// subscribeAgain handles the submission of a message that already has a row. If another caller submits the message and may not
+// resend it, nothing is locked: claims skip locked tasks, so repeated submissions could delay the message.
 func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
 	var newest task.ID
 	var owner int64
@@ -206,16 +206,16 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	case err != nil:
 		return out, err
 	}
-	lock, logSQL := lockTask, lockLogSQL
+	lock, rowSQL := lockTask, lockLogSQL
 	if owner != s.CallerID && !s.MayResendOthers {
-		lock, logSQL = readTask, readLogSQL
+		lock, rowSQL = readTask, readLogSQL
 	}
 	before, found, now, err := lock(ctx, conn, newest)
 	if err != nil {
 		return out, err
 	}
 	var same bool
-	err = conn.QueryRow(ctx, logSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
+	err = conn.QueryRow(ctx, rowSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return out, errOvertaken
@@ -223,7 +223,7 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 		return out, err
 	case out.TaskID != newest:
 		return out, errOvertaken
-	case !found && out.Status == task.SubscribeSending: // the task has no state
+	case !found && out.Status == task.SubscribeSending: // the task is in neither task_live nor task_done
 		return out, store.Busy()
 	case newest == s.TaskID: // an earlier try of this call was committed
 		out = Submitted{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
@@ -231,10 +231,10 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 			return out, err
 		}
 		return out, store.Commit(ctx, conn)
-	case s.isRefused(owner):
+	case s.mustHide(owner):
 		return Submitted{}, ErrOthersMessage()
 	case out.Status == task.SubscribeSent, found && !before.Replaceable():
-		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same && s.mayCompare(owner)
+		out.State, out.Skipped, out.DataDiffers = taskState(before, found, out.Status), true, !same && s.mayCompare(owner)
 		return out, store.Commit(ctx, conn)
 	case s.Refused != nil:
 		return out, s.Refused
@@ -296,7 +296,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.CountEvents(1) // or 0, without an endpoint or callback URL
+		n.CountEvents(1) // at most: no event is written without an endpoint or callback URL
 	}
 	return n
 }

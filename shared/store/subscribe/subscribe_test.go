@@ -150,7 +150,7 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
 }
 
-// Postgres applies only one of several rows that match one message.
+// An UPDATE changes the row of a message only once, even if several outcomes join it.
 func TestLateSuccessCountsBesideOutcomeOfTheNewestSend(t *testing.T) {
 	t.Parallel()
 	for _, successFirst := range []bool{true, false} {
@@ -375,7 +375,7 @@ func TestSubmitNotifiesRelayOnlyInAllEventsMode(t *testing.T) {
 	}
 }
 
-func TestLostCommitResponseIsSentAgainOnce(t *testing.T) {
+func TestSubmitIsCommittedOnceIfResponseIsLost(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
@@ -383,7 +383,7 @@ func TestLostCommitResponseIsSentAgainOnce(t *testing.T) {
 	fired := proxy.LoseResponse(sandbox.Containing("insert into subscribe_message_logs"))
 	first := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	<-fired
-	require.False(t, first.Again || first.Skipped, "the caller made one call")
+	require.False(t, first.Again || first.Skipped, "the second try recognises the first")
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	fired = proxy.LoseResponse(sandbox.Containing("commit"))
 	again := db.MustSubscribe(t, storetest.Booking(1, `{}`))

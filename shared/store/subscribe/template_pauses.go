@@ -20,13 +20,13 @@ type CallerTemplate struct {
 type Template struct {
 	CallerTemplate
 	CallerName string     // "" = the caller has no row in callers
-	Strikes    int        // errors in a row
+	Strikes    int        // consecutive errors
 	PausedAt   *time.Time // nil = the template is not paused
 	Reason     string     // the newest error
 	UpdatedAt  time.Time
 }
 
-const templateStrikes = 3 // errors in a row that pause a template
+const templateStrikes = 3 // consecutive errors that pause a template
 
 const strikeTemplateSQL = `
 insert into template_pauses as t (template_id, caller_id, strikes, reason) values ($1, $2, 1, $3)
