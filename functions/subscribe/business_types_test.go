@@ -13,7 +13,7 @@ import (
 
 const sentBooking = cluster.SubscribePath + "sent?business_type=course_booking&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993&business_id="
 
-func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
+func TestCallerMayUseOnlyGrantedBusinessTypes(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCallerWith("shop", `"roles":["submitter"],"business_types":["course_booking"]`)
@@ -32,7 +32,7 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 		requireRefused(hostile.Get(cluster.SubscribePath + "logs?business_type=course_booking&business_id=1"))
 		switch state {
 		case "not submitted":
-			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "the refused calls used no key")
+			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "the refused calls stored no message")
 		case "pending":
 			s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 		}
@@ -40,21 +40,21 @@ func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	require.Equal(t, true, shop.Get(sentBooking+"1").Data("sent"))
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
 	coupon := strings.Replace(cluster.Booking(1, ""), "course_booking", "coupon", 1)
-	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "it may use its granted type")
+	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "a caller may use its granted type")
 }
 
 func TestCallerThatOnlyRecordsMayAskWhatWasSent(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	records := s.NewCallerWith("records", `"roles":["submitter"],"queues":["wechat.recorded"]`)
-	records.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).RequireOK()
-	require.Equal(t, false, records.Get(sentBooking+"1").RequireOK().Data("sent"))
-	require.Equal(t, 403, records.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
+	recorder := s.NewCallerWith("records", `"roles":["submitter"],"queues":["wechat.recorded"]`)
+	recorder.Post(cluster.SubscribePath+"record", cluster.Recording(1, "")).RequireOK()
+	require.Equal(t, false, recorder.Get(sentBooking+"1").RequireOK().Data("sent"))
+	require.Equal(t, 403, recorder.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
 	sms := s.NewCallerWith("sms", `"roles":["submitter"],"queues":["default"]`)
 	require.Equal(t, 403, sms.Get(sentBooking+"1").Status)
 }
 
-func TestGrantedCallerGetsSameErrorForAnyOthersMessage(t *testing.T) {
+func TestRefusalDoesNotRevealStateOfOthersMessage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`

@@ -39,8 +39,8 @@ func checkBusinessType(c *fn.Call, name string) error {
 	}}
 }
 
-// hidesOthers reports whether a caller may not learn whether another caller has submitted a message. It is false for an admin,
-// who has no list of business types.
+// hidesOthers reports whether the caller has a list of business types. From such a caller, all messages of other callers are
+// hidden. An admin has no such list.
 func hidesOthers(c *fn.Call) bool { return len(c.Caller.BusinessTypes) > 0 }
 
 // ownMessage returns the message of the path. The error is not_found for another caller's message, unless the caller is an admin

@@ -19,7 +19,8 @@ const (
 	maxFailures     = 200
 )
 
-// visibleTo returns the caller whose messages a list has, or nil (all) for an admin or a viewer.
+// visibleTo returns the ID of the caller, who may list only its own messages. It returns nil for an admin or a viewer, who may list
+// all messages.
 func visibleTo(c *fn.Call) *int64 {
 	if c.ReadsAll() {
 		return nil
@@ -40,7 +41,7 @@ func (r *sentRequest) Validate() []task.Field {
 }
 
 // wasSent reports whether this or another caller has sent a message, so that no caller sends it a second time. If hidesOthers is
-// true for the caller, it gets an error for another caller's message, as it does from send.
+// true for the caller, another caller's message is refused with the same error as by send.
 func (h *handlers) wasSent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if !c.MayUseQueue(task.RecordedQueue) {
 		if err := checkQueue(c, task.WeChatQueue); err != nil {

@@ -84,8 +84,8 @@ func (r *resendRequest) Validate() []task.Field {
 	return bad
 }
 
-// resend sends the message again, with max_retries and on_unknown of its newest task, and with the callback of that task if its
-// caller is the caller of the message.
+// resend sends the message again, with max_retries and on_unknown of its newest task. If the message's caller submitted that
+// task, the callback is the same, too.
 func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (any, error) {
 	l, err := h.ownMessage(ctx, c)
 	if err != nil {
