@@ -115,7 +115,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	return r.respond(outs[0])
 }
 
-// batch returns for each item the result of a report of this item alone.
+// batch returns for each item what report would return for it.
 func (r *reporter) batch(ctx context.Context, c *fn.Call, req batchRequest) (any, error) {
 	results := c.EachChunk(ctx, req.Items, func(items []json.RawMessage, results []api.BatchItem) { r.reportItems(c, req.AppID, items, results) })
 	c.Log("items", len(req.Items))
