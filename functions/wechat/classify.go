@@ -53,7 +53,7 @@ const (
 type verdict struct {
 	class           class
 	retryAfter      time.Duration
-	strikesTemplate bool // three such results in a row for one template and caller pause the template for this caller
+	strikesTemplate bool // three consecutive results like this for one template and caller pause the template for this caller
 }
 
 // verdicts has the errcodes that WeChat documents.

@@ -9,7 +9,7 @@ import (
 )
 
 // If our clock is ahead of WeChat's, the queue must not be paused for a second day.
-func TestSpentQuotaEndsAfterMidnightInShanghai(t *testing.T) {
+func TestQuotaPauseEndsAfterMidnightInShanghai(t *testing.T) {
 	t.Parallel()
 	for now, want := range map[string]string{
 		"2026-11-20T15:59:59Z":      "2026-11-20T16:01:00Z",

@@ -51,12 +51,12 @@ type client struct {
 // newClient returns a client of an app. The timeout limits each call. Connecting and the TLS handshake may each take half of the
 // timeout.
 func newClient(base *url.URL, appID, secret string, timeout time.Duration, shared tokens) *client {
-	only1 := new(http.Protocols)
-	only1.SetHTTP1(true) // exchange relies on the transport's behaviour with HTTP/1
+	http1 := new(http.Protocols)
+	http1.SetHTTP1(true) // exchange relies on the transport's behaviour with HTTP/1
 	return &client{base: base, appID: appID, secret: secret, timeout: timeout, shared: shared, transport: &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: timeout / 2}).DialContext,
 		TLSHandshakeTimeout:    timeout / 2,
-		Protocols:              only1,
+		Protocols:              http1,
 		MaxIdleConnsPerHost:    idleConnsPerHost,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: headerBytes,
@@ -81,7 +81,7 @@ func (c *client) token(ctx context.Context) (token, error) {
 	return c.cached.store(t, err)
 }
 
-// replace returns another token than the refused one.
+// replace refreshes the token that WeChat refused, and returns the newest token.
 func (c *client) replace(ctx context.Context, refused token) (token, error) {
 	c.cached.mu.Lock()
 	defer c.cached.mu.Unlock()
@@ -219,10 +219,10 @@ func readResponse(res *http.Response, a *response) error {
 	return nil
 }
 
-// secretPart is the length in bytes from which a part of a secret is secret, too.
+// secretPart is the length in bytes of the shortest part of a secret that clean hides.
 const secretPart = 12
 
-// clean returns a text as one printable line without the token and the app secret. A text with a part of one of them is not shown.
+// clean returns a text as one printable line without the token and the app secret. A text with a part of a secret is replaced.
 func (c *client) clean(message, token string) string {
 	message = text.Line(message)
 	for _, secret := range []string{token, c.secret} {

@@ -14,24 +14,24 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failingConn is a connection whose writes fail, beginning with write number from. A failing write still writes cut bytes.
+// failingConn is a connection whose writes fail from write number failFrom on, each after its first partial bytes are written.
 type failingConn struct {
 	net.Conn
-	writes, from, cut int
+	writes, failFrom, partial int
 }
 
 func (c *failingConn) Write(p []byte) (int, error) {
-	if c.writes++; c.writes < c.from {
+	if c.writes++; c.writes < c.failFrom {
 		return c.Conn.Write(p)
 	}
-	n, err := c.Conn.Write(p[:c.cut])
+	n, err := c.Conn.Write(p[:c.partial])
 	return n, errors.Join(err, errors.New("connection broken"))
 }
 
 func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		cut       int
+		partial   int
 		listening bool
 		want      class
 	}{
@@ -50,7 +50,7 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 					return nil, errors.New("connection refused")
 				}
 				conn, err := new(net.Dialer).DialContext(ctx, network, address)
-				return &failingConn{Conn: conn, from: 2, cut: c.cut}, err
+				return &failingConn{Conn: conn, failFrom: 2, partial: c.partial}, err
 			}
 			require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class)
 			r := client.send(t.Context(), token, testMessage())
@@ -67,7 +67,7 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 func TestTransportDoesNotRepeatRequests(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := newFakeClient(t, w)
+	client := newClientOf(t, w)
 	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
 	w.InjectFault(sandbox.WeChatFault{Drop: true, DeliverFirst: true, Times: 1}) // on the connection that was kept
 	require.Equal(t, unknown, client.sendWithToken(t, testMessage()).class)

@@ -27,8 +27,8 @@ func newTestClient(t *testing.T, base string, timeout time.Duration, shared toke
 	return c
 }
 
-// newFakeClient returns a client of a fake WeChat. The client shares its token with no other client.
-func newFakeClient(t *testing.T, w *sandbox.WeChat) *client {
+// newClientOf returns a client of a fake WeChat. The client shares its token with no other client.
+func newClientOf(t *testing.T, w *sandbox.WeChat) *client {
 	t.Helper()
 	return newTestClient(t, w.URL(), time.Minute, new(memoryTokens))
 }
@@ -37,7 +37,7 @@ func newFakeClient(t *testing.T, w *sandbox.WeChat) *client {
 func newClientWithToken(t *testing.T) (*sandbox.WeChat, *client, token) {
 	t.Helper()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	c := newFakeClient(t, w)
+	c := newClientOf(t, w)
 	token, err := c.token(t.Context())
 	require.NoError(t, err)
 	return w, c, token
@@ -127,7 +127,7 @@ func TestSendClassifiesErrcodes(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, c.options)
-			client, m := newFakeClient(t, w), testMessage()
+			client, m := newClientOf(t, w), testMessage()
 			if c.prepare != nil {
 				c.prepare(t, w, client, &m)
 			}
@@ -202,7 +202,7 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
 		w, _, token := newClientWithToken(t)
-		client := newFakeClient(t, w) // without a connection to reuse
+		client := newClientOf(t, w) // without a connection to reuse
 		require.NoError(t, w.Stop())
 		r := client.send(t.Context(), token, testMessage())
 		require.Equal(t, wantAway, r.verdict)
@@ -233,7 +233,7 @@ func TestUnsentRequestUsesNoAttempt(t *testing.T) {
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 		m := testMessage()
 		m.Data = json.RawMessage(`{`)
-		require.Equal(t, result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}, newFakeClient(t, w).sendWithToken(t, m))
+		require.Equal(t, result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}, newClientOf(t, w).sendWithToken(t, m))
 		require.Empty(t, w.Sends())
 	})
 }

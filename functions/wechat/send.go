@@ -48,7 +48,7 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 		Queue: task.WeChatQueue, AppID: b.app, CallerID: task.ServiceCaller, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
 	})
 	for queue, n := range pending {
-		if err == nil || queue != task.WeChatQueue { // after an error the event is redelivered with growing delays
+		if err == nil || queue != task.WeChatQueue { // no wake-up of wechat after an error: the event is redelivered with growing delays
 			b.env.WakeClaims(queue, n)
 		}
 	}

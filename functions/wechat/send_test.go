@@ -29,7 +29,7 @@ func (c *wechatServer) claimAsOther() tasks.Claimed {
 	return claimed[0]
 }
 
-// expireLeases ends all leases, and lets the tasks expire as sweep does.
+// expireLeases ends all leases, and recovers their tasks as sweep does.
 func (c *wechatServer) expireLeases() {
 	c.T.Helper()
 	c.Exec(`update task_live set due_at = now() where state = 2`)
@@ -88,7 +88,7 @@ func TestLostClaimDoesNotSend(t *testing.T) {
 	require.Equal(t, "processing, retries 1; row 0 timeout_retry; calls 0, delivered 0", c.outcome(o))
 }
 
-func TestReportIsRetriedWithoutDatabase(t *testing.T) {
+func TestReportIsRetriedAfterDatabaseError(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	o := c.submit(1)
@@ -167,12 +167,12 @@ func TestWakeUpsAloneSendMessages(t *testing.T) {
 	wake("wake.queue.wechat")
 	waitDelivered(1)
 
-	fake.InjectFault(scripted(-1, 1))
+	fake.InjectFault(errcodeFault(-1, 1))
 	c.submit(2)
 	wake("wake.queue.wechat")
 	waitDelivered(2)
 
-	fake.InjectFault(scripted(45009, 1))
+	fake.InjectFault(errcodeFault(45009, 1))
 	waiting := c.submit(3)
 	wake("wake.queue.wechat")
 	c.until("paused", func() bool { return c.Count(`select count(*) from queue_pauses`) == 1 })
@@ -223,7 +223,8 @@ func (c *wechatServer) submitUnknown() subscribe.Submitted {
 	return o
 }
 
-func TestMissingConsentToOtherTemplateIsNoSuccess(t *testing.T) {
+// The first attempt cannot have used the consent to the other template.
+func TestMissingConsentToOtherTemplateIsFailure(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 	c.submitUnknown()

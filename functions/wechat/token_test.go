@@ -97,7 +97,7 @@ func TestSendStopsAtSecondRefusedToken(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	w.InjectFault(sandbox.WeChatFault{Errcode: 40001})
-	client := newFakeClient(t, w)
+	client := newClientOf(t, w)
 	r := client.sendWithToken(t, testMessage())
 	require.Equal(t, verdict{class: tokenRefused, retryAfter: time.Minute}, r.verdict)
 	require.Equal(t, "40001", r.code)
@@ -110,7 +110,7 @@ func TestSendStopsAtSecondRefusedToken(t *testing.T) {
 func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{TokenLife: renewBefore})
-	client := newFakeClient(t, w)
+	client := newClientOf(t, w)
 	first, err := client.token(t.Context())
 	require.NoError(t, err)
 	second, err := client.token(t.Context())

@@ -53,10 +53,10 @@ func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) erro
 		return nil
 	}
 	deadline, _ := ctx.Deadline()
-	until, total := deadline.Add(-s.cfg.Timeout-reportTime), tally{results: map[string]int{}}
+	lastStart, total := deadline.Add(-s.cfg.Timeout-reportTime), tally{results: map[string]int{}}
 	defer func() { c.Log("claimed", total.claimed, "results", total.results) }()
 	for {
-		if s.env.IsDraining() || time.Now().After(until) {
+		if s.env.IsDraining() || time.Now().After(lastStart) {
 			s.env.WakeWeChatAt(time.Time{})
 			return nil
 		}

@@ -113,8 +113,8 @@ func (c *wechatServer) dueIn(o subscribe.Submitted) time.Duration {
 	return time.Duration(c.Count(`select round(extract(epoch from due_at - now()))::int from task_live where id = $1`, o.TaskID)) * time.Second
 }
 
-// scripted returns a fault: the next n calls to send a message get the errcode; n = 0 means all calls.
-func scripted(errcode, n int) sandbox.WeChatFault {
+// errcodeFault returns a fault: the next n calls to send a message get the errcode; n = 0 means all calls.
+func errcodeFault(errcode, n int) sandbox.WeChatFault {
 	return sandbox.WeChatFault{Errcode: errcode, Times: n}
 }
 
@@ -129,26 +129,26 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 		name   string
 		fault  sandbox.WeChatFault
 		change []func(*subscribe.Submission)
-		once   string        // the outcome of one call of the function
-		waits  time.Duration // until the retry
-		then   string        // the outcome of a second call after this wait, without the fault
+		first  string        // the outcome of one call of the function
+		wait   time.Duration // until the retry
+		second string        // the outcome of a second call after this wait, without the fault
 	}{
-		{name: "sent", once: "succeeded, retries 0; row 1; calls 1, delivered 1"},
-		{name: "transient", fault: scripted(-1, 1), once: "scheduled, retries 1; row 2 -1; calls 1, delivered 0", waits: 5 * time.Second,
-			then: "succeeded, retries 1; row 1; calls 2, delivered 1"},
-		{name: "token refused", fault: scripted(42001, 2), once: "scheduled, retries 0; row 0 42001; calls 2, delivered 0", waits: time.Minute,
-			then: "succeeded, retries 0; row 1; calls 3, delivered 1"},
-		{name: "data refused", fault: scripted(40003, 1), once: "failed/rejected, retries 0; row 2 40003; calls 1, delivered 0"},
-		{name: "no consent", fault: scripted(43101, 1), once: "failed/rejected, retries 0; row 2 43101; calls 1, delivered 0"},
-		{name: "throttled", fault: scripted(45011, 1), once: "scheduled, retries 0; row 0 45011; calls 1, delivered 0", waits: time.Minute,
-			then: "succeeded, retries 0; row 1; calls 2, delivered 1"},
-		{name: "unknown, resend", fault: lost, once: "scheduled, retries 1; row 0 no_answer; calls 1, delivered 1", waits: 5 * time.Second,
-			then: "succeeded, retries 1; row 1; calls 2, delivered 2"},
-		{name: "unknown, hold", fault: lost, change: hold, once: "held, retries 0; row 0 no_answer; calls 1, delivered 1",
-			then: "held, retries 0; row 0 no_answer; calls 1, delivered 1"},
-		{name: "unknown, fail", fault: lost, change: fail, once: "failed/unknown, retries 0; row 2 no_answer; calls 1, delivered 1"},
-		{name: "away", fault: sandbox.WeChatFault{TokenCalls: true, Drop: true, Times: 1}, once: "scheduled, retries 0; row 0 no_token; calls 0, delivered 0",
-			waits: 15 * time.Second, then: "succeeded, retries 0; row 1; calls 1, delivered 1"},
+		{name: "sent", first: "succeeded, retries 0; row 1; calls 1, delivered 1"},
+		{name: "transient", fault: errcodeFault(-1, 1), first: "scheduled, retries 1; row 2 -1; calls 1, delivered 0", wait: 5 * time.Second,
+			second: "succeeded, retries 1; row 1; calls 2, delivered 1"},
+		{name: "token refused", fault: errcodeFault(42001, 2), first: "scheduled, retries 0; row 0 42001; calls 2, delivered 0", wait: time.Minute,
+			second: "succeeded, retries 0; row 1; calls 3, delivered 1"},
+		{name: "data refused", fault: errcodeFault(40003, 1), first: "failed/rejected, retries 0; row 2 40003; calls 1, delivered 0"},
+		{name: "no consent", fault: errcodeFault(43101, 1), first: "failed/rejected, retries 0; row 2 43101; calls 1, delivered 0"},
+		{name: "throttled", fault: errcodeFault(45011, 1), first: "scheduled, retries 0; row 0 45011; calls 1, delivered 0", wait: time.Minute,
+			second: "succeeded, retries 0; row 1; calls 2, delivered 1"},
+		{name: "unknown, resend", fault: lost, first: "scheduled, retries 1; row 0 no_answer; calls 1, delivered 1", wait: 5 * time.Second,
+			second: "succeeded, retries 1; row 1; calls 2, delivered 2"},
+		{name: "unknown, hold", fault: lost, change: hold, first: "held, retries 0; row 0 no_answer; calls 1, delivered 1",
+			second: "held, retries 0; row 0 no_answer; calls 1, delivered 1"},
+		{name: "unknown, fail", fault: lost, change: fail, first: "failed/unknown, retries 0; row 2 no_answer; calls 1, delivered 1"},
+		{name: "away", fault: sandbox.WeChatFault{TokenCalls: true, Drop: true, Times: 1}, first: "scheduled, retries 0; row 0 no_token; calls 0, delivered 0",
+			wait: 15 * time.Second, second: "succeeded, retries 0; row 1; calls 1, delivered 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -158,17 +158,17 @@ func TestErrcodesDecideTheOutcome(t *testing.T) {
 			}
 			o := s.submit(1, c.change...)
 			s.run()
-			require.Equal(t, c.once, s.outcome(o))
-			if c.waits != 0 {
-				require.InDelta(t, c.waits, s.dueIn(o), float64(2*time.Second))
+			require.Equal(t, c.first, s.outcome(o))
+			if c.wait != 0 {
+				require.InDelta(t, c.wait, s.dueIn(o), float64(2*time.Second))
 			}
-			if c.then == "" {
+			if c.second == "" {
 				return
 			}
 			s.fake.ClearFaults()
-			s.advance(c.waits)
+			s.advance(c.wait)
 			s.run()
-			require.Equal(t, c.then, s.outcome(o))
+			require.Equal(t, c.second, s.outcome(o))
 		})
 	}
 }
@@ -255,7 +255,7 @@ func TestMessagesOfAPausedTemplateAreDueAtDifferentTimes(t *testing.T) {
 	require.Greater(t, slices.Max(due)-slices.Min(due), 15*time.Minute)
 }
 
-func TestThreeErrorsInARowPauseTemplateForTheirCaller(t *testing.T) {
+func TestThreeConsecutiveErrorsPauseTemplateForTheirCaller(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
 	const bad = `{"thing1":{"value":""}}`
@@ -322,7 +322,7 @@ func TestWrongAppSettingsPauseTheQueue(t *testing.T) {
 			t.Parallel()
 			s := startWeChat(t, sandbox.WeChatOptions{}, c.env)
 			if c.env == "" {
-				s.fake.InjectFault(scripted(48001, 0))
+				s.fake.InjectFault(errcodeFault(48001, 0))
 			}
 			o := s.submit(1)
 			s.run()
