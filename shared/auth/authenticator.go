@@ -63,9 +63,9 @@ func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers
 // given by its hash, a failure with any name takes as long as computing a hash.
 func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
 	if !admin {
-		caller, refused := au.verifyCaller(ctx, login, a)
-		if task.CodeOf(refused) != CodeUnauthenticated {
-			return caller, refused
+		caller, err := au.verifyCaller(ctx, login, a)
+		if task.CodeOf(err) != CodeUnauthenticated {
+			return caller, err
 		}
 	}
 	if a.retryAfter > 0 && utf8.RuneCountInString(login.Password) < strongPassword {
@@ -81,12 +81,12 @@ func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a 
 		return callers.Caller{}, ErrCredentials
 	}
 	start := time.Now()
-	right, waited := au.hash.matches(ctx, a, login.Password, admin)
+	right, err := au.hash.matches(ctx, a, login.Password, admin)
 	a.hashTime = time.Since(start)
 	switch {
-	case waited != nil:
+	case err != nil:
 		a.charged = false // so that end does not refund the charge
-		return callers.Caller{}, waited
+		return callers.Caller{}, err
 	case !right:
 		return callers.Caller{}, ErrCredentials
 	}

@@ -13,7 +13,7 @@ import (
 
 const (
 	CallerTTL        = time.Minute     // how long a caller is kept
-	unknownCallerTTL = 5 * time.Second // how long a name without a caller is kept: so long a new caller of that name is refused
+	unknownCallerTTL = 5 * time.Second // how long a name without a caller is kept; a caller created meanwhile is refused until then
 	callerLimit      = 4096            // of known names, and as many unknown names
 	lookupTimeout    = 3 * time.Second
 )

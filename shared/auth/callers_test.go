@@ -66,7 +66,7 @@ func TestCallerLookupsAreShared(t *testing.T) {
 	})
 }
 
-func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
+func TestSlowLookupForListDoesNotDelayOtherCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {

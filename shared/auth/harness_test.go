@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// process is the Authenticator of one server process. Its built-in admin is "admin" with the password
-// "secret", or that of the hash unless it is nil. Use it in synctest.Test.
+// process is the Authenticator of one server process. Its built-in admin is "admin" with the password of
+// the hash, or "secret" if the hash is nil. Use process in synctest.Test.
 type process struct{ *Authenticator }
 
 func newProcess(t *testing.T, hash *PasswordHash, find authtest.Source) *process {

@@ -76,6 +76,7 @@ func TestFloodOfUnknownNamesCausesFewQueries(t *testing.T) {
 				close(stop)
 				flood.Wait()
 
+				// Two logins of callers, the burst, and each second the rate and at most two deferred lookups.
 				seconds := int(time.Since(began).Seconds()) + 1
 				limit := 2 + 100 + seconds*(totalRate+2)
 				if addresses == 1 {
@@ -99,7 +100,7 @@ func TestClientsThatLeaveCauseFewQueries(t *testing.T) {
 			return knownCallers(ctx, name, forList)
 		})
 		p.deferred.findExisting = knownCallers.Existing
-		left, cancel := context.WithCancel(t.Context())
+		cancelled, cancel := context.WithCancel(t.Context())
 		cancel()
 		login := func(ctx context.Context, name string) error {
 			_, err := p.Authenticate(ctx, Login{Name: name, Password: token, Address: prefix("203.0.113.1"), Began: time.Now()})
@@ -107,7 +108,7 @@ func TestClientsThatLeaveCauseFewQueries(t *testing.T) {
 		}
 		require.NoError(t, login(t.Context(), "sender"))
 		for i := range 2 * addressBurst {
-			require.Error(t, login(left, fmt.Sprint("nobody", i)))
+			require.Error(t, login(cancelled, fmt.Sprint("nobody", i)))
 		}
 		synctest.Wait()
 		require.EqualValues(t, 1+addressBurst, queries.Load())
@@ -116,9 +117,9 @@ func TestClientsThatLeaveCauseFewQueries(t *testing.T) {
 		p.limiter = newLimiter()
 		for range 2 * addressBurst {
 			p.Callers.Forget("sender")
-			require.Error(t, login(left, "sender"))
+			require.Error(t, login(cancelled, "sender"))
 		}
-		require.NoError(t, login(t.Context(), "submitter"), "calls of a caller that leave are not counted as failures")
+		require.NoError(t, login(t.Context(), "submitter"), "cancelled calls with the name of a caller are not counted as failures")
 	})
 }
 
@@ -176,7 +177,7 @@ func TestUnknownNameFailsLikeWrongPasswordOverLimit(t *testing.T) {
 				}
 			}
 			require.Equal(t, time.Second, got["nobody"][0].retryAfter)
-			require.Greater(t, got["nobody"][2*pairBurst-1].retryAfter, time.Second, "of the limit of a name at an address")
+			require.Greater(t, got["nobody"][2*pairBurst-1].retryAfter, time.Second, "the name is also over its limit at the address")
 			for name, results := range got {
 				require.Equal(t, got["nobody"], results, name)
 			}
@@ -279,7 +280,7 @@ func TestNameFloodLeavesRoomForOthers(t *testing.T) {
 		time.Sleep(time.Second) // the Retry-After of the call
 		synctest.Wait()
 		require.Contains(t, found, "new")
-		require.Greater(t, len(found), deferredLookupLimit/2, "the rest of the room is used")
+		require.Greater(t, len(found), deferredLookupLimit/2, "several addresses use more than the half that one may use")
 		time.Sleep(2 * deferredLookupInterval) // until run has returned
 	})
 }

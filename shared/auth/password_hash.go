@@ -33,7 +33,7 @@ const (
 	hashAlgorithm = "pbkdf2_sha256"
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
 	passwordWait  = 2 * time.Second // the longest wait of a call for its turn
-	turnLength    = 5               // times as long as computing a hash
+	turnLength    = 5               // a turn takes 5 times as long as computing a hash
 	firstTurnTTL  = time.Hour
 	turnLimit     = 32768 // entries of each table, of at most 2 MB
 
@@ -156,7 +156,8 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.mayWait(a.address) {
-		return a.began.Add(failureTime), false, func() {} // not earlier: all names but the admin's were looked up
+		// Not earlier: the admin's name needs no lookup, and the time must not show that.
+		return a.began.Add(failureTime), false, func() {}
 	}
 	h.waiting++
 	h.byAddress[a.address]++

@@ -201,7 +201,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 		addresses, each int
 		name            string
 		waiting         int
-		login           time.Duration // of the admin
+		login           time.Duration // how long the admin's login takes, which begins 1 ms after failureTime
 	}{
 		"one address":                       {1, 200, "nobody", waitingPerAddress, hashTime},
 		"one address with the admin's name": {1, 200, "admin", waitingPerAddress, hashTurn + hashTime - failureTime - time.Millisecond},
