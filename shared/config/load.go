@@ -55,7 +55,7 @@ func Load(cfg any) []task.Field {
 	}
 	if cfg, ok := cfg.(interface{ Validate() []task.Field }); ok {
 		for _, f := range cfg.Validate() {
-			problems = append(problems, task.Field{Name: f.Name, Message: shown(v.Type(), f.Name) + f.Message})
+			problems = append(problems, task.Field{Name: f.Name, Message: shownValueByName(v.Type(), f.Name) + f.Message})
 		}
 	}
 	return problems
@@ -72,8 +72,8 @@ func badValue(field reflect.StructField, err error) task.Field {
 	return task.Field{Name: field.Tag.Get("envconfig"), Message: shownValue(field) + message}
 }
 
-// shown returns shownValue of the field for a setting.
-func shown(config reflect.Type, name string) string {
+// shownValueByName is shownValue for the name of a setting.
+func shownValueByName(config reflect.Type, name string) string {
 	for i := range config.NumField() {
 		if field := config.Field(i); field.Tag.Get("envconfig") == name {
 			return shownValue(field)

@@ -63,14 +63,14 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 	return problems
 }
 
-// nearest returns the setting of names that name may misspell, the most similar one; "" if none is similar. One letter
+// nearest returns the one of names that is most similar to name; "" if none is similar enough to be misspelt as name. One letter
 // in five may differ, at most three. In names as short as NATS_URL, the part before the underscore
 // must be the same, as other programs use API_HOST; PORT has no misspellings.
 func nearest(name string, names []string) string {
 	best, bestDistance := "", 4
 	for _, candidate := range names {
 		limit := min(len(candidate)/5, bestDistance-1)
-		if !isNear(name, candidate, limit) {
+		if !mayBeNear(name, candidate, limit) {
 			continue
 		}
 		first, _, hasUnderscore := strings.Cut(candidate, "_")
@@ -84,11 +84,11 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// isNear is a cheap test that excludes most names: the distance is at least the difference of
-// the lengths, and the number of letters that only one name has.
-func isNear(a, b string, distance int) bool {
+// mayBeNear is a cheap test that excludes most names over the limit: the distance is at least the
+// difference of the lengths, and the number of letters that only one name has.
+func mayBeNear(a, b string, limit int) bool {
 	inA, inB := letters(a), letters(b)
-	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(inA&^inB), bits.OnesCount64(inB&^inA)) <= distance
+	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(inA&^inB), bits.OnesCount64(inB&^inA)) <= limit
 }
 
 // letters returns the set of the letters of a name, one bit for each.
