@@ -57,8 +57,8 @@ func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string
 // healthTimeout is shorter than the timeout of container engines for a health check.
 const healthTimeout = 2 * time.Second
 
-// checkHealth is the health check of an image without other programs. It does not check the
-// database: a restart of the container would not help.
+// checkHealth is the health check of a container whose image has no other program, such as curl. It does
+// not check the database: a restart of the container would not help.
 func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {

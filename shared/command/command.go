@@ -17,7 +17,7 @@ type Command struct {
 	settings []config.Setting
 }
 
-// New makes a command without arguments and with settings of its own: C is as for fn.HTTP.
+// New makes a command without arguments. C is the struct of its own settings, or struct{}.
 func New[C any](name, help string, run func(ctx context.Context, env *fn.Env, cfg C) error) Command {
 	return Command{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *fn.Env, args []string) error {
 		if len(args) > 0 {

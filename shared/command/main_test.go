@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// TestMain makes the test binary the binary that tests start.
+// TestMain runs Main if startProcess started this binary, and otherwise the tests.
 func TestMain(m *testing.M) {
 	if os.Getenv("COMMAND_TEST_PROCESS") != "" {
 		greet := Command{Name: "greet", Help: "greet someone", Run: func(_ context.Context, env *fn.Env, args []string) error {
@@ -62,8 +62,8 @@ func TestMainRunsTheNamedCommand(t *testing.T) {
 		{"help lists the commands", nil, []string{"help"}, 0, "greet         greet someone"},
 		{"an unknown command is refused", nil, []string{"sevre"}, 2, `unknown command "sevre"`},
 		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
-		{"another command runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},
-		{"another command fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"greet needs a name"`},
+		{"an added command runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},
+		{"an added command fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"greet needs a name"`},
 		{"a bad setting stops the start", []string{"SENDONCE_MAX_CALL=1"}, []string{"serve"}, 2, "SENDONCE_MAX_CALL is no setting"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
