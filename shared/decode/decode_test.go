@@ -245,7 +245,6 @@ func TestPlanOfPanicsForATypeThatCannotBeDecoded(t *testing.T) {
 	require.Panics(t, func() { PlanOf[string]() })
 }
 
-// id reads a number or a string, as senders of large numbers need.
 // A name may be as long as a body, and many calls are decoded at once. Not parallel: it measures the memory of the process.
 func TestLongUnknownFieldNeedsNoFurtherMemory(t *testing.T) {
 	raw := []byte(`{"` + strings.Repeat("::1 ", 1<<20) + `":1}`)
@@ -258,6 +257,7 @@ func TestLongUnknownFieldNeedsNoFurtherMemory(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2*len(raw)))
 }
 
+// id reads a number or a string, as senders of large numbers need.
 type id string
 
 func (n *id) UnmarshalJSON(raw []byte) error {

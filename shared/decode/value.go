@@ -33,7 +33,7 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 		raw := d.skipChecked()
 		v.SetBytes(slices.Clip(raw))
 	case kindUnmarshaler:
-		d.check(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.skipChecked()))
+		d.failIf(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.skipChecked()))
 	case kindAny:
 		if x := d.any(); x != nil {
 			v.Set(reflect.ValueOf(x))
@@ -90,8 +90,8 @@ func (d *decoder) wrongType(p *Plan) {
 	d.skip()
 }
 
-// check records the error of a type that decodes itself.
-func (d *decoder) check(err error) {
+// failIf records the error of a type that decodes itself, if there is one.
+func (d *decoder) failIf(err error) {
 	if err != nil {
 		d.fail(err.Error())
 	}
@@ -222,7 +222,7 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 	case problem != "":
 		d.fail(problem)
 	case p.kind == kindText:
-		d.check(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
+		d.failIf(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
 	case p.kind == kindTime:
 		if !setTime(v, string(s)) {
 			d.fail(p.want)
@@ -237,7 +237,7 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 // repaired sets v from a JSON string, with U+FFFD for each character that Postgres cannot store.
 func (d *decoder) repaired(v reflect.Value, quoted []byte) {
 	var text string
-	d.check(json.Unmarshal(quoted, &text))
+	d.failIf(json.Unmarshal(quoted, &text))
 	v.SetString(strings.ReplaceAll(text, "\x00", "\uFFFD"))
 }
 
