@@ -10,8 +10,8 @@ import (
 )
 
 // connectionLimiter limits the open connections. For each new connection above the limit it closes an older
-// connection without a call of a known caller (see KeepConnectionOpen). It compares some such connections by these
-// rules, each within the one before it, and closes the one that comes first:
+// connection without a call of a known caller (see KeepConnectionOpen). It sorts some such connections by these
+// rules, where each rule decides between connections that the rules before it leave equal, and closes the first:
 //   - Those of callers that have more than a quarter of the limit come first, those that other callers have used come last.
 //   - Connections that have been idle for less than timeToAuthenticate come after others.
 //   - The connections of an address that has more connections which no caller has used come first.
@@ -24,14 +24,14 @@ type connectionLimiter struct {
 	mu        sync.Mutex
 	open      map[net.Conn]*openConn
 	byAddress map[netip.Prefix]int // number of open connections that no known caller has used
-	byCaller  map[int64]int        // number of open connections, by openConn.caller
+	byAccount map[int64]int        // number of open connections, by openConn.account
 }
 
 type openConn struct {
 	limiter   *connectionLimiter
 	conn      net.Conn
 	address   netip.Prefix
-	caller    int64     // account of the last known caller, or UnknownCaller
+	account   int64     // of the last known caller, or UnknownCaller
 	calls     int       // of known callers, in progress
 	idleSince time.Time // when the last call of a known caller ended, or the connection began if there was none
 
@@ -42,17 +42,17 @@ type openConn struct {
 type openConnKey struct{}
 
 func newConnectionLimiter(max int) *connectionLimiter {
-	return &connectionLimiter{max: max, open: map[net.Conn]*openConn{}, byAddress: map[netip.Prefix]int{}, byCaller: map[int64]int{}}
+	return &connectionLimiter{max: max, open: map[net.Conn]*openConn{}, byAddress: map[netip.Prefix]int{}, byAccount: map[int64]int{}}
 }
 
 // add is the server's ConnContext.
 func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // "" if it is not IP: such connections share one address
-	added := &openConn{limiter: l, conn: conn, address: ClientNetwork(host), caller: UnknownCaller, idleSince: time.Now()}
+	added := &openConn{limiter: l, conn: conn, address: ClientNetwork(host), account: UnknownCaller, idleSince: time.Now()}
 	l.mu.Lock()
 	l.open[conn] = added
 	l.byAddress[added.address]++
-	l.byCaller[added.caller]++
+	l.byAccount[added.account]++
 	var surplus net.Conn
 	if len(l.open) > l.max {
 		surplus = l.pickIdle(conn)
@@ -101,9 +101,9 @@ func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
 // rank is lower for connections that are closed before others.
 func (l *connectionLimiter) rank(c *openConn) int {
 	switch {
-	case c.caller == UnknownCaller:
+	case c.account == UnknownCaller:
 		return 1
-	case l.byCaller[c.caller] > l.max/4:
+	case l.byAccount[c.account] > l.max/4:
 		return 0
 	default:
 		return 2
@@ -123,10 +123,10 @@ func (l *connectionLimiter) removeLocked(conn net.Conn) {
 		return
 	}
 	delete(l.open, conn)
-	if c.caller == UnknownCaller {
+	if c.account == UnknownCaller {
 		decrement(l.byAddress, c.address)
 	}
-	decrement(l.byCaller, c.caller)
+	decrement(l.byAccount, c.account)
 }
 
 func decrement[K comparable](counts map[K]int, key K) {
@@ -163,17 +163,17 @@ func (c *openConn) addCalls(n int, account int64) {
 	defer l.mu.Unlock()
 	c.calls += n
 	c.idleSince = time.Now()
-	if account == c.caller || account == UnknownCaller {
+	if account == c.account || account == UnknownCaller {
 		return
 	}
 	if l.open[c.conn] == c {
-		if c.caller == UnknownCaller {
+		if c.account == UnknownCaller {
 			decrement(l.byAddress, c.address)
 		}
-		decrement(l.byCaller, c.caller)
-		l.byCaller[account]++
+		decrement(l.byAccount, c.account)
+		l.byAccount[account]++
 	}
-	c.caller = account
+	c.account = account
 }
 
 // maxUnknown is how many requests in a row a connection may carry without KeepConnectionOpen. Thousands

@@ -96,8 +96,8 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-// fakeClient returns a function that connects an address.
-func fakeClient(t *testing.T) (l *connectionLimiter, connect func(from string) *fakeConn) {
+// newTestLimiter returns a limiter of maxInTests connections, and a function that adds a connection from an address.
+func newTestLimiter(t *testing.T) (l *connectionLimiter, connect func(from string) *fakeConn) {
 	l = newConnectionLimiter(maxInTests)
 	return l, func(from string) *fakeConn {
 		c := &fakeConn{from: from}
@@ -108,7 +108,7 @@ func fakeClient(t *testing.T) (l *connectionLimiter, connect func(from string) *
 
 func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
 	t.Parallel()
-	l, connect := fakeClient(t)
+	l, connect := newTestLimiter(t)
 	for n := range maxInTests {
 		l.open[connect(fmt.Sprint("203.0.113.", n))].idleSince = time.Now().Add(-timeToAuthenticate)
 	}
@@ -126,7 +126,7 @@ func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
 
 func TestCallerWithManyConnectionsIsClosedBeforeNewClients(t *testing.T) {
 	t.Parallel()
-	l, connect := fakeClient(t)
+	l, connect := newTestLimiter(t)
 	for n := range maxInTests {
 		l.open[connect(fmt.Sprint("203.0.113.", n))].addCalls(0, 7)
 	}

@@ -83,7 +83,7 @@ func TestTooManyHeaderLinesAreRefusedEarly(t *testing.T) {
 	for name, sent := range map[string]string{
 		"at once":                         headerOf("/", maxHeaderLines+1),
 		"of empty lines":                  strings.Repeat("\n", maxHeaderLines+2),
-		"with line ends alone":            strings.ReplaceAll(headerOf("/", maxHeaderLines+1), "\r", ""),
+		"with line feeds only":            strings.ReplaceAll(headerOf("/", maxHeaderLines+1), "\r", ""),
 		"after another request":           headerOf("/", 1) + "\r\n" + headerOf("/", 4*maxHeaderLines),
 		"after another request's body":    headerOf("/", 1) + "Content-Length: 2\r\n\r\n{}" + headerOf("/", 4*maxHeaderLines),
 		"after a body of unknown length":  headerOf("/", 1) + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + headerOf("/", 4*maxHeaderLines),
