@@ -47,20 +47,20 @@ func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 	}
 	path := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(m.ID) + "/received"
 	for try := 1; ; try++ {
-		again, after, err := c.try(ctx, path, body)
-		if err == nil || !again {
+		temporary, retryAfter, err := c.try(ctx, path, body)
+		if err == nil || !temporary {
 			return err
 		}
 		select {
-		case <-time.After(retry.Jitter(max(retry.Delay(minPause, maxPause, try), after))):
+		case <-time.After(retry.Jitter(max(retry.Delay(minPause, maxPause, try), retryAfter))):
 		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// try posts once. after is the service's Retry-After, 0 = none.
-func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bool, after time.Duration, err error) {
+// try posts once. temporary reports whether to retry after the error. retryAfter is from the service, 0 = none.
+func (c *Confirmer) try(ctx context.Context, path string, body []byte) (temporary bool, retryAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
@@ -81,12 +81,12 @@ func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bo
 	if err != nil {
 		return true, 0, err
 	}
-	after = retry.After(res.Header, time.Now(), confirmTimeout)
+	retryAfter = retry.After(res.Header, time.Now(), confirmTimeout)
 	switch res.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-		again = true
+		temporary = true
 	default:
-		again = res.StatusCode/100 == 5
+		temporary = res.StatusCode/100 == 5
 	}
-	return again, after, fmt.Errorf("the service returned %s: %s", res.Status, response)
+	return temporary, retryAfter, fmt.Errorf("the service returned %s: %s", res.Status, response)
 }

@@ -67,7 +67,7 @@ func TestOnce(t *testing.T) {
 			require.Equal(t, want, first)
 			var hasID bool
 			require.NoError(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned() is not null`).Scan(&hasID))
-			require.True(t, hasID, "the commit of a transaction without an id does not wait for the synchronous standby")
+			require.True(t, hasID, "the commit waits for the synchronous standby only if the transaction has an id")
 			require.NoError(t, tx.Commit(t.Context()))
 		}
 		require.Equal(t, 1, count(t, db, "effects"))
@@ -133,8 +133,8 @@ func TestOnce(t *testing.T) {
 func TestConcurrentDuplicateWaits(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		end    func(ctx context.Context, first pgx.Tx) error
-		second bool
+		end     func(ctx context.Context, first pgx.Tx) error
+		wantRun bool // of the effect of the second call
 	}{
 		"no effect if the first commits":     {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
 		"effect if the first is rolled back": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, true},
@@ -149,13 +149,13 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 			require.True(t, first)
 
 			type reply struct {
-				first bool
-				err   error
+				ran bool // the effect
+				err error
 			}
 			replies := make(chan reply, 1)
 			go func() {
-				first, err := Once(t.Context(), two, "points", "m1", effectOf(two, "m1"))
-				replies <- reply{first, err}
+				ran, err := Once(t.Context(), two, "points", "m1", effectOf(two, "m1"))
+				replies <- reply{ran, err}
 			}()
 			waiting := "pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 			require.Eventually(t, func() bool { return count(t, db, waiting) == 1 }, time.Minute, 5*time.Millisecond)
@@ -164,7 +164,7 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 			require.NoError(t, test.end(t.Context(), one))
 			second := <-replies
 			require.NoError(t, second.err)
-			require.Equal(t, test.second, second.first)
+			require.Equal(t, test.wantRun, second.ran)
 			require.NoError(t, two.Commit(t.Context()))
 			require.Equal(t, 1, count(t, db, "effects"))
 		})
