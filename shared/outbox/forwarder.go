@@ -130,7 +130,7 @@ func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err 
 	return len(ids), accepted, err
 }
 
-// dueSQL locks rows only until its own commit. A commit that has locked rows waits for the synchronous standby, if there is one.
+// dueSQL locks rows so that its own commit waits for the synchronous standby, if there is one. This commit ends the locks.
 const dueSQL = `
 SELECT id::text FROM message_outbox
 WHERE refused_at IS NULL AND next_at <= now()

@@ -124,7 +124,7 @@ func TestOutcomeOfResponse(t *testing.T) {
 	}
 }
 
-func TestRedirectIsNotDelivered(t *testing.T) {
+func TestRedirectedPostKeepsMessage(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
