@@ -32,7 +32,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	defer admission.End()
 	submitted, err := in.saveOrAccept(ctx, c, req, m)
 	switch {
-	case err != nil || submitted.Replayed: // if the message was saved nevertheless, the next count includes it
+	case err != nil || submitted.Replayed: // if the message was saved despite the error, the next count of the rows includes it
 	case submitted.Ack.Ack == api.AckAccepted:
 		admission.Accepted(submitted.Ack.AcceptSeq)
 	default:

@@ -1,5 +1,5 @@
-// Package request has the rules for the body of POST /api/v1/messages. The service applies them to each request, other services in
-// package outbox before they store a message.
+// Package request has the rules for the body of POST /api/v1/messages. The service applies them to each request. Package outbox
+// applies them before another service stores a message.
 package request
 
 import (
