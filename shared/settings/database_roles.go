@@ -20,13 +20,13 @@ type Roles struct {
 	RetentionPassword string `envconfig:"SENDONCE_RETENTION_PASSWORD" secret:"true" readby:"archive,migrate,sweep" desc:"password of SENDONCE_RETENTION_ROLE"`
 }
 
-// Validate checks what the types alone cannot.
+// Validate checks what the types alone cannot. If Hot is empty, it empties Admin and Retention too.
 func (r *Roles) Validate() []task.Field {
 	if r.Hot == "" {
 		r.Admin, r.Retention = "", ""
 	}
 	var bad []task.Field
-	settingOf := map[string]string{"": "an empty SENDONCE_HOT_ROLE"}
+	settingOf := map[string]string{} // by role
 	for _, c := range []struct {
 		setting, role string
 		mayBeEmpty    bool

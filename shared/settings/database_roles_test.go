@@ -16,11 +16,11 @@ func TestDatabaseRoles(t *testing.T) {
 		change func(*Roles)
 		want   string // the setting that is refused
 	}{
-		"each its own":         {func(*Roles) {}, ""},
-		"one user for all":     {func(r *Roles) { r.Hot, r.Read = "", "" }, ""},
-		"one for hot and read": {func(r *Roles) { r.Read = "hot" }, "SENDONCE_READ_ROLE"},
-		"one for all by name":  {func(r *Roles) { *r = Roles{Hot: "a", Read: "b", Admin: "a", Retention: "c"} }, "SENDONCE_ADMIN_ROLE"},
-		"no retention":         {func(r *Roles) { r.Retention = "" }, "SENDONCE_RETENTION_ROLE"},
+		"a role of its own for each":  {func(*Roles) {}, ""},
+		"the user of the URL for all": {func(r *Roles) { r.Hot, r.Read = "", "" }, ""},
+		"one role for hot and read":   {func(r *Roles) { r.Read = "hot" }, "SENDONCE_READ_ROLE"},
+		"one role for hot and admin":  {func(r *Roles) { *r = Roles{Hot: "a", Read: "b", Admin: "a", Retention: "c"} }, "SENDONCE_ADMIN_ROLE"},
+		"no role for retention":       {func(r *Roles) { r.Retention = "" }, "SENDONCE_RETENTION_ROLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,7 +54,7 @@ func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 		"":               false,
 	} {
 		require.Equal(t, refused, len(namedRoles.checkPassword(url)) > 0, url)
-		require.Empty(t, (&Roles{}).checkPassword(url), "one user for all logs in with it")
+		require.Empty(t, (&Roles{}).checkPassword(url), "the user of the URL logs in with the password")
 	}
 	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: namedRoles}
 	err := config.Error(cfg.MissingToServe(false)).Error()

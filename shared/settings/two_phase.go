@@ -40,8 +40,8 @@ func (c *TwoPhase) Validate() []task.Field {
 	bad.When(c.DedupeWindow < time.Minute, "TWO_PHASE_DEDUPE_WINDOW", "must be at least 1m")
 	for monitor := range strings.SplitSeq(c.MonitorURL, ",") {
 		u, err := url.Parse(strings.TrimSpace(monitor))
-		named := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
-		bad.When(c.MonitorURL != "" && !named, "TWO_PHASE_NATS_MONITOR_URL", "must be URLs such as http://host:8222, separated by commas")
+		valid := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+		bad.When(c.MonitorURL != "" && !valid, "TWO_PHASE_NATS_MONITOR_URL", "must be URLs such as http://host:8222, separated by commas")
 	}
 	return bad
 }
