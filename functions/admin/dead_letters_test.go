@@ -18,7 +18,7 @@ func TestDeadLettersAreListedAndDismissed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for i := range 3 {
-		require.NoError(t, s.env.Admin.AddDeadLetter(t.Context(), store.DeadLetter{
+		require.NoError(t, s.env.Admin.AddDeadLetters(t.Context(), store.DeadLetter{
 			Function: "deliver", EventID: fmt.Sprintf("e-%d", i), EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`, Reason: "no such state", Attempts: 1 + i,
 		}))
 	}
@@ -60,7 +60,7 @@ func TestViewersDoNotSeeTheEventOfADeadLetter(t *testing.T) {
 		require.NotContains(t, got.Text, "SECRETMARK", path)
 	}
 	for _, event := range []string{`{"to":"https://shop.example/SECRETMARK"}`, `{"data":{"url":"https://shop.example/SECRETMARK"}}`, `not JSON https://shop.example/SECRETMARK`} {
-		require.NoError(t, s.env.Admin.AddDeadLetter(t.Context(), store.DeadLetter{
+		require.NoError(t, s.env.Admin.AddDeadLetters(t.Context(), store.DeadLetter{
 			Function: "deliver", EventID: "e", EventType: "sendonce.message.accepted.v1", Event: event, Reason: "no such state", Attempts: 1,
 		}))
 		requireHidden("dead-letters")

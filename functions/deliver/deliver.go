@@ -115,7 +115,7 @@ func (d *deliverer) deadLetterPoison(ctx context.Context, c *fn.Call, e *streame
 		return err
 	}
 	c.Log("dead_letter", task.MaskNumbers(reason.Error()))
-	return d.adminStore.AddDeadLetter(ctx, store.DeadLetter{
+	return d.adminStore.AddDeadLetters(ctx, store.DeadLetter{
 		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: reason.Error(), Attempts: 1,
 	})
 }

@@ -3,8 +3,10 @@ package save
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -12,22 +14,27 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-// batch saves the events in their order. An event that is not an accepted message becomes a dead
-// letter, and the other events are saved.
+// batch saves the accepted messages among the events, in their order. Another event becomes a dead letter, except a tick: every
+// function can make NATS write responses into the stream, which the trigger posts as ticks.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	accepted := make([]*messages.Submission, 0, len(events))
+	var dead []store.DeadLetter
 	for i := range events {
 		e := &events[i]
 		m, err := e.Message()
-		if err != nil {
-			if err := s.env.Admin.AddDeadLetter(ctx, store.DeadLetter{
+		switch {
+		case err == nil:
+			accepted = append(accepted, m)
+		case !strings.HasPrefix(e.Type, bus.TickPrefix):
+			dead = append(dead, store.DeadLetter{
 				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: err.Error(), Attempts: 1,
-			}); err != nil {
-				return err
-			}
-			continue
+			})
 		}
-		accepted = append(accepted, m)
+	}
+	if len(dead) > 0 {
+		if err := s.env.Admin.AddDeadLetters(ctx, dead...); err != nil {
+			return err
+		}
 	}
 	return s.save(ctx, c, accepted)
 }

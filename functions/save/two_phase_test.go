@@ -169,6 +169,25 @@ func TestDrainWaitsForMessageWithSequenceNumberOfLostOne(t *testing.T) {
 	require.Equal(t, 1, w.SavedMessages())
 }
 
+// Every function can publish a request with a reply subject of the stream, where it may not publish itself.
+func TestResponsesOfNATSInTheStreamBecomeNoDeadLetters(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t)
+	nc := w.JetStream().Conn()
+	const responses = 2000
+	for n := range responses {
+		require.NoError(t, nc.PublishRequest("wake.relay", fmt.Sprint("acc.0.r", n), nil))
+	}
+	cluster.Eventually(t, func() bool {
+		stream, err := w.JetStream().Stream(t.Context(), "ACCEPTED")
+		return err == nil && stream.CachedInfo().State.Msgs == responses
+	})
+	w.Accept("k", `1`)
+	w.StartTrigger(w.Client.BaseURL)
+	cluster.Eventually(t, func() bool { return w.SavedMessages() == 1 })
+	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
+}
+
 // Entries of the stream that are not messages are removed after the deduplication window, which is 0 while the stream is nearly full.
 func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
 	t.Parallel()

@@ -57,6 +57,9 @@ func AcceptFilters(shard, shards int) (filters []string) {
 // AcceptedType is the type of the events in the stream of accepted messages.
 const AcceptedType = "sendonce.message.accepted.v1"
 
+// TickPrefix begins the types of the events in which the trigger posts messages that are no events.
+const TickPrefix = "sendonce.tick."
+
 // Acceptance is a message to store until it is saved.
 type Acceptance struct {
 	Subject     string // from AcceptSubject; the stream stores one message per subject until Forget

@@ -117,7 +117,7 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	if reason := PoisonIn(err); reason != nil {
 		deadLetter.Reason = reason.Error()
 		c.Log("dead_letter", task.MaskNumbers(deadLetter.Reason))
-		err = r.env.Admin.AddDeadLetter(ctx, deadLetter)
+		err = r.env.Admin.AddDeadLetters(ctx, deadLetter)
 	}
 	return nil, err
 }
@@ -130,7 +130,7 @@ func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
 	}
 	c.Log("dead_letter", task.MaskNumbers(refused.Reason))
-	return r.env.Admin.AddDeadLetter(ctx, store.DeadLetter{
+	return r.env.Admin.AddDeadLetters(ctx, store.DeadLetter{
 		Function: r.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
 	})
 }

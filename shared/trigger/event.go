@@ -53,7 +53,7 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
 		"ce-id":          deliveryID(meta, r),
-		"ce-type":        "sendonce.tick." + r.Function + ".v1",
+		"ce-type":        bus.TickPrefix + r.Function + ".v1",
 		"ce-source":      "/sendonce/trigger",
 		"ce-time":        meta.Timestamp.UTC().Format(time.RFC3339Nano),
 	}}

@@ -9,11 +9,13 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// AddDeadLetter stores an event that the function l.Function will never accept.
-func (st *Store) AddDeadLetter(ctx context.Context, l store.DeadLetter) error {
+// AddDeadLetters stores events that the functions named in them will never accept, in one transaction.
+func (st *Store) AddDeadLetters(ctx context.Context, letters ...store.DeadLetter) error {
 	var batch pgx.Batch
-	store.QueueDeadLetter(&batch, l)
-	return store.Wrap("add dead letter", st.db.Hot.SendBatch(ctx, &batch).Close())
+	for _, l := range letters {
+		store.QueueDeadLetter(&batch, l)
+	}
+	return store.Wrap("add dead letters", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
 // maxPanics is the number of panics that make an event a dead letter. The cause of fewer panics may be

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// AddDeadLetter and CountPanic truncate the id of an event in the same way, so both find the same row.
+// AddDeadLetters and CountPanic truncate the id of an event in the same way, so both find the same row.
 func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -26,7 +26,7 @@ func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 		require.Equal(t, panics == 5, dead)
 	}
 	l.Attempts = 6
-	require.NoError(t, db.Admin.AddDeadLetter(t.Context(), l))
+	require.NoError(t, db.Admin.AddDeadLetters(t.Context(), l))
 	page, _, err := db.Admin.DeadLetters(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, page, 1)
