@@ -49,5 +49,10 @@ func maskedEvent(payload json.RawMessage) string {
 		return task.MaskNumbers(body)
 	}
 	data := string(event.Data)
-	return strings.Replace(body, `"data": `+data, `"data": `+task.MaskNumbers(data), 1)
+	for _, key := range []string{`"data": `, `"data":`} { // pretty does not indent every body
+		if before, after, found := strings.Cut(body, key+data); found {
+			return before + key + task.MaskNumbers(data) + after
+		}
+	}
+	return task.MaskNumbers(body)
 }

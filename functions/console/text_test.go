@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"io/fs"
 	"maps"
 	"os"
@@ -112,4 +113,14 @@ func TestJSONIsNotIndentedIfThatMakesItVeryLong(t *testing.T) {
 	deep := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
 	require.Equal(t, deep, pretty(deep))
 	require.Equal(t, "no JSON", pretty("no JSON"))
+}
+
+func TestNumbersInAnEventThatIsNotIndentedAreMasked(t *testing.T) {
+	t.Parallel()
+	nested := strings.Repeat("[", 19) + strings.Repeat(`"x",`, 1000) + `"13912345678"` + strings.Repeat("]", 19)
+	for _, data := range []string{`{"phone":"13912345678"}`, `{"metadata":` + nested + `}`} {
+		shown := maskedEvent(json.RawMessage(`{"specversion":"1.0","sequence":"13912345678","data":` + data + `}`))
+		require.Contains(t, shown, "139****5678")
+		require.Equal(t, 1, strings.Count(shown, "13912345678"), "the sequence is not a phone number")
+	}
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -52,7 +53,9 @@ func parseTime(text string, now time.Time, direction time.Duration) (time.Time, 
 	}
 	span, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
-		span, err = time.ParseDuration(days + "h")
+		if span, err = time.ParseDuration(days + "h"); span > math.MaxInt64/24 {
+			return time.Time{}, false
+		}
 		span *= 24
 	}
 	return now.Add(direction * span), err == nil && span > 0
