@@ -45,8 +45,8 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	if err != nil {
 		return nil, err
 	}
-	removed := func(ctx context.Context) (uint64, error) { return s.messages.InboxTrimmed(ctx, user) }
-	f, err := s.bus.Follow(ctx, user, after, removed, c.AcquireRead)
+	readRemoved := func(ctx context.Context) (uint64, error) { return s.messages.InboxTrimmed(ctx, user) }
+	f, err := s.bus.Follow(ctx, user, after, readRemoved, c.AcquireRead)
 	if err != nil {
 		return nil, errors.Join(task.Busy(unavailable), err)
 	}

@@ -38,18 +38,18 @@ func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
 	defer func() { c.Log("events", s.events) }()
 	err := s.mark()
 	for err == nil {
-		err = s.next(ctx)
+		err = s.sendNext(ctx)
 	}
 	return err
 }
 
-// next waits for an event and sends it. If the event cannot be encoded, next sends a comment instead, so
-// that later events are not blocked.
-func (s *session) next(ctx context.Context) error {
+// sendNext waits for an event and sends it. If the event cannot be encoded, sendNext sends a comment instead,
+// so that later events are not blocked.
+func (s *session) sendNext(ctx context.Context) error {
 	m, err := s.follower.Next(ctx)
 	var gap *bus.GapError
 	if errors.As(err, &gap) {
-		return s.gap(gap)
+		return s.sendGap(gap)
 	}
 	if err != nil {
 		return err
@@ -67,9 +67,9 @@ func (s *session) next(ctx context.Context) error {
 	return s.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
-// encode returns the name and the data of an event, and reserves the memory to send the event. encode releases m before the event is
-// sent: a slow client must not block others. The error has the code server_busy if there is no memory. Any other error means that the
-// event cannot be encoded.
+// encode returns the name and the data of an event, and reserves the memory to send the event. encode ends the read of m before the
+// event is sent, so that a slow client does not block the reads of other streams. The error has the code server_busy if there is no
+// memory. Any other error means that the event cannot be encoded.
 func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
 	if event, data, err = encodeEvent(m); err != nil {
@@ -78,9 +78,9 @@ func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err 
 	return event, data, s.call.TryReserve(sendCopies * len(data))
 }
 
-// gap sends an event that says that messages may be missing. The id of the event is the position at which
+// sendGap sends an event that says that messages may be missing. The id of the event is the position at which
 // the stream continues.
-func (s *session) gap(gap *bus.GapError) error {
+func (s *session) sendGap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
 		Message: "messages with ids greater than after and less than next may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER their messages, " +
@@ -92,8 +92,8 @@ func (s *session) gap(gap *bus.GapError) error {
 	return s.out.Send(strconv.FormatUint(s.follower.After(), 10), api.StreamGap, data)
 }
 
-// mark sends the present position. Without a mark, a client that reconnects before its first event would
-// miss the events in between.
+// mark sends the present position. Without a mark, a client that loses the connection before its first event
+// would miss the events that arrive before it reconnects.
 func (s *session) mark() error {
 	return s.out.Mark(strconv.FormatUint(s.follower.After(), 10))
 }

@@ -83,7 +83,7 @@ func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 	require.Equal(t, "saved", first.AckType)
 	posted := ann.Post(cluster.MessagesPath, string(mustJSON(t, saved)))
 	require.Equal(t, first.ServerMsgID, posted.Data("server_msg_id"))
-	require.Equal(t, "true", posted.Header.Get("Idempotency-Replayed"), "a frame and a POST are one request")
+	require.Equal(t, "true", posted.Header.Get("Idempotency-Replayed"), "the POST repeats the message of the frame")
 	c.Send(saved)
 	again := c.Ack()
 	require.True(t, again.Replayed)
@@ -98,12 +98,12 @@ func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 	c.Send(accepted)
 	require.True(t, c.Ack().Replayed)
 
-	other := saved
-	other.Data = api.JSON(`"ho"`)
+	changed := saved
+	changed.Data = api.JSON(`"ho"`)
 	blocked, foreign, large, bad := cluster.TextMessage("blocked", "user:bob", `"a casino"`), cluster.TextMessage("foreign", "user:bob", `1`), cluster.TextMessage("large", "user:bob", `"`+strings.Repeat("x", 64<<10)+`"`), cluster.TextMessage("bad", "wake.relay", `1`)
 	foreign.From, bad.MaxSends = "bob", new(21)
 	var codes []int
-	for _, r := range []api.MessageRequest{other, blocked, foreign, large, bad} {
+	for _, r := range []api.MessageRequest{changed, blocked, foreign, large, bad} {
 		c.Send(r)
 		refused, posted := c.Refusal(), ann.Post(cluster.MessagesPath, string(mustJSON(t, r)))
 		codes = append(codes, refused.Code)
@@ -171,7 +171,7 @@ func (e *socketLoad) run(ctx context.Context, maxUnacknowledged int) {
 				break
 			}
 			e.record(f)
-			if f.ID == nil {
+			if f.ID == nil { // the response to a sent frame; events and marks have an ID
 				<-slots
 			}
 		}
@@ -243,10 +243,10 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { sender.run(ctx, 16) })
 	running.Go(func() { receiver.run(ctx, 1) })
-	count := func(e *socketLoad, n func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return n() }
+	count := func(e *socketLoad, read func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return read() }
 	acknowledged := func() int { return count(sender, func() int { return len(sender.ids) }) }
-	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
-		cluster.Eventually(t, func() bool { return acknowledged() >= kill })
+	for _, killAt := range []int{n / 5, n / 2, n * 4 / 5} {
+		cluster.Eventually(t, func() bool { return acknowledged() >= killAt })
 		require.NoError(t, o.Process("stream").Kill())
 		restart()
 	}
@@ -260,7 +260,7 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	for key, ids := range sender.ids {
 		require.Len(t, ids, 1, key)
 		id := slices.Collect(maps.Keys(ids))[0]
-		require.Positive(t, receiver.messages[id], "a message that was received twice has one id")
+		require.Positive(t, receiver.messages[id], "bob received the message under the id of its acknowledgement")
 	}
 	for _, kind := range sender.lateAcks {
 		require.Equal(t, "saved", kind)
@@ -268,7 +268,7 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "no message is saved twice")
 }
 
-func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
+func TestFrameOfArchivedMessageIsReplayed(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))

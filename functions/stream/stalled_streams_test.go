@@ -23,6 +23,9 @@ import (
 // stalledLength is the length of the data of each message; HTML escapes would make it six times as long.
 const stalledLength = 55_000
 
+// stalledMemory is the least memory of an event that is being sent: 2 copies of its data (sendCopies).
+const stalledMemory = 2 * stalledLength
+
 // fillInbox publishes n messages of stalledLength to a user.
 func fillInbox(t *testing.T, b *bus.Bus, user string, n int) {
 	t.Helper()
@@ -99,11 +102,11 @@ func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	for _, headers := range []string{upgradeHeaders, "", upgradeHeaders, "", upgradeHeaders} {
 		stalled = append(stalled, openStalled(mallory, from, headers))
 	}
-	cluster.Eventually(t, func() bool { return used() > 4*2*stalledLength }, "the events of stalled streams use memory")
+	cluster.Eventually(t, func() bool { return used() > 4*stalledMemory }, "four of the five streams hold an event, and the share has no room for a fifth")
 	cut := cluster.OpenStream(mallory, from)
 	text, err := cut.Body.ReadString(0)
 	require.Error(t, err)
-	require.NotContains(t, text, "retry:", "the stream ends because there is no memory")
+	require.NotContains(t, text, "retry:", "a stream that ends because there is no memory does not send retry")
 	require.Less(t, strings.Count(text, "event: message"), events)
 
 	reader := cluster.OpenStream(ann, cluster.StreamsPath+"ann?after=0")
@@ -115,7 +118,7 @@ func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	for _, conn := range stalled {
 		require.NoError(t, conn.Close())
 	}
-	cluster.Eventually(t, func() bool { return used() < 2*stalledLength }, "the memory is released")
+	cluster.Eventually(t, func() bool { return used() < stalledMemory }, "the memory is released")
 	again := cluster.OpenStream(mallory, from)
 	for n := range events {
 		require.Equal(t, fmt.Sprintf("mallory-%d", n), again.NextMessage())

@@ -45,8 +45,8 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 	}
 }
 
-// stream sends a user's events until ctx ends, and returns the cause of the end, which does not count as a
-// failure.
+// stream sends a user's events until ctx ends or an error occurs, and returns the cause. An error after the
+// end of ctx does not count as a failure.
 func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
 	f, err := s.openFollower(ctx, c, req)
 	if err != nil {

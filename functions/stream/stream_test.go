@@ -130,7 +130,7 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 		}
 		return o.Admin.LastStatement().Equal(before)
 	}
-	for round := 0; !sendsWithoutStatement(round); round++ { // callers are looked up again every minute, so a slow machine needs rounds
+	for round := 0; !sendsWithoutStatement(round); round++ { // a round with the lookup of a caller, which happens every minute, is repeated
 		require.Less(t, round, 5)
 	}
 }
@@ -154,7 +154,7 @@ func TestStreamReportsAGap(t *testing.T) {
 	}
 	ann := o.Save("user:ann")
 	cluster.WaitAllSent(o, func() {})
-	require.Equal(t, 101, o.MessagesIn("USERS"))
+	require.Equal(t, 101, o.MessagesIn("USERS"), "the last 100 to bob, and 1 to ann")
 	again := cluster.OpenStream(s, cluster.StreamsPath+"bob", "Last-Event-ID", last)
 	gap := again.Event()
 	require.Equal(t, "gap", gap.Kind)
@@ -190,8 +190,8 @@ func TestStreamTokenExpires(t *testing.T) {
 	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
 	keys, err := store.ParseKeys(sandbox.EncryptionKey)
 	require.NoError(t, err)
-	const row = "token in an address " + cluster.StreamsPath + "bob" // binds the ciphertext to its use
-	text, err := keys.Decrypt(row, strings.NewReplacer("-", "+", "_", "/").Replace(token))
+	const purpose = "token in an address " + cluster.StreamsPath + "bob" // the ciphertext is bound to it
+	text, err := keys.Decrypt(purpose, strings.NewReplacer("-", "+", "_", "/").Replace(token))
 	require.NoError(t, err)
 	var session auth.Session
 	require.NoError(t, json.Unmarshal([]byte(text), &session))
@@ -201,7 +201,7 @@ func TestStreamTokenExpires(t *testing.T) {
 		session.Expires = expires
 		text, err := json.Marshal(session)
 		require.NoError(t, err)
-		token, err := keys.Encrypt(row, string(text))
+		token, err := keys.Encrypt(purpose, string(text))
 		require.NoError(t, err)
 		got := getWithoutCredentials(t, s.URL+cluster.StreamsPath+"bob?token="+url.QueryEscape(token))
 		require.Equal(t, want, got, "a token that expires %v", time.Until(expires))
