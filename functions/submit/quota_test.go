@@ -36,11 +36,11 @@ func TestTaskQuotaSendsRetryAfter(t *testing.T) {
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'modest'`))
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":4}`).Data("max_waiting_tasks"))
 	require.Equal(t, 429, modest.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status, "a caller may have a limit of its own")
-	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "the limit of the settings")
+	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "0 = the limit of the settings applies")
 	require.Equal(t, []string{"max_waiting_tasks", "best_priority"}, s.Do("PUT", at, `{"max_waiting_tasks":-1,"best_priority":6}`).Fields())
 }
 
-// A client that repeats a whole batch must get on when some of its tasks are finished.
+// A client that repeats a whole batch gets more of its tasks accepted when some are finished.
 func TestReplaysUseNoQuota(t *testing.T) {
 	t.Parallel()
 	s := cluster.ServeOn(t, sandbox.NewDatabase(t), func(c *settings.Config) { c.WaitingTasks = 3 })
@@ -78,7 +78,7 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from task_live where priority < 4 and caller_id = (select id from callers where name = 'greedy')`))
 
 	s.Do("PUT", at, `{"queues":["other"]}`).RequireOK()
-	require.Equal(t, []int{200, 403}, greedy.Post(batch, cluster.KeyedBatch(6, 7, "")).Codes(), "a replay is not refused because the caller lost the queue")
+	require.Equal(t, []int{200, 403}, greedy.Post(batch, cluster.KeyedBatch(6, 7, "")).Codes(), "a replay is accepted even after the caller lost the queue")
 
 	limited := s.NewCallerWith("limited", `"roles":["admin","submitter"],"queues":["bulk"],"best_priority":3,"max_waiting_tasks":100`)
 	wider := limited.Post("/api/v1/admin/callers", `{"name":"limited.wider","roles":["submitter"],"queues":["bulk"],"best_priority":2,"max_waiting_tasks":101}`)
