@@ -95,10 +95,10 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		close(stop)
 		sweeps.Wait()
 		incidents = append(incidents, raised.Subject)
-		open := servers[1].Get("/api/v1/admin/alerts").Data("items").([]any)
-		require.Len(t, open, n+1)
-		require.Equal(t, raised.Subject, open[0].(map[string]any)["id"], "the open alert is the first")
-		require.NotContains(t, open[0], "cleared_at")
+		listed := servers[1].Get("/api/v1/admin/alerts").Data("items").([]any)
+		require.Len(t, listed, n+1)
+		require.Equal(t, raised.Subject, listed[0].(map[string]any)["id"], "open alerts are listed before cleared ones")
+		require.NotContains(t, listed[0], "cleared_at")
 
 		// Now only the wake-ups of the trigger call sweep, and the alert clears.
 		cleared, data := shop.AlertEvent(t, 2*n+2, secret)

@@ -75,10 +75,10 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	// A process that claims, submits or pauses schedules a sweep too, but may die before that.
+	// Each sweep schedules the next one: a process that claims, submits or pauses may die before it schedules a sweep.
 	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second))
-	again, alertErr := s.alerts.Check(ctx)
-	if again {
+	checkAgain, alertErr := s.alerts.Check(ctx)
+	if checkAgain {
 		s.env.RescheduleAlertCheck()
 	}
 	endErr := errors.Join(s.endUndeliverable(ctx), s.changeInBulk(ctx, c))
@@ -92,7 +92,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 
 const (
 	sweepTime = 5 * time.Second
-	stepTime  = 500 * time.Millisecond // for endUndeliverable, and as much for changeInBulk
+	stepTime  = 500 * time.Millisecond // for each of endUndeliverable and changeInBulk
 )
 
 // endUndeliverable ends deliveries to endpoints that were deleted.
@@ -111,14 +111,14 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 
 // changeInBulk makes the bulk changes of operators. A bulk change that fails does not stop the other
 // bulk changes; changeInBulk returns the first error.
-func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
+func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (firstErr error) {
 	changed := 0
 	for until := time.Now().Add(stepTime); ; {
 		ran, err := s.tasks.RunBulk(ctx, bulkSize)
 		for queue, n := range ran.Pending {
 			s.env.WakeClaims(queue, n)
 		}
-		failed = cmp.Or(failed, err)
+		firstErr = cmp.Or(firstErr, err)
 		changed += ran.Changed
 		if ran.More && time.Now().Before(until) {
 			continue
@@ -133,7 +133,7 @@ func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (failed error) {
 			c.Log("bulk_changed", changed)
 			s.env.WakeSweepAt(time.Now().Add(time.Second)) // tasks that are pending again may expire soon
 		}
-		return failed
+		return firstErr
 	}
 }
 
