@@ -51,7 +51,7 @@ func samples(t *testing.T, text string) map[string]float64 {
 func scrape(t *testing.T, base string) string {
 	t.Helper()
 	require.Equal(t, "/exporter/metrics", exporter.Path)
-	return cluster.Metrics(t, base+"/exporter")
+	return cluster.Metrics(t, base+"/exporter") // Metrics adds /metrics
 }
 
 // createSampleData creates tasks in each state, a paused queue, and a message without a send left.

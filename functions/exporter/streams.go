@@ -15,7 +15,7 @@ const (
 
 // streams reads and caches how much of each NATS stream is used.
 type streams struct {
-	current cache.Value[struct{}] // limits how often NATS is asked; last has the result
+	refresh cache.Value[struct{}] // limits how often NATS is read; the result is in last
 	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet
 }
 
@@ -26,8 +26,8 @@ type usage struct {
 
 func newStreams(read func(context.Context) (map[string]float64, error)) *streams {
 	s := &streams{}
-	s.current.Timeout, s.current.Keep = streamsTimeout, streamsCached
-	s.current.Read = func(ctx context.Context) (none struct{}, err error) {
+	s.refresh.Timeout, s.refresh.Keep = streamsTimeout, streamsCached
+	s.refresh.Read = func(ctx context.Context) (none struct{}, err error) {
 		used, err := read(ctx)
 		if err == nil {
 			s.last.Store(&usage{time.Now(), used})
@@ -39,7 +39,7 @@ func newStreams(read func(context.Context) (map[string]float64, error)) *streams
 
 // read returns the usage of the last read that succeeded, and whether this usage is current.
 func (s *streams) read() (u usage, current bool) {
-	_, err := s.current.Get()
+	_, err := s.refresh.Get()
 	if last := s.last.Load(); last != nil {
 		u = *last
 	}
