@@ -1,4 +1,4 @@
-// Command sendonce has every function of Sendonce. FUNCTION_TARGET picks one function; unset, it serves all.
+// Command sendonce has every function of Sendonce. FUNCTION_TARGET picks one function; if it is unset, all are served.
 package main
 
 import (
