@@ -93,7 +93,7 @@ func isType[E error](err error) bool {
 // MayHaveCommitted reports whether a transaction may be committed although its commit returned
 // err. This is so if the commit may have reached the server, and the server did not report that the commit failed.
 func MayHaveCommitted(err error) bool {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && !neverConnected(err) {
 		return pg.SeverityUnlocalized != "ERROR" && !rejectedByPooler(err) // FATAL and PANIC end the connection, possibly after the commit
 	}
 	return !isType[*task.Error](err) && !neverConnected(err) && !pgconn.SafeToRetry(err)

@@ -54,7 +54,7 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 	if task.CodeOf(err) == task.CodeNotFound { // the word was removed between the two statements
 		err = store.Busy()
 	}
-	st.blocked.forget()
+	st.blocked.forgetAfter(err)
 	return w, store.Wrap("add blocked word", err)
 }
 
@@ -66,7 +66,7 @@ func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Opera
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
 		return store.AuditEntry{Action: "blocked.remove", Subject: w.subject(), Before: w.json()}, err
 	})
-	st.blocked.forget()
+	st.blocked.forgetAfter(err)
 	return w, store.Wrap("remove blocked word", err)
 }
 

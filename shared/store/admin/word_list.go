@@ -109,8 +109,11 @@ func foldedWord(row pgx.CollectableRow) (string, error) {
 	return fold(word), err
 }
 
-// forget makes the next use query a new list.
-func (b *blockedWords) forget() {
+// forgetAfter makes the next use query a new list, unless err means that a change of the words certainly failed.
+func (b *blockedWords) forgetAfter(err error) {
+	if err != nil && !store.MayHaveCommitted(err) {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.readAt, b.reading = time.Time{}, nil // the list of a query under way may be older than the change

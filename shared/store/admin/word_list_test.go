@@ -37,3 +37,19 @@ func TestInvisibleCharactersHideNoBlockedWord(t *testing.T) {
 		require.False(t, blocked(other), "%+q", other)
 	}
 }
+
+// The console and the functions that check texts may run in one process.
+func TestFailedChangeKeepsTheListOfBlockedWords(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into blocked_words (word, folded) values ('casino', 'casino')`)
+	_, err := db.Admin.Blocked(t.Context(), "hi")
+	require.NoError(t, err)
+	db.Exec(t, `do $$ begin execute format('revoke connect on database %I from public, sendonce_hot, sendonce_admin', current_database()); end $$`)
+	db.Hot.Reset() // from now on, no connection to the database can be made
+	_, err = db.Admin.AddBlockedWord(t.Context(), "lottery", storetest.Tester)
+	require.Error(t, err)
+	found, err := db.Admin.Blocked(t.Context(), "a casino")
+	require.NoError(t, err)
+	require.True(t, found)
+}
