@@ -36,11 +36,11 @@ var leaks = map[string]leak{
 	"a password of a test":         {pattern: regexp.MustCompile(`hunter2`)},
 }
 
-// runs returns the length of the longest run of digits, and of the longest run of letters,
+// longestRuns returns the length of the longest run of digits, and of the longest run of letters,
 // digits, _ and -. It shares no data, so it needs no race detector, which would make it slow.
 //
 //go:norace
-func runs(line string) (digits, word int) {
+func longestRuns(line string) (digits, word int) {
 	d, w := 0, 0
 	for i := range len(line) {
 		switch c := line[i]; {
@@ -65,7 +65,7 @@ func CheckLeaks(t testing.TB, origin, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		line = examples.Replace(line)
-		digits, word := runs(line)
+		digits, word := longestRuns(line)
 		lower := strings.ToLower(line)
 		for name, l := range leaks {
 			possible := l.anyOf == nil || slices.ContainsFunc(l.anyOf, func(part string) bool { return strings.Contains(lower, part) })

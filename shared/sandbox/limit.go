@@ -35,7 +35,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	defer l.mu.Unlock()
 	l.open = append(l.open, added)
 	if len(l.open) > l.max {
-		_ = l.open[0].TCPConn.Close() // its server gets an error
+		_ = l.open[0].TCPConn.Close() // the goroutine that serves it gets an error
 		l.open = slices.Delete(l.open, 0, 1)
 	}
 	return added, nil

@@ -12,9 +12,9 @@ import (
 // FreePort returns a port below 32768 on which nothing listens. The system assigns only higher ports to programs that ask
 // for any port, so a server can be restarted at the returned port.
 func FreePort() (int, error) {
-	const lowest, above = 10_000, 32_768
+	const lowest, firstAssigned = 10_000, 32_768
 	for range 100 {
-		port := lowest + rand.IntN(above-lowest)
+		port := lowest + rand.IntN(firstAssigned-lowest)
 		// net.Listen would be wrong here: a child that is being started has a copy of the listener until its exec.
 		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if errors.Is(err, syscall.ECONNREFUSED) {

@@ -204,7 +204,7 @@ func TestOtherUsersCannotLockTheFile(t *testing.T) {
 	require.ErrorContains(t, err, "a Postgres is running", "the owner of the file can still read who has locked it")
 }
 
-func TestDirWithUnusableSocketPath(t *testing.T) {
+func TestServerStartsInDirWithUnusableSocketPath(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]string{
 		"too long":             strings.Repeat("long", 40),
@@ -228,15 +228,15 @@ func TestInaccessibleDirIsReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root runs Postgres as another user")
 	}
-	closed := newDir(t)
-	require.NoError(t, os.MkdirAll(closed, 0o700))
-	o := Options{Dir: filepath.Join(closed, "postgres"), Durable: true}
+	inaccessible := newDir(t)
+	require.NoError(t, os.MkdirAll(inaccessible, 0o700))
+	o := Options{Dir: filepath.Join(inaccessible, "postgres"), Durable: true}
 	p := start(t, o)
 	createMarker(t, p)
 	require.NoError(t, p.Stop())
-	named, err := os.ReadFile(filepath.Join(o.Dir, "moved-to"))
+	movedTo, err := os.ReadFile(filepath.Join(o.Dir, "moved-to"))
 	require.NoError(t, err)
-	root := strings.TrimSpace(string(named))
+	root := strings.TrimSpace(string(movedTo))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
 	require.DirExists(t, filepath.Join(root, "data"))
 	requireMarker(t, start(t, o))
@@ -339,9 +339,9 @@ func TestServerIsDownloadedOnce(t *testing.T) {
 	again, err := fetch(t.Context(), from, cache)
 	require.NoError(t, err)
 	require.Equal(t, b, again)
-	left, err := os.ReadDir(cache)
+	entries, err := os.ReadDir(cache)
 	require.NoError(t, err)
-	require.Len(t, left, 1)
+	require.Len(t, entries, 1, "temporary directories are removed")
 
 	_, err = fetch(t.Context(), from, t.TempDir())
 	require.ErrorContains(t, err, "unable to connect")

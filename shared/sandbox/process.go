@@ -20,7 +20,7 @@ import (
 // that the process has ended, so the watcher exits; the end of the pipe without a line means that the parent is dead, so
 // the watcher ends the process. The watcher starts before the exec, is not a child of the process, and closes the listener
 // that may be on fd 3.
-const guard = `pid=$$ sig=$1 sweep=$2
+const guard = `pid=$$ sig=$1 remove=$2
 shift 2
 ( (
 	exec >/dev/null 2>&1 3<&-
@@ -29,7 +29,7 @@ shift 2
 	n=0
 	while kill -0 "$pid" && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done
 	[ $n -lt 50 ] || kill -KILL "$pid"
-	[ -z "$sweep" ] || rm -rf "$sweep"
+	[ -z "$remove" ] || rm -rf "$remove"
 ) & )
 exec 4<&-
 exec "$@"`
@@ -282,17 +282,17 @@ func runToEnd(ctx context.Context, c Command) (*Process, error) {
 
 // output keeps the last bytes that are written to it, and copies all to another writer.
 type output struct {
-	to  io.Writer // nil = none
-	mu  sync.Mutex
-	end []byte
+	to   io.Writer // nil = none
+	mu   sync.Mutex
+	tail []byte
 }
 
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.end = append(o.end, b...)
-	if len(o.end) > 2*maxOutput {
-		o.end = bytes.Clone(o.end[len(o.end)-maxOutput:])
+	o.tail = append(o.tail, b...)
+	if len(o.tail) > 2*maxOutput {
+		o.tail = bytes.Clone(o.tail[len(o.tail)-maxOutput:])
 	}
 	if o.to != nil {
 		return o.to.Write(b)
@@ -303,5 +303,5 @@ func (o *output) Write(b []byte) (int, error) {
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return string(o.end[max(0, len(o.end)-maxOutput):])
+	return string(o.tail[max(0, len(o.tail)-maxOutput):])
 }

@@ -186,13 +186,13 @@ func TestProcess(t *testing.T) {
 
 func TestChildEndsWithKilledParent(t *testing.T) {
 	t.Parallel()
-	sweep := filepath.Join(t.TempDir(), "sweep")
-	require.NoError(t, os.MkdirAll(filepath.Join(sweep, "deep"), 0o755))
-	p, child := startParent(t, "process", sweep)
+	dir := filepath.Join(t.TempDir(), "orphaned")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "deep"), 0o755))
+	p, child := startParent(t, "process", dir)
 	require.NoError(t, p.Kill())
 	require.Eventually(t, gone(child), 30*time.Second, 20*time.Millisecond, "the child ignores SIGTERM and is killed after five seconds")
 	require.Eventually(t, func() bool {
-		_, err := os.Stat(sweep)
+		_, err := os.Stat(dir)
 		return os.IsNotExist(err)
 	}, time.Minute, 20*time.Millisecond)
 }

@@ -195,7 +195,7 @@ func (p *Proxy) serve(client net.Conn) {
 	c := &proxyConn{proxy: p, client: client, server: server, statements: map[string]string{}, portals: map[string]string{}}
 	defer c.close()
 	p.mu.Lock()
-	refused := p.cut || address != p.address
+	refused := p.cut || address != p.address // Cut or SetServer was called during the dial
 	if !refused {
 		p.conns[c] = struct{}{}
 	}

@@ -87,13 +87,13 @@ func TestProxy(t *testing.T) {
 	})
 }
 
-func TestLostResponseIsCommitted(t *testing.T) {
+func TestStatementWithLostResponseIsCommitted(t *testing.T) {
 	t.Parallel()
 	insert := func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "INSERT INTO t VALUES ($1)", 1)
 		return err
 	}
-	for name, exchange := range map[string]struct {
+	for name, c := range map[string]struct {
 		lose string
 		run  func(ctx context.Context, conn *pgx.Conn) error
 	}{
@@ -120,8 +120,8 @@ func TestLostResponseIsCommitted(t *testing.T) {
 			require.NoError(t, err)
 
 			conn := newConn(t, proxy.URL())
-			fired := proxy.LoseResponse(Containing(exchange.lose))
-			err = exchange.run(t.Context(), conn)
+			fired := proxy.LoseResponse(Containing(c.lose))
+			err = c.run(t.Context(), conn)
 			require.Error(t, err)
 			var received *pgconn.PgError
 			require.False(t, errors.As(err, &received), "the client received a response of the server: %v", err)

@@ -63,9 +63,9 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 	return p, nil
 }
 
-// LockFile locks a file until the file is closed or this process ends (see close for an exception). If another process has locked
-// the file, the error names program (such as "a Postgres") as running, and has the pid of the process that holds the lock. Other users may not open the file,
-// because a process that can open the file can lock it.
+// LockFile locks a file until the file is closed or this process ends. (A child that is being started at the close holds the
+// lock until its exec.) If another process holds the lock, the error says that program (such as "a Postgres") is running, and
+// has the pid of that process. Other users may not open the file, because a process that can open the file can lock it.
 func LockFile(path, program string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

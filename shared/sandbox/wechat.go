@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// With these limits, a flood of calls uses less than about 15 MB of memory. The server does not read the body of a call to
-// send a message, and does not record the call, unless its access token was issued.
+// With these limits, a flood of calls uses less than about 15 MB of memory. Of a call to send a message, the server reads
+// the body and records the call only if it has issued the access token.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
@@ -36,7 +36,7 @@ type WeChatOptions struct {
 	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
 	Keep      int           // how many calls the ledger keeps, the newest; 0 = all
 
-	Log func(format string, args ...any) // called for each call, from any goroutine; nil = none
+	Log func(format string, args ...any) // called for each recorded send and each returned token, from any goroutine; nil = none
 }
 
 // WeChat is a server that behaves like api.weixin.qq.com for subscribe messages and the
@@ -82,8 +82,8 @@ type wechatGrant struct{ openID, templateID string }
 
 // wechatToken is an issued access token.
 type wechatToken struct {
-	until    time.Time
-	replaced bool // by a forced refresh
+	expiresAt time.Time
+	replaced  bool // by a forced refresh
 }
 
 // URL replaces https://api.weixin.qq.com.

@@ -47,8 +47,8 @@ func (f injectedFault) matchesSend(s *WeChatSend) bool {
 	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID)
 }
 
-// serveWithFault calls respond once, and writes the response of respond or that of f. respond logs the call. If execute
-// is true, respond also does what WeChat does, and returns WeChat's response.
+// serveWithFault calls respond once, and writes the response of respond or that of f. If execute is true, respond does what
+// WeChat does, and returns WeChat's response. respond may log the call in both cases.
 func (w *WeChat) serveWithFault(rw http.ResponseWriter, f injectedFault, respond func(execute bool) (response any)) {
 	if !f.DeliverFirst {
 		w.wait(f)

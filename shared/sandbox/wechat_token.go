@@ -15,7 +15,7 @@ func (w *WeChat) ExpireTokens() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.tokens {
-		t.until = time.Time{}
+		t.expiresAt = time.Time{}
 	}
 }
 
@@ -61,11 +61,11 @@ func (w *WeChat) currentToken(force bool) any {
 	if newest != nil && force {
 		newest.replaced = true
 	}
-	if newest == nil || force || time.Until(newest.until) <= renewBefore {
-		w.newest, newest = "token-"+rand.Text(), &wechatToken{until: time.Now().Add(w.o.TokenLife)}
+	if newest == nil || force || time.Until(newest.expiresAt) <= renewBefore {
+		w.newest, newest = "token-"+rand.Text(), &wechatToken{expiresAt: time.Now().Add(w.o.TokenLife)}
 		w.tokens[w.newest] = newest
 	}
-	return map[string]any{"access_token": w.newest, "expires_in": int(time.Until(newest.until).Round(time.Second).Seconds())}
+	return map[string]any{"access_token": w.newest, "expires_in": int(time.Until(newest.expiresAt).Round(time.Second).Seconds())}
 }
 
 // checkKnown refuses an access token that was never issued.
@@ -86,7 +86,7 @@ func (w *WeChat) checkValid(value string) wechatResult {
 	switch t := w.tokens[value]; {
 	case t.replaced:
 		return wechatResult{40001, "invalid credential, access_token is invalid or not latest"}
-	case !time.Now().Before(t.until):
+	case !time.Now().Before(t.expiresAt):
 		return wechatResult{42001, "access_token expired"}
 	}
 	return wechatResult{}

@@ -36,7 +36,7 @@ func TestGeneratorRepeatsFailedCalls(t *testing.T) {
 	require.Positive(t, o.Slowest())
 }
 
-func TestWaitErrorNamesKindsThatAreAwaited(t *testing.T) {
+func TestWaitErrorNamesOnlyUnfinishedKinds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	g := New(ctx)

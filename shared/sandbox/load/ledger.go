@@ -13,20 +13,20 @@ import (
 )
 
 // Ledger stores the results of calls and the messages that receivers got. All methods may be
-// called from any goroutine. A Check returns its first ten errors, joined.
+// called from any goroutine. Each Check method joins the first ten errors that it finds.
 type Ledger struct {
 	mu        sync.Mutex
 	tasks     map[string]string   // ids by idempotency key
 	claims    map[string][]string // claim ids by task
-	reports   map[string]int      // by task
+	reports   map[string]int      // number of reports by task
 	sent      map[Message]Sent
-	received  map[Message]int
-	highest   map[string]int // number received, by sender
-	overtaken map[string]int // messages received after a later message of the same sender, by sender
+	received  map[Message]int // how many times each was received
+	highest   map[string]int  // the highest N received, by sender
+	overtaken map[string]int  // messages received after a later message of the same sender, by sender
 }
 
-// Message identifies a message. Each sender numbers its messages from 1. Tests send a
-// Message as the data of the message.
+// Message identifies a message, and is the data that tests send in it. Each sender numbers its
+// messages from 1.
 type Message struct {
 	Sender string `json:"sender"`
 	N      int    `json:"n"`
@@ -225,7 +225,7 @@ where sender = any($2)`
 		return fmt.Errorf("compare messages with the database: %w", err)
 	}
 	if found != len(ids) || all != len(ids) {
-		return fmt.Errorf("%d messages were acknowledged; the database has %d of them, and %d of their senders", len(ids), found, all)
+		return fmt.Errorf("%d messages were acknowledged; the database has %d of them, and %d messages of their senders in all", len(ids), found, all)
 	}
 	return nil
 }

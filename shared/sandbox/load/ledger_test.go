@@ -80,7 +80,7 @@ func TestCheckMessages(t *testing.T) {
 	l := NewLedger()
 	require.NoError(t, l.CheckMessages(t.Context(), conn))
 	l.Sent(Message{"ann", 1}, Sent{ID: waiting, Ack: "saved"})
-	require.EqualError(t, l.CheckMessages(t.Context(), conn), "1 messages were acknowledged; the database has 0 of them, and 0 of their senders")
+	require.EqualError(t, l.CheckMessages(t.Context(), conn), "1 messages were acknowledged; the database has 0 of them, and 0 messages of their senders in all")
 }
 
 func TestCheckReceived(t *testing.T) {
