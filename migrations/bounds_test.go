@@ -81,7 +81,7 @@ func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, accepted, "extend the constraint <table>_bounds in a migration, or list it in unbounded")
+	require.Empty(t, accepted, "extend the constraint <table>_bounds in a migration, or list the value in unbounded")
 
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (at timestamptz); GRANT INSERT ON fresh TO `+sandbox.Roles.Hot)
 	require.NoError(t, err)
@@ -89,8 +89,8 @@ func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	require.True(t, accepts(t, conn, "fresh", "at", "'infinity'"), "the test must detect a column without bounds")
 }
 
-// The API and its clients accept no negative id, and Go reads sequence numbers of streams as uint64. So one row with a negative number
-// would make lists and functions that read the row fail.
+// The API and its clients accept no negative id, and Go reads sequence numbers of streams as uint64. So one row with a
+// negative number would make lists and functions that read the row fail.
 func TestFunctionsCannotWriteNegativeIDs(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))

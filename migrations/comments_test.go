@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// uncommented lists the tables, views and columns of codes that have no comment. A column is
-// one of codes if its type is smallint or an enum, if a constraint lists its values, or by its name.
+// uncommented lists the tables, views and coded columns that have no comment. A column is coded if its type is smallint
+// or an enum, if a constraint lists its values, or by its name.
 const uncommented = `
 WITH relation AS (
 	SELECT c.oid, c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END AS kind
@@ -47,7 +47,8 @@ func TestTablesAndCodedColumnsHaveComments(t *testing.T) {
 	}, queryStrings(t, conn, uncommented), "the test must detect missing comments")
 }
 
-// numbered lists the values of a code in the form of comments: 0 resend, 1 hold, 2 fail.
+// numbered lists the values of a code in the form of comments: 0 resend, 1 hold, 2 fail. The column stores the Go value
+// minus offset.
 func numbered[V interface {
 	~int16
 	fmt.Stringer

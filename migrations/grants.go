@@ -19,8 +19,8 @@ import (
 // numbers in advance could make the inserts of all others fail.
 //
 // No role changes a row of receive_logs, send_logs, report_logs or operator_actions. Only
-// retention removes rows: of the logs whole partitions (drop_log_partition), of
-// operator_actions rows that it has archived. Functions of Sendonce change the state and the secrets of an
+// retention removes rows: whole partitions of the logs (drop_log_partition), and rows of
+// operator_actions that it has archived. Functions of Sendonce change the state and the secrets of an
 // endpoint, not its URL. Partitions have no grants: they are written and read through
 // their table. No role may read token_hash: the SQL function token_proof
 // checks a token.

@@ -82,7 +82,7 @@ func TestRolesAreDenied(t *testing.T) {
 		`DELETE FROM archived_subscribe_message_logs`, `DELETE FROM archived_subscribe_message_sends`,
 	}
 	for _, other := range []string{r.Hot, r.Read, r.Admin, r.Retention} {
-		all = append(all, `SET ROLE `+other) // each role is denied the others
+		all = append(all, `SET ROLE `+other) // no role may become one of the others
 	}
 	callers := []string{
 		`UPDATE callers SET roles = '{admin}'`, `UPDATE callers SET token_hash = sha256('y')`, `UPDATE callers SET queues = '{}', revoked_at = NULL`,

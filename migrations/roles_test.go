@@ -32,9 +32,9 @@ func TestRolesHaveSeparatePasswords(t *testing.T) {
 	o, database, owner := newMigrated(t)
 	passwords := passwordsOf(o)
 	for role := range passwords {
-		for of, password := range passwords {
+		for passwordRole, password := range passwords {
 			conn, err := login(t, database, role, password)
-			if role == of {
+			if role == passwordRole {
 				require.NoError(t, err)
 				require.NoError(t, conn.Close(t.Context()))
 				continue
@@ -43,14 +43,14 @@ func TestRolesHaveSeparatePasswords(t *testing.T) {
 		}
 	}
 
-	before := o.ReadPassword
+	oldPassword := o.ReadPassword
 	o.HotPassword, o.ReadPassword = "", "another"
 	_, err := migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
 	for role, password := range map[string]string{o.Hot: passwords[o.Hot], o.Read: "another"} {
 		connectAs(t, database, role, password)
 	}
-	_, err = login(t, database, o.Read, before)
+	_, err = login(t, database, o.Read, oldPassword)
 	require.ErrorContains(t, err, "password authentication failed")
 }
 
@@ -96,7 +96,7 @@ func TestCreateRoleErrors(t *testing.T) {
 		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot})
 		require.NoError(t, err, "a role that an administrator created is used unchanged")
 		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{})
-		require.NoError(t, err, "without roles it needs no right to create them")
+		require.NoError(t, err, "without roles, Up needs no right to create roles")
 	})
 }
 
@@ -158,11 +158,11 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 	o := newRoles(t)
 	database := sandbox.NewEmptyDatabase(t)
 	owner := connect(t, database)
-	changeTemporary := func(change, grantee string) {
-		_, err := owner.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN EXECUTE format('%s TEMPORARY ON DATABASE %%I %s', current_database()); END $$`, change, grantee))
+	grantTemporaryToPublic := func() {
+		_, err := owner.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('GRANT TEMPORARY ON DATABASE %I TO PUBLIC', current_database()); END $$`)
 		require.NoError(t, err)
 	}
-	changeTemporary("GRANT", "TO PUBLIC") // as Postgres creates databases
+	grantTemporaryToPublic() // the default of a new database
 	needed, err := migrations.MissingRevokes(t.Context(), owner)
 	require.NoError(t, err)
 	require.Regexp(t, `REVOKE TEMPORARY ON DATABASE \w+ FROM PUBLIC`, strings.Join(needed, "; "))
@@ -177,7 +177,7 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 		require.ErrorContains(t, err, "permission denied to create temporary tables")
 	}
 
-	changeTemporary("GRANT", "TO PUBLIC") // as if migrate had no right to revoke it
+	grantTemporaryToPublic() // as if migrate had no right to revoke it
 	for role, password := range passwords {
 		conn := connectAs(t, database, role, password)
 		_, err := conn.Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// minTriggerPasswordLength prevents passwords that somebody could guess who has read their
-// SHA-256 in the table callers, which has no salt.
+// minTriggerPasswordLength is long enough that nobody can guess the password from its unsalted
+// SHA-256 in the table callers.
 const minTriggerPasswordLength = 24
 
 const (
@@ -29,7 +29,7 @@ VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object
 // its password, which must have at least 24 random characters. It returns the action in
 // operator_actions: caller.create, caller.rotate, or "" if the caller had this password
 // already. A new password makes a revoked caller valid again. It is an error if a revoked
-// caller has this password already, or if the caller has other roles.
+// caller has this password already, or if a caller with another password has other roles.
 func EnsureTriggerCaller(ctx context.Context, conn *pgx.Conn, name, password string) (action string, err error) {
 	if len(password) < minTriggerPasswordLength {
 		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", minTriggerPasswordLength)
