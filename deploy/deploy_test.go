@@ -1,5 +1,5 @@
-// Package deploy tests the manifests: they must match the schemas of Compose and Kubernetes, and every function, route, setting and
-// secret in them must be one that the binary lists.
+// Package deploy tests the manifests: they must match the schemas of Compose and Kubernetes, and every function, route,
+// setting and secret in them must be one that the binary lists.
 package deploy
 
 import (
@@ -29,16 +29,16 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 // object is a node of a YAML file.
 type object = map[string]any
 
-// binary is the built sendonce, with the functions, calls and settings that it prints.
+// binary is the built sendonce, with the functions, routes and settings that it prints.
 type binary struct {
 	path      string
 	functions []string
-	calls     []call
+	routes    []route
 	settings  []setting
 }
 
-// call is a row of `sendonce routes`.
-type call struct {
+// route is a row of `sendonce routes`.
+type route struct {
 	function, method, path string
 	roles                  []string
 }
@@ -72,7 +72,7 @@ func newBinary(t *testing.T) binary {
 	bin := binary{path: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce")}
 	for _, row := range bin.table(t, "routes") {
 		method, path, _ := strings.Cut(row[1], " ")
-		bin.calls = append(bin.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})
+		bin.routes = append(bin.routes, route{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})
 		if !slices.Contains(bin.functions, row[0]) {
 			bin.functions = append(bin.functions, row[0])
 		}
@@ -89,7 +89,7 @@ func newBinary(t *testing.T) binary {
 	require.Greater(t, len(bin.functions), 10)
 	require.Greater(t, len(bin.settings), 40)
 	// Without spare capacity, an append in a test does not change the slices of other tests.
-	bin.functions, bin.calls, bin.settings = slices.Clip(bin.functions), slices.Clip(bin.calls), slices.Clip(bin.settings)
+	bin.functions, bin.routes, bin.settings = slices.Clip(bin.functions), slices.Clip(bin.routes), slices.Clip(bin.settings)
 	return bin
 }
 
@@ -128,7 +128,8 @@ func (bin binary) run(env []string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// workload is a container that runs the binary: a service in compose, or a Service of Knative, a Deployment or a Job in Kubernetes.
+// workload is a container that runs the binary: a service in compose, or a Service of Knative, a Deployment or a Job in
+// Kubernetes.
 type workload struct {
 	name     string
 	function string // "" = all, unless there is a command
@@ -212,7 +213,7 @@ func (w workload) unknown(bin binary) []string {
 	return wrong
 }
 
-// needs reports whether a workload must get a setting from a secret. If it returns false, the workload must not get it.
+// needs reports whether a workload must get a setting from a secret. A workload must not get other secrets.
 func (w workload) needs(s setting) bool {
 	switch {
 	case !s.secret || slices.Contains(plainSecrets, s.name):
@@ -258,7 +259,7 @@ func (bin binary) accepts(w workload) error {
 	return err
 }
 
-// wrongRoutes compares the routes of a gateway with every path of the binary. routeOf returns the function to which the gateway
+// wrongRoutes compares the routes of a gateway with those of the binary. routeOf returns the function to which the gateway
 // routes a path, or "".
 func wrongRoutes(bin binary, routeOf func(path string) string) []string {
 	var wrong []string
@@ -267,13 +268,13 @@ func wrongRoutes(bin binary, routeOf func(path string) string) []string {
 			wrong = append(wrong, fmt.Sprintf("%s goes to %q, not to %q", path, got, function))
 		}
 	}
-	for _, c := range bin.calls {
-		if slices.Contains(c.roles, "trigger") {
-			want(c.path, "") // the trigger does not use the gateway
+	for _, r := range bin.routes {
+		if slices.Contains(r.roles, "trigger") {
+			want(r.path, "") // the trigger does not use the gateway
 			continue
 		}
-		path := strings.TrimSuffix(c.path, "{$}")
-		want(regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "x-1"), c.function)
+		path := strings.TrimSuffix(r.path, "{$}")
+		want(regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "x-1"), r.function)
 	}
 	want("/healthz", "submit")
 	want("/readyz", "submit")

@@ -145,8 +145,8 @@ func TestSecretKeys(t *testing.T) {
 				}
 			}
 		})
-		for _, operatorKey := range []string{"sendonce-nats-operator/NATS_PASSWORD", "sendonce-nats-sendonce/NATS_PASSWORD"} {
-			delete(stored, operatorKey) // no pod reads it
+		for _, unread := range []string{"sendonce-nats-operator/NATS_PASSWORD", "sendonce-nats-sendonce/NATS_PASSWORD"} {
+			delete(stored, unread) // by pods
 		}
 		for _, o := range all.of("postgresql.cnpg.io/v1 Cluster") {
 			name := text(o, "spec", "bootstrap", "initdb", "secret", "name")
@@ -175,8 +175,8 @@ func walk(node any, visit func(object)) {
 	}
 }
 
-// httpRoutes reads the HTTPRoute. routeOf returns the function to which it routes a path, by an Exact match or else by the longest
-// prefix; "" = there is no rule for the path.
+// httpRoutes reads the HTTPRoute. routeOf returns the function to which the HTTPRoute routes a path, by an Exact match or
+// else by the longest prefix; "" = there is no rule for the path.
 func (c cluster) httpRoutes(t *testing.T) (routeOf func(path string) string) {
 	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
 	require.NotNil(t, route)
@@ -284,14 +284,14 @@ func TestKnativeConnectionsSuffice(t *testing.T) {
 	for _, dir := range overlays(t) {
 		c := render(t, dir)
 		settings := c.of(configMap).named("sendonce")["data"]
-		pods, thirdRole := 0, 0 // thirdRole counts connections
+		pods, thirdRoleConns := 0, 0
 		for _, o := range c.of(knativeService) {
 			pods += scale(t, o, "max")
 			if name := text(o, "metadata", "name"); name == "admin" || name == "console" || name == "sweep" {
-				thirdRole += scale(t, o, "max") * rareConns
+				thirdRoleConns += scale(t, o, "max") * rareConns
 			}
 		}
-		needed := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + thirdRole
+		needed := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + thirdRoleConns
 		poolers := c.of("postgresql.cnpg.io/v1 Pooler")
 		require.Equal(t, strconv.FormatBool(len(poolers) > 0), text(settings, "SENDONCE_DATABASE_POOLER"), dir)
 		if len(poolers) == 0 {
@@ -308,7 +308,7 @@ func TestKnativeConnectionsSuffice(t *testing.T) {
 		require.Equal(t, "transaction", text(bouncer, "poolMode"))
 		require.Equal(t, "1", text(bouncer, "parameters", "server_reset_query_always"), "functions share the sessions of the pooler")
 		require.LessOrEqual(t, needed, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "must suffice with one pooler down")
-		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + thirdRole
+		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + thirdRoleConns
 		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))
 		require.LessOrEqual(t, servers+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
 	}
@@ -336,18 +336,18 @@ func TestProductionIsReplicated(t *testing.T) {
 		require.Equal(t, "true", text(postgres, "managed", "roles", 0, "createrole"))
 		require.Greater(t, number(t, c.of(deployment).named("trigger"), "spec", "replicas"), 1)
 		require.Len(t, c.of("policy/v1 PodDisruptionBudget"), 2)
-		functions := text(c.of(configMap).named("sendonce-database"), "data", "DATABASE_URL")
-		require.Contains(t, functions, "target_session_attrs=read-write")
-		require.NotContains(t, functions, "@", "each role has its own password")
+		functionsURL := text(c.of(configMap).named("sendonce-database"), "data", "DATABASE_URL")
+		require.Contains(t, functionsURL, "target_session_attrs=read-write")
+		require.NotContains(t, functionsURL, "@", "each role has its own password")
 	}
-	migrate := text(cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate"), "stringData", "SENDONCE_OWNER_URL")
-	require.Contains(t, migrate, "target_session_attrs=read-write")
-	require.NotContains(t, migrate, "pooler", "its advisory lock belongs to a session")
+	migrateURL := text(cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate"), "stringData", "SENDONCE_OWNER_URL")
+	require.Contains(t, migrateURL, "target_session_attrs=read-write")
+	require.NotContains(t, migrateURL, "pooler", "the advisory lock of migrate belongs to a session")
 }
 
 const nodeCache = "169.254.20.10/32" // NodeLocal DNSCache
 
-func TestEgressPolicies(t *testing.T) {
+func TestOnlyDeliverAndWeChatReachOutside(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
 		for _, o := range render(t, dir).of(networkPolicy) {
@@ -366,8 +366,8 @@ func TestEgressPolicies(t *testing.T) {
 	}
 }
 
-// deliver refuses to call addresses that are not public. The policy must deny these addresses too, in case deliver is compromised.
-// NAT64 embeds an IPv4 address in the last 32 bits of an IPv6 address.
+// deliver refuses to call addresses that are not public. The policy must deny these addresses too, in case deliver is
+// compromised. NAT64 embeds an IPv4 address in the last 32 bits of an IPv6 address.
 func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
@@ -415,8 +415,8 @@ func TestSelectorsMatchPods(t *testing.T) {
 			}
 		})
 		for _, labels := range pods {
-			policed := slices.ContainsFunc(c.of(networkPolicy), func(o object) bool { return selects(at(o, "spec", "podSelector").(object), labels) })
-			require.True(t, policed || labels["app.kubernetes.io/component"] == "database" && strings.HasSuffix(dir, "local"), "%v", labels)
+			hasPolicy := slices.ContainsFunc(c.of(networkPolicy), func(o object) bool { return selects(at(o, "spec", "podSelector").(object), labels) })
+			require.True(t, hasPolicy || labels["app.kubernetes.io/component"] == "database" && strings.HasSuffix(dir, "local"), "%v", labels)
 		}
 	}
 }
@@ -445,7 +445,7 @@ func TestPingSources(t *testing.T) {
 		require.NoError(t, err)
 		name := text(o, "metadata", "name")
 		require.Equal(t, name+".sendonce.svc.cluster.local", sink.Host)
-		i := slices.IndexFunc(bin.calls, func(c call) bool { return c.path == sink.Path && c.function == name })
+		i := slices.IndexFunc(bin.routes, func(r route) bool { return r.path == sink.Path && r.function == name })
 		require.GreaterOrEqual(t, i, 0, sink.Path)
 		every := regexp.MustCompile(`/(\d+) \* \* \* \*$`).FindStringSubmatch(text(o, "spec", "schedule"))
 		require.NotNil(t, every)

@@ -39,8 +39,8 @@ type operation struct {
 	Path string `yaml:"path"`
 }
 
-// unmatched lists mistakes that kustomize does not report: patches and images that match no object, and replacements of fields that
-// do not exist. before has the objects before the patches.
+// unmatched lists mistakes that kustomize does not report: patches and images that match no object, and replacements of
+// fields that do not exist. before has the objects before the patches.
 func (k kustomization) unmatched(before []object, patch func(path string) []operation) (wrong []string) {
 	for _, p := range k.Patches {
 		matches := 0

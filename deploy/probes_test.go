@@ -32,6 +32,6 @@ func TestTriggerProbes(t *testing.T) {
 		require.Len(t, c.allowedPeers(bin, "function"), 1, dir)
 		require.Equal(t, c.allowedPeers(bin, "function"), c.allowedPeers(bin, "trigger"), dir)
 		require.Equal(t, "AlwaysAllow", text(c.of("policy/v1 PodDisruptionBudget").named("trigger"), "spec", "unhealthyPodEvictionPolicy"),
-			"while NATS is down, draining a node would wait for NATS")
+			"otherwise, draining a node would wait while NATS is down")
 	}
 }
