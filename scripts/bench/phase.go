@@ -20,7 +20,7 @@ const NoLimit = math.MaxInt64
 type Phase struct {
 	Name           string
 	Connections    int
-	Warmup         time.Duration // calls that end in this time are not counted
+	Warmup         time.Duration // calls that succeed in this time are not counted
 	Duration       time.Duration // after the warm-up
 	MaxRows        int           // of all calls together, warm-up included
 	Batch          int           // most rows of one call; 0 = 1
@@ -28,7 +28,7 @@ type Phase struct {
 	Baselines      []Baseline    // used by Measure only
 
 	// Wait is called before each call, outside of the measured time. If it returns false, the connection
-	// makes no more calls. nil = no wait.
+	// makes no more calls. nil = no wait. Wait is not called if CallsPerSecond is set.
 	Wait func(context.Context) bool
 	Call func(c *Client, n int) (rows int, err error) // n is at most Batch
 }
@@ -65,13 +65,13 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	arrivals := p.arrivals()
 	cpuBefore, startedAt := cpuTime(), time.Now()
 	run := phaseRun{Phase: p, startedAt: startedAt, measureAt: startedAt.Add(p.Warmup), arrivals: arrivals}
-	run.left.Store(int64(p.MaxRows))
-	until, cancel := context.WithDeadline(ctx, run.measureAt.Add(p.Duration))
+	run.remaining.Store(int64(p.MaxRows))
+	phaseCtx, cancel := context.WithDeadline(ctx, run.measureAt.Add(p.Duration))
 	defer cancel()
 	calls := make([][]call, len(clients))
 	var connections sync.WaitGroup
 	for i, c := range clients {
-		connections.Go(func() { calls[i] = run.connection(ctx, until, c) })
+		connections.Go(func() { calls[i] = run.connection(ctx, phaseCtx, c) })
 	}
 	connections.Wait()
 	r := newResult(calls, time.Since(run.measureAt))
@@ -99,13 +99,14 @@ type phaseRun struct {
 	measureAt time.Time // the end of the warm-up
 	arrivals  []time.Duration
 	arrived   atomic.Int64 // number of arrivals that have begun
-	left      atomic.Int64 // rows
+	remaining atomic.Int64 // rows of MaxRows that no call has taken
 }
 
-// next waits until the next call must begin and returns that time, or false after the last call.
-func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
+// next waits until the next call must begin and returns that time, or false after the last call. phaseCtx ends with the
+// phase.
+func (r *phaseRun) next(ctx, phaseCtx context.Context) (time.Time, bool) {
 	if r.CallsPerSecond == 0 {
-		more := until.Err() == nil && (r.Wait == nil || r.Wait(until))
+		more := phaseCtx.Err() == nil && (r.Wait == nil || r.Wait(phaseCtx))
 		return time.Now(), more
 	}
 	i := int(r.arrived.Add(1)) - 1
@@ -117,19 +118,19 @@ func (r *phaseRun) next(ctx, until context.Context) (time.Time, bool) {
 	return at, true
 }
 
-// connection makes one call after another, and returns those that ended after the warm-up.
-func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []call) {
+// connection makes one call after another, and returns those that failed or ended after the warm-up.
+func (r *phaseRun) connection(ctx, phaseCtx context.Context, c *Client) (calls []call) {
 	for failures := 0; failures < maxFailures; {
-		startedAt, more := r.next(ctx, until)
+		startedAt, more := r.next(ctx, phaseCtx)
 		if !more {
 			return calls
 		}
-		n := take(&r.left, max(r.Batch, 1))
+		n := takeRows(&r.remaining, max(r.Batch, 1))
 		if n == 0 {
 			return calls
 		}
 		rows, err := r.Call(c, n)
-		r.left.Add(int64(n - rows))
+		r.remaining.Add(int64(n - rows))
 		if failures++; err == nil {
 			failures = 0
 		}
@@ -140,15 +141,15 @@ func (r *phaseRun) connection(ctx, until context.Context, c *Client) (calls []ca
 	return calls
 }
 
-// take subtracts up to n rows from left, and returns how many.
-func take(left *atomic.Int64, n int) int {
+// takeRows subtracts up to n rows from remaining, and returns how many.
+func takeRows(remaining *atomic.Int64, n int) int {
 	for {
-		rows := left.Load()
+		rows := remaining.Load()
 		taken := min(rows, int64(n))
 		if taken <= 0 {
 			return 0
 		}
-		if left.CompareAndSwap(rows, rows-taken) {
+		if remaining.CompareAndSwap(rows, rows-taken) {
 			return int(taken)
 		}
 	}

@@ -39,8 +39,8 @@ type call struct {
 	err         error
 }
 
-// newResult combines the calls of all connections. lasted is the time since the warm-up, negative if every connection has
-// failed before.
+// newResult combines the calls of all connections. lasted is the time since the warm-up, negative if the phase ended during
+// the warm-up.
 func newResult(connections [][]call, lasted time.Duration) Result {
 	lasted = max(lasted, 0)
 	r := Result{Series: make([]int, lasted/seriesStep), Failures: map[string]int{}}

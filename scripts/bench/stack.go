@@ -32,7 +32,8 @@ type Stack struct {
 	close     []func() error
 }
 
-// NewStack connects to the migrated database, and starts NATS with the stream of BaselineSubject.
+// NewStack connects to the migrated database, and starts NATS with the stream of BaselineSubject. The settings in more are
+// added to those of all processes.
 func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err error) {
 	s = &Stack{Machine: m, Env: append(settings(m.URL()), more...)}
 	defer func() {

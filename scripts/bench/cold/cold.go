@@ -89,7 +89,7 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 		if len(only) > 0 && !slices.Contains(only, f.Name) {
 			continue
 		}
-		r, err := c.measure(ctx, f.Name, runs)
+		r, err := c.measureFunction(ctx, f.Name, runs)
 		if err != nil {
 			return rows, fmt.Errorf("start %s: %w", f.Name, err)
 		}
@@ -215,8 +215,8 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	return r, nil
 }
 
-// measure starts one function runs times. Each start is followed by one of the baseline.
-func (c *coldStarts) measure(ctx context.Context, function string, runs int) (row, error) {
+// measureFunction starts one function runs times. Each start is followed by one of the baseline.
+func (c *coldStarts) measureFunction(ctx context.Context, function string, runs int) (row, error) {
 	result := row{function: function}
 	for run := range runs {
 		r, err := c.firstCall(function, run)
@@ -311,19 +311,19 @@ func settledMemory(ctx context.Context, pid int) (int64, error) {
 	defer cancel()
 	tick := time.NewTicker(readingInterval)
 	defer tick.Stop()
-	var before int64
+	var previous int64
 	for equal := 0; ; {
 		now, err := residentMemory(pid)
 		if err != nil {
 			return 0, err
 		}
-		if equal++; now != before {
+		if equal++; now != previous {
 			equal = 1
 		}
 		if equal == settledReadings {
 			return now, nil
 		}
-		before = now
+		previous = now
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -29,7 +29,7 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 		return nil, "", errors.New("-runs must be from 1 to 500")
 	}
 	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
-		size, err := os.Stat(m.Binary)
+		binary, err := os.Stat(m.Binary)
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 		}
 		defer func() { err = errors.Join(err, stack.Close()) }()
 		rows, err = measure(ctx, stack, runs, functions, progress)
-		report = table(rows) + fmt.Sprintf("\n%s\n", m) + fmt.Sprintf(text, runs, megabytes(size.Size()))
+		report = table(rows) + fmt.Sprintf("\n%s\n", m) + fmt.Sprintf(text, runs, megabytes(binary.Size()))
 		return err
 	})
 	return rows, report, err

@@ -90,7 +90,8 @@ func (l *life) takeBatch(ctx context.Context) bool {
 	}
 }
 
-// send claims and reports a batch. Tasks that other claims had locked can then be claimed again.
+// send claims and reports up to n tasks. The claim skips tasks that other claims have locked, so send returns the missing
+// ones to addClaimable.
 func (l *life) send(c *bench.Client, n int) (int, error) {
 	sent, err := l.ClaimAndReport(c, n)
 	for range sent {

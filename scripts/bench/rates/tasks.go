@@ -7,7 +7,7 @@ import (
 // tasks makes the measurements of tasks.
 type tasks struct{ *bench.Tasks }
 
-// The connections of senders, and the rows of a batch.
+// senders and reporters are numbers of connections; batchRows and submitRows are numbers of rows in one call.
 const (
 	senders    = 4
 	reporters  = 64

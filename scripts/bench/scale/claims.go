@@ -41,23 +41,23 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	}
 	c := &claims{options: o, Tasks: bench.NewTasks(1), stack: s, address: address, progress: progress}
 	c.table.WriteString("| claims | tasks/s | p50 ms | p95 ms | p99 ms | slowest ms | p99 to the one before |\n|---|--:|--:|--:|--:|--:|--:|\n")
-	before, err := c.measure(ctx, "in empty tables", o.duration, bench.Result{})
+	previous, err := c.measure(ctx, "in empty tables", o.duration, bench.Result{})
 	if err != nil {
 		return "", "", err
 	}
 	if err := load.FillTasks(ctx, s.Conn, o.rows, progress); err != nil {
 		return "", "", err
 	}
-	if before, err = c.measure(ctx, fmt.Sprintf("beside %d finished tasks", o.rows), o.duration, before); err != nil {
+	if previous, err = c.measure(ctx, fmt.Sprintf("beside %d finished tasks", o.rows), o.duration, previous); err != nil {
 		return "", "", err
 	}
-	if _, err = c.measureWhile(ctx, "while partitions are made and dropped", o.duration, before, c.changePartitions); err != nil {
+	if _, err = c.measureWhile(ctx, "while partitions are made and dropped", o.duration, previous, c.changePartitions); err != nil {
 		return "", "", err
 	}
-	if before, err = c.measure(ctx, "without these changes", o.pin, before); err != nil {
+	if previous, err = c.measure(ctx, "without these changes", o.pin, previous); err != nil {
 		return "", "", err
 	}
-	if err := c.measurePinned(ctx, before); err != nil {
+	if err := c.measurePinned(ctx, previous); err != nil {
 		return "", "", err
 	}
 	if err := c.Finish(ctx, address, maxRows); err != nil {
@@ -87,7 +87,7 @@ func (c *claims) checkTasks(ctx context.Context) error {
 }
 
 // measurePinned measures claims while an old transaction prevents vacuum from removing dead rows.
-func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
+func (c *claims) measurePinned(ctx context.Context, previous bench.Result) error {
 	oldTx, err := pgx.Connect(ctx, c.stack.Machine.URL())
 	if err != nil {
 		return err
@@ -98,12 +98,12 @@ func (c *claims) measurePinned(ctx context.Context, before bench.Result) error {
 			return err
 		}
 	}
-	_, err = c.measure(ctx, "beside a transaction open for "+c.pin.String(), c.pin, before)
+	_, err = c.measure(ctx, "beside a transaction open for "+c.pin.String(), c.pin, previous)
 	return err
 }
 
 // measureWhile measures while it calls work every changeEvery, with n = 0, 1, 2, …
-func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, before bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
+func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, previous bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error)
 	go func() {
@@ -122,7 +122,7 @@ func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration,
 			}
 		}
 	}()
-	r, err := c.measure(ctx, name, d, before)
+	r, err := c.measure(ctx, name, d, previous)
 	stop()
 	return r, errors.Join(err, <-ended)
 }
@@ -152,11 +152,11 @@ func (c *claims) changePartitions(ctx context.Context, n int) error {
 }
 
 // measure runs the load for d and adds a row about the claims to the table.
-func (c *claims) measure(ctx context.Context, name string, d time.Duration, before bench.Result) (bench.Result, error) {
-	phase := func(name string, connections int, rows int, call func(*bench.Client, int) (int, error)) bench.Phase {
+func (c *claims) measure(ctx context.Context, name string, d time.Duration, previous bench.Result) (bench.Result, error) {
+	phase := func(name string, connections int, rowsPerCall int, call func(*bench.Client, int) (int, error)) bench.Phase {
 		return bench.Phase{
 			Name: name, Connections: connections, Warmup: d / warmupPart, Duration: d, MaxRows: bench.NoLimit, Batch: maxRows,
-			CallsPerSecond: c.rate / float64(rows), Call: call,
+			CallsPerSecond: c.rate / float64(rowsPerCall), Call: call,
 		}
 	}
 	phases := []bench.Phase{
@@ -178,8 +178,8 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, befo
 	}
 	r := results[1] // that of the claims
 	p99, ratio := r.Latency(0.99), "-"
-	if beforeP99 := before.Latency(0.99); beforeP99 > 0 {
-		ratio = fmt.Sprintf("%.2f", p99.Seconds()/beforeP99.Seconds())
+	if previousP99 := previous.Latency(0.99); previousP99 > 0 {
+		ratio = fmt.Sprintf("%.2f", p99.Seconds()/previousP99.Seconds())
 	}
 	fmt.Fprintf(&c.table, "| %s | %.0f | %.1f | %.1f | %.1f | %.1f | %s |\n", name, r.Rate, ms(r.Latency(0.5)), ms(r.Latency(0.95)), ms(p99), ms(r.Latency(1)), ratio)
 	fmt.Fprintf(c.progress, "claims %s: p50 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", name, ms(r.Latency(0.5)), ms(p99), ms(r.Latency(1)))

@@ -190,7 +190,7 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 	if err != nil {
 		return r, err
 	}
-	after, err := t.waitSaved(ctx)
+	lastSeq, err := t.waitSaved(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -208,7 +208,7 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 	}
 	r = bench.Result{Connections: t.o.shards}
 	if err = errors.Join(err, stop()); err == nil {
-		err = t.Conn.QueryRow(ctx, savedRateSQL, int64(after)).Scan(&r.Rate)
+		err = t.Conn.QueryRow(ctx, savedRateSQL, int64(lastSeq)).Scan(&r.Rate)
 	}
 	r.Compare("pgbench", baseline)
 	return r, err

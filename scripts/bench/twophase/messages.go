@@ -67,8 +67,8 @@ func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	return float64(o.Succeeded) / time.Since(startedAt).Seconds(), errors.Join(append(o.Failures, ctx.Err())...)
 }
 
-// waitSaved waits until every accepted message is saved, and returns the last sequence number
-// of the stream.
+// waitSaved waits until the trigger has created the consumers of all shards and every accepted message is saved. It
+// returns the last sequence number of the stream.
 func (t *twoPhase) waitSaved(ctx context.Context) (last uint64, err error) {
 	err = bench.WaitUntil(ctx, 20*time.Millisecond, "accepted messages to be saved", func() (bool, error) {
 		stream, err := t.JS.Stream(ctx, "ACCEPTED")
@@ -116,7 +116,7 @@ func (t *twoPhase) check(ctx context.Context) (string, error) {
 	}
 	overtaken := map[string]int{}
 	for sender, n := range t.ledger.Overtaken() {
-		ack, _, _ := strings.Cut(sender, "-")
+		ack, _, _ := strings.Cut(sender, "-") // phase names senders <ack>-<number>
 		overtaken[ack] += n
 	}
 	sent, _, repeated := t.ledger.Messages()
