@@ -150,14 +150,14 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 		return refused, nil
 	}
 	n, unknown, err := d.webhookStore.RecordEvents(ctx, recorded, api.NewWebhookSecret)
+	if n > 0 { // also after an error: some of the deliveries may be recorded
+		d.env.WakeDeliverAt(time.Time{})
+	}
 	if store.IsPoison(err) {
 		if len(events) == 1 {
 			return map[int]error{0: err}, nil
 		}
 		return d.recordEach(ctx, events)
-	}
-	if n > 0 {
-		d.env.WakeDeliverAt(time.Time{})
 	}
 	if err != nil {
 		return nil, err

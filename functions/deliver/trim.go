@@ -52,9 +52,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let the consumer read, or delete the consumer",
 			"stream", bus.StreamMessages, "consumer", trimmed.HeldBy)
 	}
-	if err := d.messageStore.EndTrim(ctx, trimmed.Next, freed); err != nil {
-		return err
-	}
+	failures = append(failures, d.messageStore.EndTrim(ctx, trimmed.Next, freed))
 	if slices.ContainsFunc(freed, refused) {
 		d.env.WakeRelayAt(time.Time{})
 	}
