@@ -142,6 +142,7 @@ func TestObjectDescribesTheBadValue(t *testing.T) {
 		`{"any":{"a":["\ud800"]}}`:        {Name: "any.a[0]", Message: badText},
 		`{"data":{"a\ud800":1}}`:          {Name: "data.a\uFFFD", Message: badText},
 		`{"labels":{"a":"\u0000"}}`:       {Name: "labels.a", Message: badText},
+		`{"":1}`:                          {Name: `""`, Message: "is not a known field"},
 		`{"te\u0000xt":1}`:                {Name: "te\uFFFDxt", Message: "is not a known field"},
 		`{"text":"a","te\u0078t":"b"}`:    {Name: "text", Message: "is given twice"},
 		`{"text":null,"text":"b"}`:        {Name: "text", Message: "is given twice"},

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +23,9 @@ type decoder struct {
 
 // step is one level of the path to the current value.
 type step struct {
-	name  string
-	index int // in a list, if name is ""
+	name   string // of a member of an object
+	inList bool
+	index  int
 }
 
 // fail records that the value at path is bad.
@@ -34,7 +36,7 @@ func (d *decoder) fail(message string) {
 	var name strings.Builder
 	for i, s := range d.path {
 		switch {
-		case s.name == "":
+		case s.inList:
 			name.WriteString("[" + strconv.Itoa(s.index) + "]")
 		case i > 0:
 			name.WriteString("." + printable(s.name))
@@ -77,5 +79,5 @@ const (
 // printable returns a name that the caller wrote, safe for an error message: it is short, and shows no whole phone number.
 func printable(name string) string {
 	name = name[:min(len(name), maxNameBytes)] // before all other work: a name may be as long as a body
-	return task.MaskNumbers(text.Cut(text.Printable(name, unicode.ReplacementChar), maxName))
+	return cmp.Or(task.MaskNumbers(text.Cut(text.Printable(name, unicode.ReplacementChar), maxName)), `""`)
 }

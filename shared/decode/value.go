@@ -126,7 +126,7 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 			continue
 		}
 		items = reflect.Append(items, reflect.Zero(p.elem.typ))
-		d.path = append(d.path, step{index: i})
+		d.path = append(d.path, step{inList: true, index: i})
 		switch k := p.elem.kind; {
 		case k == kindRaw: // the item of a batch
 			raw := d.skip()
