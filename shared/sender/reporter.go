@@ -163,6 +163,9 @@ func isFinal(status int) bool {
 func (r *reporter) giveUp(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.waiting) == 0 { // the last try has reported all
+		return
+	}
 	journaled := 0
 	for _, p := range r.waiting {
 		if p.journaled {
