@@ -165,9 +165,9 @@ func logarithmic(lowest, highest float64) axis {
 	}
 	a := axis{min: math.Floor(lowest), max: math.Ceil(highest)}
 	for decade := a.min; decade <= a.max; decade++ {
-		for _, factor := range []float64{1, 2, 5} {
+		for _, factor := range []float64{1, 2, 5} { // a step is 0.4 at most
 			at := decade + math.Log10(factor)
-			if at >= lowest-0.31 && at <= highest+0.31 {
+			if at >= lowest-0.4 && at <= highest+0.4 {
 				a.ticks = append(a.ticks, tick{at, fmt.Sprintf("%g", factor*math.Pow(10, decade))})
 			}
 		}

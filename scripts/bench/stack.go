@@ -35,7 +35,7 @@ type Stack struct {
 // NewStack connects to the migrated database, and starts NATS with the stream of BaselineSubject. The settings in more are
 // added to those of all processes.
 func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err error) {
-	s = &Stack{Machine: m, Env: append(settings(m.URL()), more...)}
+	s = &Stack{Machine: m}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -50,7 +50,7 @@ func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err er
 		return s, err
 	}
 	s.close = append(s.close, server.Stop)
-	s.Env = append(s.Env, "NATS_URL="+server.URL())
+	s.Env = slices.Concat(settings(m.URL()), []string{"NATS_URL=" + server.URL()}, more) // the last value of a name counts
 	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		return s, err
