@@ -45,6 +45,9 @@ func (s *stack) kill(ctx context.Context, name string) (detail string, err error
 	if err != nil {
 		return "", err
 	}
+	if before.State.Pid == 0 { // kill would end this process and all of its group
+		return "", errors.New("it has ended already")
+	}
 	if err := syscall.Kill(before.State.Pid, syscall.SIGKILL); err != nil {
 		return "", err
 	}
