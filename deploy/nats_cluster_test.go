@@ -27,7 +27,7 @@ type productionNATS struct {
 	servers []*server.Server
 	urls    string
 	dir     string            // with tls/ca.crt
-	users   map[string]string // passwords by user name
+	users   map[string]string // passwords by user name, also that of the routes
 }
 
 // startProductionNATS starts the servers and waits until they form a cluster.
@@ -42,6 +42,8 @@ func startProductionNATS(t *testing.T) *productionNATS {
 		p.users[u.Name] = text(values, bus.PasswordVariable(u.Name))
 		require.Len(t, p.users[u.Name], 48)
 	}
+	p.users["route"] = text(values, "NATS_PASSWORD_ROUTE")
+	require.Len(t, p.users["route"], 48)
 	var routes []string
 	for range 3 {
 		port, err := sandbox.FreePort()
@@ -124,7 +126,7 @@ func TestProductionNATSRejectsOthers(t *testing.T) {
 	for name, connect := range map[string]func() (*nats.Conn, error){
 		"no user":            func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
 		"wrong password":     func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("operator", testPassword)) },
-		"user of the routes": func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("route", testPassword)) },
+		"user of the routes": func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("route", p.users["route"])) },
 		"without the CA": func() (*nats.Conn, error) {
 			return nats.Connect(p.urls, nats.UserInfo("operator", p.users["operator"]))
 		},
