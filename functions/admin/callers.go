@@ -100,7 +100,7 @@ func checkList(bad *decode.BadFields, field, noun string, values []string, check
 
 func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
 	if req.Name == h.env.Config.Username && limitedOperator(c).MayName(req.Name) {
-		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
+		return nil, task.Refuse(task.CodeConflict, "this is the name of the built-in admin")
 	}
 	token, hash := newToken()
 	row, err := h.env.Callers.Add(ctx, req.Name, hash, req.grants(), c.AsOperator(""))

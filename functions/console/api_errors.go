@@ -56,7 +56,6 @@ var apiErrors = map[string]string{
 	"must be true or false":                       "必须是 true 或 false",
 	"must be valid UTF-8":                         "必须是有效的 UTF-8 文本",
 	"must hold 1 to %s ids":                       "必须有 1 到 %s 个 ID",
-	"must lie between the years %s and %s":        "必须在 %s 年到 %s 年之间",
 	"must not be blank":                           "不能为空白",
 	"must not be empty":                           "不能为空",
 	"must not contain NUL or unpaired surrogates": "不能包含 NUL 或不成对的代理字符",
@@ -102,7 +101,7 @@ var apiErrors = map[string]string{
 	"the task is %s; only a failed task can be retried":                                           "任务的状态是：%s；只有失败的任务可以重试",
 	"the task is %s; only a held task can be resolved":                                            "任务的状态是：%s；只有待确认的任务可以判定",
 	"the task is %s; only a scheduled or pending task can be cancelled":                           "任务的状态是：%s；只有定时或等待中的任务可以取消",
-	"the task is archived and changes no more; submit it anew":                                    "任务已归档，不能更改；请重新提交",
+	"the task is archived and cannot be changed; submit a new one":                                "任务已归档，不能更改；请重新提交",
 	"the task was archived meanwhile":                                                             "任务在此期间已归档",
 
 	// a task that is submitted
@@ -170,7 +169,7 @@ var apiErrors = map[string]string{
 	"this caller is no admin any more":                    "该调用方已不是管理员",
 	"this caller is revoked; create another one":          "该调用方已吊销；请新建一个",
 	"this name is taken; a revoked caller keeps its name": "名称已被使用；吊销的调用方仍保留其名称",
-	"this name is that of the built-in admin":             "这是内置管理员的名称",
+	"this is the name of the built-in admin":              "这是内置管理员的名称",
 	"this operator and its callers have made %s callers, counting those revoked within the last day, and may make %s: revoke some and wait a day, or have an admin who is not limited to queues make the caller": "该操作者及其调用方已创建 %s 个调用方（含一天内吊销的），上限为 %s 个：请吊销一些并等一天，或让不限定队列的管理员创建",
 
 	// messages and subscribe messages
@@ -184,7 +183,7 @@ var apiErrors = map[string]string{
 	"cannot check now whether this message exists; repeat the same call later":                          "暂时无法确认这条消息是否存在；请稍后再试",
 	"is required of an admin: it must be one of the two names in the parameter between":                 "管理员必填：必须是两个用户之一",
 	"is required: it must be a server_msg_id":                                                           "必填：必须是消息 ID",
-	"is required: two different names joined by a comma, as ann,bob; each %s":                           "必填：两个不同的用户名；每个%s",
+	"is required: two different names joined by a comma, such as ann,bob; each %s":                      "必填：两个不同的用户名；每个%s",
 	"must be a server_msg_id":                                                                "必须是消息 ID",
 	"must be one of the two names in the parameter between":                                  "必须是两个用户之一",
 	"must be the next_after of a page of this conversation":                                  "必须是这个会话上一页给出的位置：请从第一页重新开始",
@@ -201,7 +200,7 @@ var apiErrors = map[string]string{
 	"this caller may not use this business type":                                        "该调用方不能使用这个业务类型",
 	"this client_msg_id was used with another message; use a new one for a new message": "这个 client_msg_id 已用于另一条消息；新消息请使用新的",
 	"this message is not saved yet; %s":                                                 "消息尚未保存；请稍后再试",
-	"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older": "最近 15 分钟内该调用方发送过多：随着时间推移可以继续发送",
+	"too much of what was sent within the last 15 minutes came from this caller: wait until earlier messages are older than that": "最近 15 分钟内该调用方发送过多：随着时间推移可以继续发送",
 
 	// webhooks
 	"is required: an https or http URL without user name, fragment and blanks, with a port from 1 to 65535 if any, at most 2000 bytes":         "必填：以 https 或 http 开头的 URL，不含用户名、片段和空白，端口（如有）为 1 到 65535，最多 2000 字节",

@@ -25,13 +25,13 @@ type deliverer struct {
 	webhooksInFlight *workInFlight[webhooks.DueDelivery]
 	messagesInFlight *workInFlight[urlMessage]
 
-	changes       loglimit.ByKey[endpointState] // limits the log lines about changes of endpoints
+	changes       loglimit.ByKey[endpointState] // limits the log lines about failing and recovered endpoints
 	nonPublic     loglimit.ByKey[string]        // limits the log lines about hosts without a public address
 	unsignedPosts loglimit.ByKey[secretOwner]   // limits the log lines about posts that cannot be signed
 	recordedBytes atomic.Int64                  // bytes of the events recorded since trimEventsIfNeeded last trimmed
 }
 
-// endpointState is a state of an endpoint.
+// endpointState is whether an endpoint is healthy or fails.
 type endpointState struct {
 	id      task.ID
 	healthy bool

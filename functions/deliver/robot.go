@@ -74,7 +74,7 @@ func refusedWith(name string, code int64) string {
 	if code == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the robot refused it with %s %d: its response says why", name, code)
+	return fmt.Sprintf("the robot refused the text with %s %d: its response says why", name, code)
 }
 
 // postToRobot posts the text of an event.

@@ -107,12 +107,12 @@ func TestRefusalOfRobotIsRetried(t *testing.T) {
 	t.Parallel()
 	cases := []struct{ name, format, refuses, accepts, problem string }{
 		{"dingtalk", "dingtalk", `{"errcode":310000,"errmsg":"keywords not in content"}`, `{"errcode":0,"errmsg":"ok"}`,
-			"the robot refused it with errcode 310000: its response says why"},
+			"the robot refused the text with errcode 310000: its response says why"},
 		{"wecom", "wecom", `{"errcode":93000,"errmsg":"invalid webhook url"}`, `{"errmsg":"` + strings.Repeat("long", 4000) + `","errcode":0}`,
-			"the robot refused it with errcode 93000: its response says why"},
+			"the robot refused the text with errcode 93000: its response says why"},
 		{"feishu", "feishu", `{"code":19024,"msg":"Key Words Not Found","data":{}}`, `{"code":0,"msg":"success"}`,
-			"the robot refused it with code 19024: its response says why"},
-		{"feishu status", "feishu", `{"StatusCode":9499,"msg":"Bad Request"}`, `{"code":0}`, "the robot refused it with StatusCode 9499: its response says why"},
+			"the robot refused the text with code 19024: its response says why"},
+		{"feishu status", "feishu", `{"StatusCode":9499,"msg":"Bad Request"}`, `{"code":0}`, "the robot refused the text with StatusCode 9499: its response says why"},
 		{"no robot", "wecom", `<html>log in</html>`, `{"errcode":0}`, "the response is not that of a robot of this format: check the URL and the format"},
 		{"another robot", "feishu", `{"errcode":0,"errmsg":"ok"}`, `{"code":0}`, "the response is not that of a robot of this format: check the URL and the format"},
 		{"no body", "dingtalk", ``, `{"errcode":0}`, "the response is not that of a robot of this format: check the URL and the format"},

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + task.UserRule
+	pairRule   = "is required: two different names joined by a comma, such as ann,bob; each " + task.UserRule
 	memberRule = "must be one of the two names in the parameter between"
 )
 

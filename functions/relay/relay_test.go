@@ -46,7 +46,7 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	o.WaitMessage(good, "sent")
 	stuck := func() []any { return o.Admin.Get("/api/v1/messages/stuck?kind=sending").Data("items").([]any) }
 	cluster.Eventually(t, func() bool { return len(stuck()) == 1 })
-	const reason = "no stream takes the subject ordres.paid"
+	const reason = "no stream has the subject ordres.paid"
 	listed := stuck()[0].(map[string]any)
 	require.Equal(t, typo, listed["server_msg_id"])
 	require.Contains(t, listed["last_error"], reason)

@@ -1,6 +1,6 @@
 // Package bench is shared by the benchmarks in its subfolders. It has a private durable Postgres, processes of the real
 // binary, calls over the loopback, baselines, and the table of results. The speed of a machine changes from minute to
-// minute. So each measurement follows that of its baseline: the ratio of the two changes less.
+// minute. So each measurement has one of its baseline beside it: their ratio varies less.
 package bench
 
 import (

@@ -66,14 +66,14 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 		return nil, err
 	}
 	for started := time.Now(); ; {
-		lock, err := sandbox.LockFile(filepath.Join(home, "lock"), "another one")
+		lock, err := sandbox.LockFile(filepath.Join(home, "lock"), "another run")
 		if err == nil || time.Since(started) >= killedRunTimeout || !pause(ctx, 50*time.Millisecond) {
 			return lock, err
 		}
 	}
 }
 
-// refuse responds with 503 to calls that reach no server. Call it once the server has ended or is about to end; a second
+// refuse responds with 503 to calls that reach no server. Call it when the server has ended or is about to end; a second
 // call does nothing.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {

@@ -297,7 +297,7 @@ func TestRunFails(t *testing.T) {
 		other.port = newEmptyTestRun(t).port
 		p := other.start(t)
 		require.Equal(t, 1, p.ExitCode())
-		require.Equal(t, fmt.Sprintf("make run: another one is running in %s already, started by process %d: stop that first or use another directory\n", h.home, first.Pid()), p.Output())
+		require.Equal(t, fmt.Sprintf("make run: another run is running in %s already, started by process %d: stop that first or use another directory\n", h.home, first.Pid()), p.Output())
 		h.waitReady(t, first)
 	})
 	t.Run("a Postgres that is killed", func(t *testing.T) {

@@ -144,7 +144,7 @@ func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages 
 // wrong, not the message.
 func (b *Bus) deniedError(subject string) error {
 	if b.streamOf(subject) == "" {
-		return refused(fmt.Errorf("no stream takes the subject %s, or the broker does not permit it", subject))
+		return refused(fmt.Errorf("no stream has the subject %s, or the broker does not permit it", subject))
 	}
 	return streamUnavailable(fmt.Errorf("%w: %s", errDenied, subject))
 }
@@ -215,7 +215,7 @@ func (b *Bus) classifyNoReply(ctx context.Context, conn *Connection, subject str
 	case b.streamOf(subject) != "":
 		return streamUnavailable(errStreamMissing(b.streamOf(subject)))
 	}
-	return refused(fmt.Errorf("no stream takes the subject %s", subject))
+	return refused(fmt.Errorf("no stream has the subject %s", subject))
 }
 
 func classify(err error) error {

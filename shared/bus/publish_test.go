@@ -33,7 +33,7 @@ func TestPublishIsolatesBadMessages(t *testing.T) {
 		{Subject: "msg.default.points", MsgID: "a.0.1", Event: bustest.Event("a")},
 	})
 	require.Len(t, errs, 8)
-	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "not a subject", "not a subject", "payload", "type", "", ""} {
+	for i, refusal := range []string{"", "no stream has the subject orders.pointz", "not a subject", "not a subject", "payload", "type", "", ""} {
 		if refusal == "" {
 			require.NoError(t, errs[i], i)
 			continue

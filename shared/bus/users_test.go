@@ -319,7 +319,7 @@ func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 		})
 		require.NoError(t, errs[0])
 		require.ErrorIs(t, errs[1], ErrRefused)
-		require.ErrorContains(t, errs[1], "no stream takes the subject orders.paid")
+		require.ErrorContains(t, errs[1], "no stream has the subject orders.paid")
 		require.NoError(t, errs[2])
 		require.Less(t, time.Since(began), bustest.Soon)
 	}

@@ -22,7 +22,7 @@ func (n *Networks) Decode(value string) error {
 			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
 		}
 		if err != nil {
-			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is none", part)
+			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is not one", part)
 		}
 		*n = append(*n, prefix.Masked())
 	}

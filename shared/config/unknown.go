@@ -54,7 +54,7 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 		switch {
 		case meant == "" && !isOurs || serviceLink.MatchString(pair):
 		case meant != "":
-			problems = append(problems, task.Field{Name: name, Message: fmt.Sprintf("is no setting; if %s is meant, rename it, else set %s too; `sendonce config` lists them all", meant, meant)})
+			problems = append(problems, task.Field{Name: name, Message: fmt.Sprintf("is no setting; rename it to %s, or set %s too to keep it; `sendonce config` lists them all", meant, meant)})
 		default:
 			problems = append(problems, task.Field{Name: name, Message: "is no setting; `sendonce config` lists them all"})
 		}

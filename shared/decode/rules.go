@@ -60,7 +60,7 @@ const MaxTaskDelay = 366 * 24 * time.Hour
 
 // Time limits an optional time to what the database can store.
 func (r *BadFields) Time(field string, t *time.Time) {
-	r.When(t != nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999), field, "must lie between the years 1 and 9999")
+	r.When(t != nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999), field, "must be between the years 1 and 9999")
 }
 
 // TTL limits the optional number of seconds that a task may wait to be sent.

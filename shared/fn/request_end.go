@@ -44,7 +44,8 @@ func (req *request) log() {
 	}
 	attrs := make([]slog.Attr, 0, 16)
 	attrs = append(attrs,
-		slog.String("request_id", req.call.RequestID), slog.String("function", req.function), slog.String("method", task.MaskNumbers(req.r.Method)),
+		slog.String("request_id", req.call.RequestID), slog.String("function", req.function),
+		slog.String("method", task.MaskNumbers(req.r.Method)), // a client may send any method
 		slog.String("route", req.route), slog.Int("status", req.status),
 		slog.Float64("ms", float64(time.Since(req.start).Microseconds())/1000), slog.Int("bytes", req.bytes),
 		slog.String("caller", task.MaskNumbers(req.call.Caller.Name)), slog.String("source_ip", req.call.SourceIP))

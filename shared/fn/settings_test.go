@@ -45,7 +45,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
 	setAll(t, map[string]string{
 		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
 		"TRUSTED_PROXIES": "proxy", "RETRY_BACKOFF": "wechat=5", "SENDONCE_MAX_CALL": "1", "APP_HSOT": "::1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
-		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", "FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
+		"FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
 	})
 	var got senderConfig
 	_, _, err := Prepare(nil, []Function{configured("b", &got), configured("a", &got)}, true)
@@ -53,11 +53,11 @@ func TestEveryBadSettingIsReported(t *testing.T) {
   APP_PORT is "70000" but must be an integer between 0 and 65535
   PORT is "80a" but must be an integer between 0 and 65535
   DEBUG is "maybe" but must be true or false
-  TRUSTED_PROXIES is "proxy" but must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; "proxy" is none
+  TRUSTED_PROXIES is "proxy" but must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; "proxy" is not one
   RETRY_BACKOFF is "wechat=5" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0", where * is every other queue; "5" is not a time from 0 to 168h
   SENDONCE_MAX_CALLS is "1.5" but must be an integer
   SENDONCE_DRAIN_TIMEOUT is "25" but must be a duration such as 500ms, 25s or 2m
-  APP_HSOT is no setting; if APP_HOST is meant, rename it, else set APP_HOST too; `+"`sendonce config`"+` lists them all
+  APP_HSOT is no setting; rename it to APP_HOST, or set APP_HOST too to keep it; `+"`sendonce config`"+` lists them all
   BASIC_AUTH_USER is no setting; `+"`sendonce config`"+` lists them all
   SENDONCE_MAX_CALL is no setting; `+"`sendonce config`"+` lists them all
   TWO_PHASE_X is no setting; `+"`sendonce config`"+` lists them all
@@ -76,7 +76,7 @@ func databaseURLProblem(t *testing.T) string {
 	return err.Error()[len("DATABASE_URL: "):]
 }
 
-func TestBadSettingsOfServedFunctionStopStart(t *testing.T) {
+func TestBadSettingsOfServedFunctionAreErrors(t *testing.T) {
 	setAll(t, map[string]string{"FNTEST_RETRIES": "11", "FNTEST_BACKOFF": "5s,soon", "FNTEST_KEY": "weak",
 		"DATABASE_URL": "postgres://localhost/x", "BASIC_AUTH_PASSWORD": "secret"})
 	var got senderConfig

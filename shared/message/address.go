@@ -112,7 +112,7 @@ func checkUser(name string) error {
 		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-')
 	}
 	if name == "" || name == "." || name == ".." || len(name) > maxUser || strings.ContainsFunc(name, bad) {
-		return errors.New("must name a user after user: by 1 to 50 characters of A-Z a-z 0-9 . _ -")
+		return errors.New("must be user:<name>, with a name of 1 to 50 characters of A-Z a-z 0-9 . _ -")
 	}
 	return nil
 }

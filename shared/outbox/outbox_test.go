@@ -217,7 +217,7 @@ func TestPut(t *testing.T) {
 				{"Data must not be null", Message{To: "user:anna", Data: json.RawMessage(" null ")}},
 				{"Data must not be null", Message{To: "user:anna", Data: (*int)(nil)}},
 				{"year outside of range", Message{To: "user:anna", Data: 1, SentAt: time.Date(10001, 1, 1, 0, 0, 0, 0, time.UTC)}},
-				{"sent_at must lie between the years 1 and 9999", Message{To: "user:anna", Data: 1, SentAt: time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)}},
+				{"sent_at must be between the years 1 and 9999", Message{To: "user:anna", Data: 1, SentAt: time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)}},
 
 				{"data must be valid UTF-8", Message{To: "user:anna", Data: json.RawMessage("\"\xff\"")}},
 				{"data must be valid UTF-8", Message{To: "user:anna", Data: json.RawMessage("{\"\xff\":1}")}},
@@ -231,7 +231,7 @@ func TestPut(t *testing.T) {
 
 				{"to must be valid UTF-8", Message{To: "https://example.com/\xff", Data: 1}},
 				{"to" + nul, Message{To: "user:\x00", Data: 1}},
-				{"to must name a user", Message{To: "user:", Data: 1}},
+				{"to must be user:<name>", Message{To: "user:", Data: 1}},
 				{"to" + nul, Message{To: "https://example.com/\x00", Data: 1}},
 				{"to must be an https (or http) URL", Message{To: "https://example.com/" + strings.Repeat("x", 2000), Data: 1}},
 				{"to must not begin with wake", Message{To: "evt.paid", Data: 1}},

@@ -15,7 +15,7 @@ func wrong(environ ...string) map[string]string {
 		meant[p.Name] = ""
 		for _, s := range List() {
 			for _, name := range []string{s.Name, s.Name + "_FILE"} {
-				if p.Message == "is no setting; if "+name+" is meant, rename it, else set "+name+" too; `sendonce config` lists them all" {
+				if p.Message == "is no setting; rename it to "+name+", or set "+name+" too to keep it; `sendonce config` lists them all" {
 					meant[p.Name] = name
 				}
 			}

@@ -111,11 +111,11 @@ func FromStream(e cloudevents.Event, seq uint64, fingerprint string) Event {
 func (e *Event) Message() (*messages.Submission, error) {
 	id, err := task.ParseID(e.ID)
 	if err != nil || e.Type != bus.AcceptedType {
-		return nil, errors.New("is no accepted message")
+		return nil, errors.New("not an accepted message")
 	}
 	seq, err := strconv.ParseUint(e.AcceptSeq, 10, 63)
 	if err != nil {
-		return nil, errors.New("has no sequence number")
+		return nil, errors.New("no sequence number")
 	}
 	var a acceptedData
 	if err := json.Unmarshal(e.Data, &a); err != nil {
@@ -132,7 +132,7 @@ func (e *Event) Message() (*messages.Submission, error) {
 	}
 	fingerprint, err := hex.DecodeString(e.Fingerprint)
 	if err != nil || len(fingerprint) != len(m.Fingerprint) {
-		return nil, errors.New("has no fingerprint")
+		return nil, errors.New("no fingerprint")
 	}
 	copy(m.Fingerprint[:], fingerprint)
 	if err := m.To.Check(); err != nil {

@@ -56,14 +56,14 @@ func TestAcceptedMessageRoundTrip(t *testing.T) {
 func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 	t.Parallel()
 	for reason, change := range map[string]func(*cloudevents.Event){
-		"is no accepted message":           func(e *cloudevents.Event) { e.SetType("sendonce.tick.save.v1") },
-		"has no sequence number":           func(e *cloudevents.Event) { e.SetExtension("acceptseq", "-1") },
+		"not an accepted message":          func(e *cloudevents.Event) { e.SetType("sendonce.tick.save.v1") },
+		"no sequence number":               func(e *cloudevents.Event) { e.SetExtension("acceptseq", "-1") },
 		"its data: unexpected end":         func(e *cloudevents.Event) { require.NoError(t, e.SetData("text/plain", []byte("\xff"))) },
 		"its data: json: cannot unmarshal": func(e *cloudevents.Event) { e.DataEncoded = []byte(`{"kind":"x"}`) },
 		"its id is not that of its sender": func(e *cloudevents.Event) {
 			e.DataEncoded = []byte(strings.Replace(string(e.Data()), "shop", "other", 1))
 		},
-		"has no fingerprint": func(e *cloudevents.Event) { e.SetExtension("fp", "00") },
+		"no fingerprint": func(e *cloudevents.Event) { e.SetExtension("fp", "00") },
 	} {
 		_, e := acceptedEvent(t)
 		change(&e)

@@ -42,8 +42,7 @@ func (t Task) waitsAfterFailure() bool {
 }
 
 // Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new request
-// is skipped. An unclaimed task of RecordedQueue is replaced too: only the request that submitted such a task claims
-// the task.
+// is skipped. A waiting task of RecordedQueue is replaced too: no sender polls that queue, so the task would wait for ever.
 func (t Task) Replaceable() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }

@@ -40,7 +40,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	defer e.writes.begin(response)()
 	_, err := w.Write(text)
 	if err == nil {
-		err = response.Flush() // within the deadline of the write
+		err = response.Flush() // within the deadline that begin has set
 	}
 	if err != nil {
 		if unlogged, log := e.notSent.Next(); log {

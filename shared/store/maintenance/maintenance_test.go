@@ -11,7 +11,7 @@ import (
 func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 	t.Parallel()
 	db, other := storetest.OpenTwo(t)
-	// runRestores drops a partition, runs maintenance, and reports whether the run made the partition again.
+	// runRestores drops a partition of a future month, runs maintenance, and reports whether the run made the partition again.
 	runRestores := func(db *storetest.DB) bool {
 		partition := `send_logs_` + monthAgo(-3).Format("200601")
 		db.Exec(t, `drop table `+partition)
@@ -47,7 +47,7 @@ func TestMaintenanceRetriesFailedSteps(t *testing.T) {
 	}
 }
 
-func TestMaintenanceRunsAfterClockSkew(t *testing.T) {
+func TestTrimIsDueAfterClockSkew(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	due := func() bool {

@@ -38,5 +38,5 @@
 // was counted for a name in 30 days, the name is removed with its counters. The choice of the names with
 // counters does not depend on their numbers of tasks: otherwise a queue could move from one counter to
 // another, which Prometheus would mistake for a restart. If fewer than MaxNames names have counters, Read
-// also shows the largest of the other queues and apps by name.
+// also shows the largest of the names that have none yet.
 package overview

@@ -3,19 +3,19 @@ package subscribe
 import "time"
 
 const (
-	BusinessLogsSQL  = businessLogsSQL
-	FailedLogsOfSQL  = failedLogsOfSQL
-	FailedLogsSQL    = failedLogsSQL
-	FetchLimit       = fetchLimit
-	ReleasedRows     = releasedRows
-	TemplateRatesSQL = templateRatesSQL
-	TemplateStrikes  = templateStrikes
+	BusinessLogsSQL       = businessLogsSQL
+	FailedLogsOfCallerSQL = failedLogsOfCallerSQL
+	FailedLogsSQL         = failedLogsSQL
+	FetchLimit            = fetchLimit
+	MaxReleased           = maxReleased
+	TemplateRatesSQL      = templateRatesSQL
+	TemplateStrikes       = templateStrikes
 )
 
 func SettleLogsSQL() string { return settleLogs.SQL() }
 
-func RatesBetween(since, firstOpen time.Time, callerID *int64) []any {
-	return ratesBetween(since, firstOpen, callerID)
+func RateArgs(since, firstOpen time.Time, callerID *int64) []any {
+	return rateArgs(since, firstOpen, callerID)
 }
 
 // IsRefreshing reports whether this instance refreshes a provider's token.

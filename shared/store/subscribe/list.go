@@ -124,7 +124,7 @@ select ` + logColumns + ` from subscribe_message_logs g
 where g.send_status = 2 and (g.send_time, g.id) < ($1, $2)
 order by g.send_time desc, g.id desc limit $3`
 
-	failedLogsOfSQL = `
+	failedLogsOfCallerSQL = `
 select ` + logColumns + ` from subscribe_message_logs g
 where g.send_status = 2 and (g.send_time, g.id) < ($1, $2) and g.caller_id = $4
 order by g.send_time desc, g.id desc limit $3`
@@ -140,7 +140,7 @@ type LogCursor struct {
 func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogCursor, limit int) (page []Log, more bool, err error) {
 	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
 	if callerID != nil {
-		sql, args = failedLogsOfSQL, append(args, *callerID)
+		sql, args = failedLogsOfCallerSQL, append(args, *callerID)
 	}
 	return st.logs(ctx, "failed subscribe logs", limit, sql, args...)
 }

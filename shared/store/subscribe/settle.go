@@ -90,7 +90,7 @@ func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
 	case err != nil:
 		return err
 	case newest != t.ID:
-		return task.Refuse(task.CodeConflict, "the message has a newer send, task "+newest.String()+"; retry that one")
+		return task.Refuse(task.CodeConflict, "the message has a newer send, task "+newest.String()+"; retry that task")
 	case status == task.SubscribeSent:
 		return task.Refuse(task.CodeConflict, `the message was sent; resend it with "force": true to send it twice`)
 	}

@@ -49,14 +49,14 @@ func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *i
 		if err := tx.QueryRow(ctx, tasks.FirstOpenDaySQL).Scan(&firstOpen); err != nil {
 			return err
 		}
-		rates, err = store.QueryRows(ctx, tx, pgx.RowToStructByPos[TemplateRate], templateRatesSQL, append([]any{store.Unprepared}, ratesBetween(since.UTC(), firstOpen, callerID)...)...)
+		rates, err = store.QueryRows(ctx, tx, pgx.RowToStructByPos[TemplateRate], templateRatesSQL, append([]any{store.Unprepared}, rateArgs(since.UTC(), firstOpen, callerID)...)...)
 		return err
 	})
 	return rates, store.Wrap("template rates", err)
 }
 
-// ratesBetween returns the parameters of templateRatesSQL. since is in UTC. The days before firstOpen are closed.
-func ratesBetween(since, firstOpen time.Time, callerID *int64) []any {
+// rateArgs returns the parameters of templateRatesSQL. since is in UTC. The days before firstOpen are closed.
+func rateArgs(since, firstOpen time.Time, callerID *int64) []any {
 	firstFullDay := time.Date(since.Year(), since.Month(), since.Day(), 0, 0, 0, 0, time.UTC)
 	if firstFullDay.Before(since) {
 		firstFullDay = firstFullDay.AddDate(0, 0, 1)

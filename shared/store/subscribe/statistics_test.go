@@ -70,7 +70,7 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	allCallers, oneCaller := (*int64)(nil), new(int64(999))
 	now, firstOpen := time.Now().UTC(), yesterday.AddDate(0, 0, 1)
 	rates := func(since time.Time, callerID *int64) []any {
-		return subscribe.RatesBetween(since, firstOpen, callerID)
+		return subscribe.RateArgs(since, firstOpen, callerID)
 	}
 	oneDay := tableBlocks/90 + 40 // table blocks of one day, and index blocks
 	for name, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 		"success rate of each template":             {subscribe.TemplateRatesSQL, rates(time.Time{}, allCallers), oneDay + 400},
 		"success rate of each template, one caller": {subscribe.TemplateRatesSQL, rates(time.Time{}, oneCaller), oneDay + 400},
 		"newest failures":                           {subscribe.FailedLogsSQL, []any{store.TimeOrInfinity(time.Time{}), 0, 10}, 40},
-		"newest failures of one caller":             {subscribe.FailedLogsOfSQL, []any{store.TimeOrInfinity(time.Time{}), 0, 10, *oneCaller}, 40},
+		"newest failures of one caller":             {subscribe.FailedLogsOfCallerSQL, []any{store.TimeOrInfinity(time.Time{}), 0, 10, *oneCaller}, 40},
 		"a late page of failures":                   {subscribe.FailedLogsSQL, []any{now.AddDate(0, 0, -45), 1, 10}, 40},
 		"messages of one business event":            {subscribe.BusinessLogsSQL, []any{"course_booking", "7", 0, allCallers, 51}, 40},
 		"original system: success rates":            {originalRatesSQL, nil, math.MaxInt},

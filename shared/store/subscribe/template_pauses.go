@@ -106,7 +106,7 @@ with c as materialized (
 )
 update task_live set due_at = now() where id = any(array(select id from c))`
 
-const releasedRows = 5000
+const maxReleased = 5000
 
 // ResumeTemplate ends the pause of a template and resets its errors, for one caller or, if callerID is nil, for all. It
 // makes the released tasks due and returns their number. Wake the function sweep afterwards. The error is
@@ -125,8 +125,8 @@ func (st *Store) ResumeTemplate(ctx context.Context, templateID string, callerID
 
 func rescheduleReleased(ctx context.Context, tx pgx.Tx, templateID string, callerID *int64) (due int64, err error) {
 	for {
-		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, callerID, releasedRows)
-		if due += done.RowsAffected(); err != nil || done.RowsAffected() < releasedRows {
+		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, callerID, maxReleased)
+		if due += done.RowsAffected(); err != nil || done.RowsAffected() < maxReleased {
 			return due, err
 		}
 	}

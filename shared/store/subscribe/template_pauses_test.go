@@ -157,7 +157,7 @@ func TestResumeMakesAllReleasedTasksDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	pauseTemplate(t, db, 7, "a")
-	const many = 2*subscribe.ReleasedRows + 1
+	const many = 2*subscribe.MaxReleased + 1
 	db.Exec(t, `with t as (
 			insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, ended)
 			select gen_random_uuid(), 0, 5, 3, 0, 'wechat', now() + interval '1 hour', 3 from generate_series(1, $1) returning id

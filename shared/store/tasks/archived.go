@@ -84,7 +84,7 @@ func (st *Store) decideAnywhere(ctx context.Context, id task.ID, decide decision
 	before := archived[0].Task
 	after, err := decide(before, before.FinishedAt)
 	if err == nil && after != before {
-		err = task.Refuse(task.CodeConflict, "the task is archived and changes no more; submit it anew")
+		err = task.Refuse(task.CodeConflict, "the task is archived and cannot be changed; submit a new one")
 	}
 	return before, err
 }

@@ -44,13 +44,13 @@ func (st *Store) flushReports(ctx context.Context, reports []*Report, alone bool
 // transaction may have the same id.
 type reportTry struct {
 	out    []Reported
-	logged *task.ID  // task_id of a log row of the transaction; nil = there is none
+	logged *task.ID  // task_id of a log row that the transaction always writes; nil = there is none
 	at     time.Time // created_at of that row
 }
 
 // reportOnce runs one transaction of reports. It returns the results even after an error, since the transaction
-// may have been committed. Once reportOnce has locked the tasks, a previous try that changed one of them can no longer be
-// committed. So reportOnce then queries whether the previous try was committed. If so, it returns previous.
+// may have been committed. Once reportOnce has locked the tasks, a previous try that changed one of them has
+// ended. So reportOnce then queries whether the previous try was committed. If so, it returns previous.
 func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, previous reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	}
 	defer conn.Release()
 	timeout := LockTimeout
-	if alone {
+	if alone { // its first flush has waited already
 		timeout = lockTimeoutAlone
 	}
 	locked, err := lockReported(ctx, conn.Conn(), reports, timeout)
