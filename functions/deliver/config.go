@@ -10,7 +10,7 @@ import (
 // Config has the function's settings.
 type Config struct {
 	Timeout      time.Duration `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"timeout of one call to a webhook or to a message's URL, 1s to 20s"`
-	DisableAfter time.Duration `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled after all calls to it have failed for so long"`
+	DisableAfter time.Duration `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled when all calls to it have failed for this long"`
 }
 
 // Validate names every setting whose value is not acceptable.

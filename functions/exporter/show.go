@@ -77,7 +77,7 @@ func showHistogram(s *metrics.Scrape, name, help string, h overview.Histogram, q
 
 func showSender(s *metrics.Scrape, app overview.Sender, name string) {
 	s.Gauge("sender_tasks", "Tasks that a sender app has claimed and not reported.", float64(app.Processing.N), "app", name)
-	const reports = "Reports of a sender app that were applied, those of tasks that were retried since included."
+	const reports = "Applied reports of a sender app, including those of tasks that were retried later."
 	s.Counter("sender_reports_total", reports, float64(app.Succeeded), "app", name, "outcome", succeeded)
 	s.Counter("sender_reports_total", reports, float64(app.Failed), "app", name, "outcome", failed)
 	s.Counter("sender_lease_timeouts_total", "Leases of a sender app that expired.", float64(app.Timeouts), "app", name)
@@ -92,12 +92,12 @@ func showSender(s *metrics.Scrape, app overview.Sender, name string) {
 func showMessages(s *metrics.Scrape, v overview.Snapshot) {
 	m := v.Messages
 	s.Gauge("messages_due", "Messages that are to be sent, or sent again, now.", float64(m.Due.N))
-	s.Gauge("messages_oldest_due_seconds", "How long the first of them has been due.", m.Due.Oldest.Seconds())
-	const stuck = "Messages without a send left: sending = no stream or receiver ever had them, sent = they were not confirmed."
+	s.Gauge("messages_oldest_due_seconds", "How long the oldest due message has been due.", m.Due.Oldest.Seconds())
+	const stuck = "Messages that are not sent again: sending = no stream or receiver accepted them, sent = not confirmed."
 	s.Gauge("messages_stuck", stuck, float64(m.StuckSending.N), "state", "sending")
 	s.Gauge("messages_stuck", stuck, float64(m.StuckSent.N), "state", "sent")
 	s.Gauge("events_unpublished", "Rows of events that the relay has not published yet.", float64(v.Events.N))
-	s.Gauge("events_oldest_unpublished_seconds", "How long the first of them has been waiting.", v.Events.Oldest.Seconds())
+	s.Gauge("events_oldest_unpublished_seconds", "How long the oldest unpublished event has been waiting.", v.Events.Oldest.Seconds())
 	for _, stream := range v.PausedStreams {
 		s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not respond.", 1, "stream", stream)
 	}
@@ -105,7 +105,7 @@ func showMessages(s *metrics.Scrape, v overview.Snapshot) {
 
 func showWebhooks(s *metrics.Scrape, w overview.Webhooks) {
 	s.Gauge("webhook_deliveries_due", "Webhooks that are due now, of at most 100,000 that wait.", float64(w.Due.N))
-	s.Gauge("webhook_oldest_due_seconds", "How long the first of them has been due.", w.Due.Oldest.Seconds())
+	s.Gauge("webhook_oldest_due_seconds", "How long the oldest due webhook has been due.", w.Due.Oldest.Seconds())
 	s.Gauge("webhook_deliveries_retrying", "Webhooks that failed and are tried again later.", float64(w.Retrying.N))
 	const finished = "Webhooks that were delivered, or given up after all tries."
 	s.Counter("webhook_deliveries_total", finished, float64(w.Delivered), "outcome", "delivered")
@@ -118,7 +118,7 @@ func showStreams(s *metrics.Scrape, u usage) {
 	if u.at.IsZero() {
 		return
 	}
-	s.Gauge("streams_timestamp_seconds", "When NATS was last asked for the use of its streams.", timestamp(u.at))
+	s.Gauge("streams_timestamp_seconds", "When the usage of the streams was last read from NATS.", timestamp(u.at))
 	for stream, part := range u.used {
 		s.Gauge("stream_used_ratio", "Part of a stream's bytes or messages that is used, 0 to 1.", part, "stream", stream)
 	}

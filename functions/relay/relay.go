@@ -129,7 +129,7 @@ func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, 
 	for _, at := range relayed.NextTries {
 		r.env.WakeRelayAt(at)
 	}
-	if relayed.Full {
+	if relayed.StreamPaused {
 		r.env.WakeDeliverAt(time.Time{}) // deliver trims the streams
 	}
 	relayed.More = relayed.More && err == nil && !relayed.BrokerUnavailable

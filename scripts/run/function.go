@@ -67,7 +67,7 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.endCall()
-	defer httpserver.KeepConnectionOpen(r.Context(), httpserver.UnknownCaller)()
+	defer httpserver.KeepConnectionOpen(r.Context(), httpserver.NoAccount)()
 	proxy.ServeHTTP(w, r)
 }
 

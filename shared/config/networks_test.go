@@ -10,5 +10,5 @@ func TestNetworksRefusesWhatIsNoNetwork(t *testing.T) {
 	t.Parallel()
 	var n Networks
 	require.ErrorContains(t, n.Decode("10.0.0.0/8,proxy.local"), `"proxy.local" is not one`)
-	require.ErrorContains(t, n.Decode("10.0.0.0/33"), `"10.0.0.0/33" is none`)
+	require.ErrorContains(t, n.Decode("10.0.0.0/33"), `"10.0.0.0/33" is not one`)
 }

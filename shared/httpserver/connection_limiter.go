@@ -31,7 +31,7 @@ type openConn struct {
 	limiter   *connectionLimiter
 	conn      net.Conn
 	address   netip.Prefix
-	account   int64     // of the last known caller, or UnknownCaller
+	account   int64     // of the last known caller, or NoAccount
 	calls     int       // of known callers, in progress
 	idleSince time.Time // when the last call of a known caller ended, or the connection began if there was none
 
@@ -48,7 +48,7 @@ func newConnectionLimiter(max int) *connectionLimiter {
 // add is the server's ConnContext.
 func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // "" if it is not IP: such connections share one address
-	added := &openConn{limiter: l, conn: conn, address: ClientNetwork(host), account: UnknownCaller, idleSince: time.Now()}
+	added := &openConn{limiter: l, conn: conn, address: ClientNetwork(host), account: NoAccount, idleSince: time.Now()}
 	l.mu.Lock()
 	l.open[conn] = added
 	l.byAddress[added.address]++
@@ -101,7 +101,7 @@ func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
 // rank is lower for connections that are closed before others.
 func (l *connectionLimiter) rank(c *openConn) int {
 	switch {
-	case c.account == UnknownCaller:
+	case c.account == NoAccount:
 		return 1
 	case l.byAccount[c.account] > l.max/4:
 		return 0
@@ -123,7 +123,7 @@ func (l *connectionLimiter) removeLocked(conn net.Conn) {
 		return
 	}
 	delete(l.open, conn)
-	if c.account == UnknownCaller {
+	if c.account == NoAccount {
 		decrement(l.byAddress, c.address)
 	}
 	decrement(l.byAccount, c.account)
@@ -140,12 +140,12 @@ const timeToAuthenticate = 2 * time.Second
 
 func (c *openConn) isNew() bool { return time.Since(c.idleSince) < timeToAuthenticate }
 
-// UnknownCaller is not the account of a caller.
-const UnknownCaller = -1
+// NoAccount is not the account of a caller.
+const NoAccount = -1
 
 // KeepConnectionOpen marks the call with the context ctx as that of a known caller: until end is called, the Server
 // does not close its connection when too many connections are open. The connection still counts towards the
-// limit. After the call, the connection is one of this account (see connectionLimiter), unless account is UnknownCaller.
+// limit. After the call, the connection is one of this account (see connectionLimiter), unless account is NoAccount.
 // On other servers KeepConnectionOpen does nothing.
 func KeepConnectionOpen(ctx context.Context, account int64) (end func()) {
 	c, ours := ctx.Value(openConnKey{}).(*openConn)
@@ -163,11 +163,11 @@ func (c *openConn) addCalls(n int, account int64) {
 	defer l.mu.Unlock()
 	c.calls += n
 	c.idleSince = time.Now()
-	if account == c.account || account == UnknownCaller {
+	if account == c.account || account == NoAccount {
 		return
 	}
 	if l.open[c.conn] == c {
-		if c.account == UnknownCaller {
+		if c.account == NoAccount {
 			decrement(l.byAddress, c.address)
 		}
 		decrement(l.byAccount, c.account)

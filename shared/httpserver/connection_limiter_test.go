@@ -51,11 +51,11 @@ func addresses(t *testing.T, address string) (connect func() *client) {
 	}
 }
 
-// call makes a call of a known caller, or of an anonymous client if account is UnknownCaller.
+// call makes a call of a known caller, or of an anonymous client if account is NoAccount.
 func (c *client) call(account int64) {
 	c.t.Helper()
 	header := ""
-	if account != UnknownCaller {
+	if account != NoAccount {
 		header = fmt.Sprintf("Account: %d\r\n", account)
 	}
 	c.send("GET / HTTP/1.1\r\nHost: x\r\n" + header + "\r\n")
@@ -73,7 +73,7 @@ func TestAnonymousConnectionsCloseNoConnectionOfCaller(t *testing.T) {
 		known = append(known, c)
 	}
 	for range 2 * maxInTests {
-		connect().call(UnknownCaller)
+		connect().call(NoAccount)
 	}
 	for _, c := range known {
 		c.call(7)

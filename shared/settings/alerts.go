@@ -13,8 +13,8 @@ type Alerts struct {
 	FailureRate task.Limits   `envconfig:"ALERT_FAILURE_RATE" default:"0.2" desc:"an alert is raised when more than this share of the tasks that finished within ALERT_WINDOW failed; 0.2, or by queue as wechat=0.1;*=0.2, where * is every other queue; 0 = off"`
 	MinFinished int           `envconfig:"ALERT_MIN_FINISHED" default:"20" desc:"with fewer finished tasks of a queue within ALERT_WINDOW its failures raise no alert"`
 	Backlog     task.Limits   `envconfig:"ALERT_BACKLOG" default:"0" desc:"an alert is raised when more tasks of a queue than this are pending; a number such as 1000, or by queue as ALERT_FAILURE_RATE; 0 = off"`
-	StreamFull  float64       `envconfig:"ALERT_STREAM_FULL" default:"0.8" desc:"an alert is raised when more than this share of a stream's bytes in NATS is used, and cleared 0.1 below it, or at 0.8 of it if that is higher; 0 = off"`
-	Window      time.Duration `envconfig:"ALERT_WINDOW" default:"5m" desc:"time over which ALERT_FAILURE_RATE counts finished tasks, 10s to 1h; a check comes a tenth of it, at most 30s, after a failure"`
+	StreamFull  float64       `envconfig:"ALERT_STREAM_FULL" default:"0.8" desc:"an alert is raised when more than this share of a stream's bytes in NATS is used, and cleared at this share minus 0.1, or at 0.8 of this share if that is higher; 0 = off"`
+	Window      time.Duration `envconfig:"ALERT_WINDOW" default:"5m" desc:"time over which ALERT_FAILURE_RATE counts finished tasks, 10s to 1h; after a failure, the rate is checked within a tenth of this time, at most 30s"`
 }
 
 // Validate checks what the types alone cannot.

@@ -48,7 +48,7 @@ type Config struct {
 	Metrics          string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics: admin = with the credentials of an admin; open = everyone who reaches the port; a port number = everyone who reaches that port, which serves it instead"`
 	Origins          []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages that may call the API, open a WebSocket and read the responses (CORS, without cookies), as https://chat.example.com, separated by commas; the service's own origin is needed only behind a gateway that changes the header Host"`
 	TaskEvents       store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are reported by events and webhooks: none, final or all"`
-	RetryBackoff     task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"delays of retries by queue, as wechat=5s,30s;*=1m: the nth retry waits for the nth delay, later ones for the last; * = every other queue; without it these retry at once"`
+	RetryBackoff     task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"delays of retries by queue, as wechat=5s,30s;*=1m: the nth retry waits for the nth delay, later ones for the last; * = every other queue; without * the other queues retry at once"`
 	PhoneCountry     task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty = numbers are stored as submitted, without punctuation"`
 	RetentionDays    int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which finished tasks, messages and subscribe messages, and operator actions, move from the main tables to archive tables; 0 = never"`
 	LogDays          int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries, their events, bulk changes and cleared alerts are deleted; 0 = never"`
@@ -72,7 +72,7 @@ type Config struct {
 // Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
 	_, badKeys := store.ParseKeys(c.EncryptionKeys)
-	const maxDays, daysRule = 36500, "must be between 0 and 36500, where 0 keeps for ever"
+	const maxDays, daysRule = 36500, "must be between 0 and 36500, where 0 = kept for ever"
 	var bad decode.BadFields
 	bad.When(c.Username == "" || strings.Contains(c.Username, ":"), "BASIC_AUTH_USERNAME", "must not be empty or contain a colon")
 	bad.When(!c.PhoneCountry.Valid(), "PHONE_DEFAULT_COUNTRY_CODE", "must be a country code without +, 1 to 3 digits such as 86, or empty")

@@ -75,8 +75,8 @@ func TestValuesOutOfBoundsAreReported(t *testing.T) {
 	require.Equal(t, []task.Field{
 		{Name: "BASIC_AUTH_USERNAME", Message: `is "a:b" but must not be empty or contain a colon`},
 		{Name: "PHONE_DEFAULT_COUNTRY_CODE", Message: `is "+86" but must be a country code without +, 1 to 3 digits such as 86, or empty`},
-		{Name: "RETENTION_DAYS", Message: `is "-1" but must be between 0 and 36500, where 0 keeps for ever`},
-		{Name: "RETENTION_LOG_DAYS", Message: `is "36501" but must be between 0 and 36500, where 0 keeps for ever`},
+		{Name: "RETENTION_DAYS", Message: `is "-1" but must be between 0 and 36500, where 0 = kept for ever`},
+		{Name: "RETENTION_LOG_DAYS", Message: `is "36501" but must be between 0 and 36500, where 0 = kept for ever`},
 		{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: `is "0" but must be between 1 and 1000`},
 		{Name: "SENDONCE_MAX_CALLS", Message: `is "-1" but must be between 1 and 1000000`},
 		{Name: "SENDONCE_DRAIN_TIMEOUT", Message: `is "2h" but must be more than 0 and at most 1h`},

@@ -15,7 +15,7 @@ type Relayed struct {
 	Rows              int         // due rows in the batch
 	More              bool        // more rows may be due now
 	BrokerUnavailable bool        // the broker itself was unavailable, so the next batch would fail too
-	Full              bool        // a stream was paused. If the stream is full, it needs trimming
+	StreamPaused      bool        // a stream was paused: if it is full, it needs trimming
 	NextTries         []time.Time // new due times of delayed rows, by the database's clock
 
 	Streams []StreamChange
@@ -118,7 +118,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 			if state.failures == 0 {
 				relayed.Streams = append(relayed.Streams, StreamChange{name, state.reason})
 			}
-			relayed.Full = true
+			relayed.StreamPaused = true
 		} else {
 			relayed.BrokerUnavailable = true
 		}

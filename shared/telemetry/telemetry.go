@@ -109,7 +109,7 @@ func New(log *slog.Logger) *Metrics {
 			Failed: r.Counter("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table.", "table"),
 		},
 		Calls: Timer{
-			r.Counter("http_requests_total", "Calls that got a response; route is none for unknown paths.", "function", "route", "status"),
+			r.Counter("http_requests_total", "Calls; route is none for unknown paths, status is none if there was no response.", "function", "route", "status"),
 			r.Histogram("http_request_seconds", "Time from the start of a call to its response, waiting polls included.", secondBuckets, "function", "route"),
 		},
 		Endpoint: NewEndpoint(r, log),
