@@ -34,3 +34,16 @@ func TestFailingBulkChangeDoesNotStopOthers(t *testing.T) {
 		require.Equal(t, state, s.Get(path+"/"+ids[i]).Data("state"))
 	}
 }
+
+func TestTasksThatCannotBeHandledDoNotStopMaintenance(t *testing.T) {
+	t.Parallel()
+	s := cluster.Serve(t)
+	s.SubmitTo("q")
+	s.Exec(`update task_live set state = 0, due_at = now()`)
+	s.Exec(`revoke update on task_live from sendonce_hot`)
+	s.Exec(`update upkeep set begun_at = '-infinity' where what = 'maintenance'`)
+	cluster.Eventually(t, func() bool {
+		require.Equal(t, 500, s.Tick("sweep").Status)
+		return s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at > '-infinity'`) == 1
+	})
+}

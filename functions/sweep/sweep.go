@@ -22,6 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Function does the work that is due.
@@ -47,19 +48,23 @@ type sweeper struct {
 	env         *fn.Env
 }
 
-// sweep handles tasks and pauses that are due, in batches, for sweepTime at most. Then it checks the alerts, ends
-// deliveries, makes bulk changes and runs maintenance. Each step ends soon and continues in the next call, so that
+// sweep handles tasks and pauses that are due, in batches, for sweepTime at most. Then, also after an error of a batch, it checks
+// the alerts, ends deliveries, makes bulk changes and runs maintenance. Each step ends soon and continues in the next call, so that
 // neither many due tasks nor a later step delays the others for long.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
+	var sweepErr error
 	for until := time.Now().Add(sweepTime); ; {
 		swept, err := s.tasks.Sweep(ctx, batchSize)
 		for queue, n := range swept.Pending {
 			s.env.WakeClaims(queue, n)
 		}
-		if err != nil {
+		if task.CodeOf(err) == task.CodeServerBusy { // the other steps would fail too
 			return err
+		}
+		if sweepErr = err; err != nil {
+			break
 		}
 		for verdict, n := range swept.Verdicts {
 			verdicts[string(verdict)] += n
@@ -87,7 +92,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))
 	}
-	return errors.Join(alertErr, endErr, err)
+	return errors.Join(sweepErr, alertErr, endErr, err)
 }
 
 const (
