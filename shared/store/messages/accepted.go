@@ -54,7 +54,7 @@ func (st *Store) addDeadLetter(ctx context.Context, m *Submission, reason string
 			Function: "save", EventID: m.ID.String(), EventType: m.Type, Event: string(m.Data), Reason: reason, Attempts: 1,
 		})
 		batch.Queue(rememberPoisonedSQL, m.AcceptSeq, m.ID, store.Storable(m.From), store.Storable(m.ClientMsgID))
-		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageRejected, []task.ID{m.ID}))
+		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageRejected, []task.ID{m.ID}, []int64{m.CallerID}))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return notifier.Notify(err)
@@ -82,7 +82,10 @@ with t as materialized (
     update message_done set delivered_at = least(message_done.delivered_at, d.delivered_at) from d where message_done.id = d.id
 )
 update message_live set delivered_at = least(message_live.delivered_at, d.delivered_at) from d where message_live.id = d.id`
-	insertAcksSQL = `insert into event_outbox (kind, ids) values ($1, $2)`
+	// insertAcksSQL inserts one row for each caller, so that the relay publishes the acknowledgements of the callers in turn.
+	insertAcksSQL = `
+insert into event_outbox (kind, caller_id, ids)
+select $1, caller_id, array_agg(id order by n) from unnest($2::uuid[], $3::bigint[]) with ordinality as t (id, caller_id, n) group by caller_id`
 )
 
 func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Saving, err error) {
@@ -181,22 +184,19 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 // messages. If a message was saved before with the same sequence number, the stream has delivered it a second time: its
 // acknowledgement is stored already.
 func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
-	var saved, rejected []task.ID
+	acks := map[string][]*Submission{}
 	for i, m := range rows {
 		switch {
 		case out[i] == SaveRejected:
-			rejected = append(rejected, m.ID)
+			acks[store.KindMessageRejected] = append(acks[store.KindMessageRejected], m)
 		case out[i] == SavedNow || seqs[m.ID] != m.AcceptSeq:
-			saved = append(saved, m.ID)
+			acks[store.KindMessageSaved] = append(acks[store.KindMessageSaved], m)
 		}
 	}
 	batch.Queue(rememberAcceptedSQL, store.Column(rows, func(m *Submission) int64 { return m.AcceptSeq }), store.Column(rows, func(m *Submission) task.ID { return m.ID }),
 		store.Column(rows, func(m *Submission) task.Hash { return m.Fingerprint }))
-	if len(saved) > 0 {
-		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageSaved, saved))
-	}
-	if len(rejected) > 0 {
-		notifier.CountRows(batch.Queue(insertAcksSQL, store.KindMessageRejected, rejected))
+	for kind, messages := range acks {
+		notifier.CountRows(batch.Queue(insertAcksSQL, kind, store.Column(messages, func(m *Submission) task.ID { return m.ID }), store.Column(messages, func(m *Submission) int64 { return m.CallerID })))
 	}
 }
 

@@ -102,6 +102,33 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	require.Empty(t, missing(t, db, 1, 3))
 }
 
+func TestLateAcknowledgementsOfOneCallerDoNotDelayAnother(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	of := func(caller int64) func(*messages.Submission) {
+		return func(m *messages.Submission) { m.CallerID = caller }
+	}
+	for batch := range 3 {
+		var rows []*messages.Submission
+		for i := range 20 {
+			seq := int64(20*batch + i + 1)
+			rows = append(rows, accepted(seq, fmt.Sprint("k-", seq), of(7)))
+		}
+		mustSaveAccepted(t, db, rows...)
+	}
+	mustSaveAccepted(t, db, accepted(61, "other", of(8)))
+	var published []string
+	_, err := db.Events.Relay(t.Context(), 40, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
+		for _, d := range due {
+			published = append(published, d.ClientMsgID)
+			results = append(results, storetest.Accepted)
+		}
+		return results, nil
+	})
+	require.NoError(t, err)
+	require.Contains(t, published, "other")
+}
+
 // A message of a nearly full stream is purged at once, perhaps before its acknowledgement is published.
 func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 	t.Parallel()
