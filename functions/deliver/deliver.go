@@ -77,6 +77,9 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 		}
 		return err
 	}
+	if e.Type() == bus.UnreadableType {
+		return nil
+	}
 	return d.deliver(ctx, c)
 }
 

@@ -3,7 +3,6 @@ package save
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
@@ -14,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-// batch saves the accepted messages among the events, in their order. Another event becomes a dead letter, except a tick: every
-// function can make NATS write responses into the stream, which the trigger posts as ticks.
+// batch saves the accepted messages among the events, in their order. Another event becomes a dead letter, except those of
+// bus.UnreadableType.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	accepted := make([]*messages.Submission, 0, len(events))
 	var dead []store.DeadLetter
@@ -25,7 +24,7 @@ func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Even
 		switch {
 		case err == nil:
 			accepted = append(accepted, m)
-		case !strings.HasPrefix(e.Type, bus.TickPrefix):
+		case e.Type != bus.UnreadableType:
 			dead = append(dead, store.DeadLetter{
 				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: err.Error(), Attempts: 1,
 			})

@@ -30,7 +30,7 @@ func New(env *fn.Env, _ struct{}) (fn.EventHandler, fn.BatchHandler) {
 }
 
 func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
-	if e.Type() == bus.AcceptedType {
+	if e.Type() == bus.AcceptedType || e.Type() == bus.UnreadableType {
 		return s.batch(ctx, c, []streamevent.Event{streamevent.FromCloudEvent(e)})
 	}
 	if s.env.Bus() == nil { // NATS is not configured

@@ -3,6 +3,7 @@ package save_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
@@ -186,6 +188,19 @@ func TestResponsesOfNATSInTheStreamBecomeNoDeadLetters(t *testing.T) {
 	w.StartTrigger(w.Client.BaseURL)
 	cluster.Eventually(t, func() bool { return w.SavedMessages() == 1 })
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
+}
+
+// Otherwise whoever writes one such message after another could make save look for missing messages all the time.
+func TestUnreadableEventIsNoTick(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t)
+	w.Accept("missing", `1`)
+	skipAll(t, w.JetStream())
+	header := slices.Concat(cluster.TickHeader[:len(cluster.TickHeader)-1], []string{bus.UnreadableType})
+	require.Equal(t, 204, w.Admin.Do("POST", "/events/save", "", header...).Status)
+	require.Zero(t, w.SavedMessages())
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	require.Equal(t, 1, w.SavedMessages())
 }
 
 // Entries of the stream that are not messages are removed after the deduplication window, which is 0 while the stream is nearly full.

@@ -57,8 +57,9 @@ func AcceptFilters(shard, shards int) (filters []string) {
 // AcceptedType is the type of the events in the stream of accepted messages.
 const AcceptedType = "sendonce.message.accepted.v1"
 
-// TickPrefix begins the types of the events in which the trigger posts messages that are no events.
-const TickPrefix = "sendonce.tick."
+// UnreadableType is the type of the event that the trigger posts for a message of a stream that is no event. Every function can
+// make NATS write such messages: responses of NATS.
+const UnreadableType = "sendonce.unreadable.v1"
 
 // Acceptance is a message to store until it is saved.
 type Acceptance struct {

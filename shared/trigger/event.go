@@ -33,8 +33,8 @@ func (e postedEvent) withAttempt(n uint64) postedEvent {
 	return postedEvent{headers, e.data, e.misplaced}
 }
 
-// newPostedEvent returns the event in a message. A message that is not an event in binary mode becomes a tick. A
-// wake-up always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
+// newPostedEvent returns the event in a message. A message that is not an event in binary mode becomes an event of type
+// bus.UnreadableType. A wake-up always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := bus.Attributes(m.Headers())
 	if r.Stream != bus.StreamWake && headers[attributePrefix+"specversion"] != "" {
@@ -50,10 +50,14 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 		}
 		return postedEvent{headers, m.Data(), misplaced}
 	}
+	eventType := bus.UnreadableType
+	if r.Stream == bus.StreamWake {
+		eventType = "sendonce.tick." + r.Function + ".v1"
+	}
 	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
 		"ce-id":          deliveryID(meta, r),
-		"ce-type":        bus.TickPrefix + r.Function + ".v1",
+		"ce-type":        eventType,
 		"ce-source":      "/sendonce/trigger",
 		"ce-time":        meta.Timestamp.UTC().Format(time.RFC3339Nano),
 	}}

@@ -110,6 +110,17 @@ func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	require.Equal(t, want, f.countsByType())
 }
 
+func TestMessageThatIsNoEventIsPostedAsUnreadable(t *testing.T) {
+	t.Parallel()
+	g := newSecuredBroker(t)
+	f := newFunction(t, respondWith(204))
+	runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})...)
+	bustest.Eventually(t, func() bool { return f.countOf("1") == 1 }, "the valid message is delivered")
+	_, err := g.login("messages").Publish(bustest.Within(t, bustest.Soon), "acc.0.x", []byte(`{"stream":"USERS","seq":1}`))
+	require.NoError(t, err)
+	bustest.Eventually(t, func() bool { return f.countsByType()["POST /events/save "+bus.UnreadableType+" "] == 1 }, "it is posted")
+}
+
 // An event that is published to a stream where its type does not belong is not posted.
 func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
