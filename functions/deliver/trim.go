@@ -48,7 +48,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		failures = append(failures, d.messageStore.ForgetInboxTrims(ctx, inboxes.Last, inboxes.MaxAge))
 	}
 	c.Log("trimmed_events", events, "trimmed_messages", trimmed.Removed, "trimmed_users", users)
-	if trimmed.HeldBy != "" && refused(bus.StreamMessages) {
+	if trimmed.HeldBy != "" {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let the consumer read, or delete the consumer",
 			"stream", bus.StreamMessages, "consumer", trimmed.HeldBy)
 	}

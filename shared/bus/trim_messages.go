@@ -39,7 +39,7 @@ const (
 type TrimResult struct {
 	Removed int
 	Next    uint64 // where the next trim continues; 0 = at the beginning
-	HeldBy  string // the consumer for which Sent messages are kept; "" = none
+	HeldBy  string // the consumer for which Sent messages are kept in a full stream; "" = none
 }
 
 // TrimMessages removes old messages that are Finished, or Sent, from MESSAGES. It starts at the sequence
@@ -83,6 +83,9 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, refused bool, state
 	}
 	t.allBefore = from == info.State.FirstSeq
 	err = t.run(ctx, conn, from)
+	if !hasNoRoom(info, refused) {
+		t.HeldBy = ""
+	}
 	return t.TrimResult, err
 }
 
