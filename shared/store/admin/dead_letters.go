@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +13,9 @@ import (
 
 // AddDeadLetters stores events that the functions named in them will never accept, in one transaction.
 func (st *Store) AddDeadLetters(ctx context.Context, letters ...store.DeadLetter) error {
+	slices.SortFunc(letters, func(a, b store.DeadLetter) int { // so that two calls never deadlock
+		return cmp.Or(cmp.Compare(a.Function, b.Function), cmp.Compare(a.EventID, b.EventID))
+	})
 	var batch pgx.Batch
 	for _, l := range letters {
 		store.QueueDeadLetter(&batch, l)

@@ -61,8 +61,10 @@ delete from inbox_trims where user_name = any(array(
 
 	forgetUsageSQL = `delete from stream_usage where since not between now() - interval '1 hour' and now() + interval '1 hour'`
 
-	// endPausesSQL makes the relays try the streams at once.
-	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
+	// endPausesSQL makes the relays try the streams at once. It locks the rows in the order in which relays do.
+	endPausesSQL = `
+with locked as materialized (select stream from stream_pauses where stream = any($1::text[]) and until > now() order by stream for update)
+update stream_pauses set until = now() from locked where stream_pauses.stream = locked.stream`
 )
 
 // BeginTrim reports whether this instance must trim the streams now (due). Among all instances, a trim is due every
