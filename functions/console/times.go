@@ -53,7 +53,7 @@ func parseTime(text string, now time.Time, direction time.Duration) (time.Time, 
 	}
 	span, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
-		if span, err = time.ParseDuration(days + "h"); span > math.MaxInt64/24 {
+		if span, err = time.ParseDuration(days + "h"); span <= 0 || span > math.MaxInt64/24 {
 			return time.Time{}, false
 		}
 		span *= 24

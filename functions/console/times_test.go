@@ -24,7 +24,7 @@ func TestParseTime(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"tomorrow", "yesterday", "-2h", "0d", "d", "2026-01-31T08:00", "2026-01-31", "9e99d", "300000d", "1000000d", "2026-01-31T08:00+24:00", "2026-01-31 08:00 -23:60",
+		"tomorrow", "yesterday", "-2h", "0d", "d", "2026-01-31T08:00", "2026-01-31", "9e99d", "300000d", "-150000d", "1000000d", "2026-01-31T08:00+24:00", "2026-01-31 08:00 -23:60",
 	} {
 		for _, direction := range []time.Duration{ahead, ago} {
 			_, ok := parseTime(text, now, direction)
