@@ -170,7 +170,7 @@ func (r *reporter) respond(out tasks.Reported) (any, error) {
 	case !out.Found:
 		return nil, notFound()
 	case out.Verdict == task.Stale:
-		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or not this caller's, or the task's outcome is settled otherwise; nothing was changed")
+		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or not this caller's, or the task's outcome is already settled differently; nothing was changed")
 	case out.Verdict == task.Applied:
 		r.env.WakeSweepAt(t.DueAt)
 		if t.State == task.Pending {

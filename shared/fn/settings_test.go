@@ -46,6 +46,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
 		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
 		"TRUSTED_PROXIES": "proxy", "RETRY_BACKOFF": "wechat=5", "SENDONCE_MAX_CALL": "1", "APP_HSOT": "::1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
 		"FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
+		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", // not reported: a function that is not served does not read its settings
 	})
 	var got senderConfig
 	_, _, err := Prepare(nil, []Function{configured("b", &got), configured("a", &got)}, true)
