@@ -15,8 +15,10 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // lateAcks waits for n late acknowledgements in the sender's inbox, and returns them by message id.
@@ -188,6 +190,24 @@ func TestResponsesOfNATSInTheStreamBecomeNoDeadLetters(t *testing.T) {
 	w.StartTrigger(w.Client.BaseURL)
 	cluster.Eventually(t, func() bool { return w.SavedMessages() == 1 })
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
+}
+
+func TestResponseOfNATSInThePlaceOfAMessageKeepsItFromNothing(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_FAIL_OPEN=false")
+	occupy := func(key string) string {
+		id := task.ID(message.ID(0, "admin", key)).String()
+		require.NoError(t, w.JetStream().Conn().PublishRequest("wake.relay", bus.AcceptSubject("admin", id), nil))
+		return id
+	}
+	occupied, unknown := occupy("k"), occupy("unknown")
+	cluster.Eventually(t, func() bool {
+		stream, err := w.JetStream().Stream(t.Context(), "ACCEPTED")
+		return err == nil && stream.CachedInfo().State.Msgs == 2
+	})
+	ack := w.Accept("k", `1`)
+	require.Equal(t, []string{"saved", occupied}, []string{ack.Ack, ack.ServerMsgID})
+	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+unknown).Status)
 }
 
 // Otherwise whoever writes one such message after another could make save look for missing messages all the time.

@@ -170,6 +170,9 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, unbind := conn.UntilLost(ctx)
 	defer unbind()
 	m, err := b.lastStored(ctx, conn, AcceptPrefix+"*."+id)
+	if errors.Is(err, ErrNotEvent) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("look up %s: %w", id, err))
 	}
@@ -217,11 +220,12 @@ func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request map[
 	return nil, reply.Error
 }
 
-// errNotEvent means that a stored message was not written by Accept.
-var errNotEvent = errors.New("not an event")
+// ErrNotEvent means that a stored message was not written by Accept. With the error of Accept, the stream has such a message
+// for the subject, and keeps it for the deduplication window.
+var ErrNotEvent = errors.New("not an event")
 
 func notEvent(seq uint64, err error) error {
-	return fmt.Errorf("message %d: %w: %w", seq, errNotEvent, err)
+	return fmt.Errorf("message %d: %w: %w", seq, ErrNotEvent, err)
 }
 
 func newAcceptedMessage(seq uint64, at time.Time, h nats.Header, data []byte) (*AcceptedMessage, error) {

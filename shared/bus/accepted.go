@@ -21,7 +21,7 @@ func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (messages []Accepte
 		for _, seq := range seqs {
 			m, err := b.readFromLeader(ctx, conn, map[string]any{"seq": seq})
 			switch {
-			case errors.Is(err, errNotEvent):
+			case errors.Is(err, ErrNotEvent):
 				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err)
 			case err != nil:
 				return fmt.Errorf("get message %d: %w", seq, err)
