@@ -232,5 +232,5 @@ func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTrigger(t, b, testConfig(f), route)
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
-	require.Equal(t, 2, f.countOf("1"))
+	require.GreaterOrEqual(t, f.countOf("1"), 2) // on a slow machine, another delivery may take too long
 }
