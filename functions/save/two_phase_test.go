@@ -210,7 +210,7 @@ func TestResponseOfNATSInThePlaceOfAMessageKeepsItFromNothing(t *testing.T) {
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+unknown).Status)
 }
 
-// Otherwise whoever writes one such message after another could make save look for missing messages all the time.
+// Otherwise an attacker who writes one such message after another makes save look for missing messages all the time.
 func TestUnreadableEventIsNoTick(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)

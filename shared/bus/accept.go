@@ -220,8 +220,8 @@ func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request map[
 	return nil, reply.Error
 }
 
-// ErrNotEvent means that a stored message was not written by Accept. With the error of Accept, the stream has such a message
-// for the subject, and keeps it for the deduplication window.
+// ErrNotEvent means that a stored message was not written by Accept. If Accept returns it, such a message takes the place of the
+// accepted message until the deduplication window has passed. The stream itself works.
 var ErrNotEvent = errors.New("not an event")
 
 func notEvent(seq uint64, err error) error {

@@ -56,7 +56,7 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 	}
 	c.Log("not_accepted", err.Error())
 	in.makeRoom()
-	if !in.twoPhase.FailOpen && !errors.Is(err, bus.ErrNotEvent) { // what is no event keeps the place of this one message
+	if !in.twoPhase.FailOpen && !errors.Is(err, bus.ErrNotEvent) { // with ErrNotEvent, the stream itself works
 		return Submitted{}, errBusy()
 	}
 	saved, err := in.save(m)
