@@ -93,25 +93,25 @@ func (p *reservedPort) close() {
 }
 
 // listenOnSavedPort listens on the loopback port that an earlier run saved under name, so that clients find each run at
-// the same port. If no port was saved, or if the saved port is taken, listenOnSavedPort saves a free port.
+// the same port. If no port was saved, or if the saved port is taken, listenOnSavedPort saves a free port, one that the
+// system assigns to no connection while this run is stopped.
 func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
 	file := filepath.Join(home, name+".port")
 	saved := savedPort(file)
-	listener, err := listenLocally(ctx, saved)
-	if err != nil && saved != 0 {
+	if saved != 0 {
+		if listener, err := listenLocally(ctx, saved); err == nil {
+			return listener, nil
+		}
 		printStep(out, name, fmt.Sprintf("port %d of earlier runs is taken; a new one is used from now on", saved))
-		listener, err = listenLocally(ctx, 0)
 	}
+	port, err := sandbox.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	if port := portOf(listener); port != saved {
-		if err := os.WriteFile(file, []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
-			listener.Close()
-			return nil, err
-		}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
+		return nil, err
 	}
-	return listener, nil
+	return listenLocally(ctx, port)
 }
 
 // savedPort reads a port from a file. It returns 0 if the file cannot be read or has no port.

@@ -22,6 +22,7 @@ func TestListenOnSavedPort(t *testing.T) {
 		return portOf(listener)
 	}
 	first := listen("one")
+	require.Less(t, first, 32_768, "the system may assign a higher port to a connection while no run has it")
 	require.Equal(t, first, listen("one"))
 	require.Empty(t, out.String())
 

@@ -62,16 +62,6 @@ func newEmptyTestRun(t *testing.T) testRun {
 	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run"), nil}
 }
 
-// savePorts saves ports for the runs in h.home. The system gives these ports to no other process, even between two runs.
-func (h testRun) savePorts(t *testing.T, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		port, err := sandbox.FreePort()
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(h.home, name+".port"), []byte(strconv.Itoa(port)), 0o644))
-	}
-}
-
 func (h testRun) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
 
 // password returns the password of the admin, which the first run generates.
@@ -206,7 +196,6 @@ func (h testRun) runPrintedCommand(t *testing.T, p *sandbox.Process) {
 func TestRunSendsAndKeepsData(t *testing.T) {
 	t.Parallel()
 	h := newEmptyTestRun(t)
-	h.savePorts(t, "nats", "trigger")
 	p := h.start(t)
 	h.waitReady(t, p)
 	runEnv := filepath.Join(h.home, "run.env")
