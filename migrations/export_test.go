@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// UpFrom is Up with other files.
-var UpFrom = up
+// UpWith is Up with other files.
+var UpWith = up
 
 // LockID is the advisory lock of Up.
 const LockID int64 = lockID

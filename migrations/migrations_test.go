@@ -70,7 +70,7 @@ func embedded(t *testing.T, names []string) fstest.MapFS {
 	return fsys
 }
 
-func TestUpFromEveryVersion(t *testing.T) {
+func TestUpOnOlderDatabases(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(migrations.Files, "*.sql")
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestUpFromEveryVersion(t *testing.T) {
 		t.Parallel()
 		conn := connect(t, sandbox.NewEmptyDatabase(t))
 		for k := range names {
-			applied, err := migrations.UpFrom(t.Context(), conn, embedded(t, names[:k]), roles)
+			applied, err := migrations.UpWith(t.Context(), conn, embedded(t, names[:k]), roles)
 			require.NoError(t, err)
 			require.ElementsMatch(t, names[max(k-1, 0):k], applied)
 		}
@@ -98,7 +98,7 @@ func TestUpFromEveryVersion(t *testing.T) {
 		t.Run(fmt.Sprintf("the first %d, then all others", k), func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, sandbox.NewEmptyDatabase(t))
-			_, err := migrations.UpFrom(t.Context(), conn, embedded(t, names[:k]), roles)
+			_, err := migrations.UpWith(t.Context(), conn, embedded(t, names[:k]), roles)
 			require.NoError(t, err)
 			upAndCompare(t, conn, names[k:])
 		})
@@ -121,7 +121,7 @@ func TestUpRejectsDatabaseThatIsNotUTF8(t *testing.T) {
 	require.ErrorContains(t, err, "SQL_ASCII")
 }
 
-func TestUpRejectsForeignHistory(t *testing.T) {
+func TestUpRejectsWrongFilesOrHistory(t *testing.T) {
 	t.Parallel()
 	edited, renamed := files(1, 2, 3), files(1, 3)
 	edited["0002_t2.sql"] = &fstest.MapFile{Data: []byte("CREATE TABLE other ();")}
@@ -144,11 +144,11 @@ func TestUpRejectsForeignHistory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, sandbox.NewEmptyDatabase(t))
-			_, err := migrations.UpFrom(t.Context(), conn, files(1, 2, 3), migrations.Roles{})
+			_, err := migrations.UpWith(t.Context(), conn, files(1, 2, 3), migrations.Roles{})
 			require.NoError(t, err)
 			_, err = conn.Exec(t.Context(), "DELETE FROM schema_migrations WHERE version = $1", c.removed)
 			require.NoError(t, err)
-			applied, err := migrations.UpFrom(t.Context(), conn, c.fsys, migrations.Roles{})
+			applied, err := migrations.UpWith(t.Context(), conn, c.fsys, migrations.Roles{})
 			require.ErrorContains(t, err, c.want)
 			require.Empty(t, applied)
 		})
@@ -157,15 +157,16 @@ func TestUpRejectsForeignHistory(t *testing.T) {
 
 func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, sandbox.NewEmptyDatabase(t))
+	database := sandbox.NewEmptyDatabase(t)
+	conn := connect(t, database)
 	broken := files(1, 2)
 	broken["0002_t2.sql"] = &fstest.MapFile{Data: []byte("CREATE TABLE half (); SELECT 1/0;")}
-	applied, err := migrations.UpFrom(t.Context(), conn, broken, migrations.Roles{})
+	applied, err := migrations.UpWith(t.Context(), conn, broken, migrations.Roles{})
 	require.ErrorContains(t, err, "migration 0002_t2.sql: ERROR: division by zero")
 	require.Equal(t, []string{"0001_t1.sql"}, applied)
 	require.Equal(t, []string{"true"}, queryStrings(t, conn, "SELECT (to_regclass('half') IS NULL)::text"))
 
-	applied, err = migrations.UpFrom(t.Context(), conn, files(1, 2), migrations.Roles{})
+	applied, err = migrations.UpWith(t.Context(), connect(t, database), files(1, 2), migrations.Roles{})
 	require.NoError(t, err, "the failed migration must release the lock")
 	require.Equal(t, []string{"0002_t2.sql"}, applied)
 }
@@ -196,14 +197,14 @@ func TestDatabasesMigrateConcurrently(t *testing.T) {
 	for range 4 {
 		conn := connect(t, sandbox.NewEmptyDatabase(t))
 		all.Go(func() error {
-			_, err := migrations.UpFrom(t.Context(), conn, files(1), o)
+			_, err := migrations.UpWith(t.Context(), conn, files(1), o)
 			return err
 		})
 	}
 	require.NoError(t, all.Wait())
 }
 
-func TestOriginalNamesOfIndexesAreKept(t *testing.T) {
+func TestIndexesHaveNamesOfOriginalSMSService(t *testing.T) {
 	t.Parallel()
 	require.Subset(t, queryStrings(t, connect(t, sandbox.NewDatabase(t)), `SELECT relname::text FROM `+ours+` c WHERE relkind IN ('i', 'I')`), []string{
 		"idx_sms_tasks_phone", "idx_sms_templates_active", "idx_default_sms_sent", "idx_receive_logs_created_at", "idx_send_logs_task_id",

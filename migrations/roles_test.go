@@ -61,31 +61,31 @@ func TestCreateRoleErrors(t *testing.T) {
 	t.Run("without a password", func(t *testing.T) {
 		o := newRoles(t)
 		o.AdminPassword = ""
-		_, err := migrations.UpFrom(t.Context(), owner, files(1), o)
+		_, err := migrations.UpWith(t.Context(), owner, files(1), o)
 		require.ErrorContains(t, err, "role "+o.Admin+": it does not exist and SENDONCE_ADMIN_PASSWORD is not set")
 	})
 	t.Run("with a password that clients encode differently", func(t *testing.T) {
 		o := newRoles(t)
 		o.ReadPassword = "密码"
-		_, err := migrations.UpFrom(t.Context(), owner, files(1), o)
+		_, err := migrations.UpWith(t.Context(), owner, files(1), o)
 		require.ErrorContains(t, err, "SENDONCE_READ_PASSWORD: must be of printable ASCII characters")
 	})
 	t.Run("with the name of the owner", func(t *testing.T) {
-		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{Hot: sandbox.Owner, HotPassword: "x"})
+		_, err := migrations.UpWith(t.Context(), owner, files(1), migrations.Roles{Hot: sandbox.Owner, HotPassword: "x"})
 		require.ErrorContains(t, err, "it has all privileges of the owner of the tables: set SENDONCE_HOT_ROLE to another name")
 	})
 	t.Run("by a user that may not create roles", func(t *testing.T) {
 		o, others := newRoles(t), newRoles(t)
 		database := sandbox.NewEmptyDatabase(t)
 		owner := connect(t, database)
-		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{})
+		_, err := migrations.UpWith(t.Context(), owner, files(1), migrations.Roles{})
 		require.NoError(t, err)
 		unprivileged := others.Hot
 		_, err = owner.Exec(t.Context(), fmt.Sprintf(
 			"CREATE ROLE %s LOGIN PASSWORD 'x'; GRANT ALL ON SCHEMA public TO %[1]s; GRANT SELECT ON schema_migrations TO %[1]s", unprivileged))
 		require.NoError(t, err)
 		conn := connectAs(t, database, unprivileged, "x")
-		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot, HotPassword: o.HotPassword})
+		_, err = migrations.UpWith(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot, HotPassword: o.HotPassword})
 		require.ErrorContains(t, err, "let an administrator run `CREATE ROLE")
 		require.ErrorContains(t, err, "SET lock_timeout = '2s'")
 		require.ErrorContains(t, err, "leave SENDONCE_HOT_PASSWORD out of the settings of migrate")
@@ -93,9 +93,9 @@ func TestCreateRoleErrors(t *testing.T) {
 		needed := strings.Split(err.Error(), "`")[1]
 		_, err = owner.Exec(t.Context(), needed)
 		require.NoError(t, err)
-		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot})
+		_, err = migrations.UpWith(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot})
 		require.NoError(t, err, "a role that an administrator created is used unchanged")
-		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{})
+		_, err = migrations.UpWith(t.Context(), conn, files(1), migrations.Roles{})
 		require.NoError(t, err, "without roles, Up needs no right to create roles")
 	})
 }

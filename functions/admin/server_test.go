@@ -81,7 +81,7 @@ func (s *testServer) claim() tasks.Claimed {
 	return claimed[0]
 }
 
-// claimAndReport claims the oldest pending task, reports an outcome and returns the id of the task.
+// claimAndReport claims the next task, reports an outcome and returns the id of the task.
 func (s *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	s.T.Helper()
 	c := s.claim()

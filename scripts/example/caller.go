@@ -13,8 +13,8 @@ import (
 // callersClient manages the callers of Sendonce as the built-in admin.
 type callersClient struct{ url, user, password string }
 
-// createReceiver creates a caller whose only right is to confirm the messages that are sent to this NATS subject, and returns its
-// token. If an earlier run of the command demo created the caller, createReceiver replaces the token.
+// createReceiver creates a caller with the role receiver alone, which may confirm the messages to this NATS subject, and returns
+// its token. If an earlier run of the command demo created the caller, createReceiver replaces the token.
 func (a callersClient) createReceiver(ctx context.Context, name, subject string) (string, error) {
 	var caller api.CallerResponse
 	status, err := a.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)

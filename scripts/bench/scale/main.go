@@ -1,6 +1,6 @@
 // Command scale is `make bench-scale`. It measures how rates and latencies change with more processes, with
 // millions of finished tasks, while log partitions are created and dropped, and beside a transaction that
-// keeps vacuum from removing old rows.
+// keeps vacuum from removing dead rows.
 package main
 
 import (
@@ -17,12 +17,12 @@ import (
 
 func main() {
 	var o options
-	flag.IntVar(&o.connections, "connections", 256, "number of connections that submit, over all processes")
+	flag.IntVar(&o.connections, "connections", 256, "number of connections, over all processes, that submit while processes are measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each number of processes is measured")
-	flag.DurationVar(&o.duration, "duration", 10*time.Second, "how long one measurement lasts")
+	flag.DurationVar(&o.duration, "duration", 10*time.Second, "how long a measurement of claims lasts; one of processes lasts a tenth of it")
 	flag.Float64Var(&o.rate, "rate", 1000, "tasks per second that are submitted, claimed and reported while claims are measured")
 	flag.IntVar(&o.rows, "rows", 10_000_000, "number of finished tasks in the tables when claims are measured again")
-	flag.DurationVar(&o.pin, "pin", 10*time.Minute, "how long a transaction stays open that keeps vacuum from removing old rows")
+	flag.DurationVar(&o.pin, "pin", 10*time.Minute, "how long claims are measured beside a transaction that keeps vacuum from removing dead rows, and before it without one")
 	flag.Parse()
 	bench.Main("bench-scale", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
 }
@@ -54,6 +54,6 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 const text = `Processes: 1, 2 and 4 processes of the function submit share one Postgres and are measured in each round, with %d connections over all
 processes. The load generator runs on the same machine. The ratio is to one process in the same round.
 Claims: %.0f tasks a second are submitted one by one with keys, and as many are claimed and reported in batches, at times that are fixed in
-advance. The durations of claims count from these times. The open transaction has a snapshot, so that vacuum cannot remove rows that were
-updated or deleted after it began. Partitions of all logs are created and dropped every 200 ms.
+advance. The durations of claims count from these times. One measurement is made beside an open transaction: it has a snapshot, so that vacuum
+cannot remove rows that were updated or deleted after it began. In another, partitions of all logs are created and dropped every 200 ms.
 `

@@ -33,8 +33,8 @@ returning id, word, created_at`
 
 const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
 
-// AddBlockedWord blocks a word in every spelling that looks the same (see fold). If the word is
-// already blocked, it returns the existing row.
+// AddBlockedWord blocks a word, also with other capitals, other Unicode forms of the same characters, and
+// invisible characters in it (see fold). If the word is already blocked, AddBlockedWord returns the existing row.
 func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Operator) (w BlockedWord, err error) {
 	folded := fold(word)
 	switch {
@@ -54,7 +54,7 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 	if task.CodeOf(err) == task.CodeNotFound { // the word was removed between the two statements
 		err = store.Busy()
 	}
-	st.blocked.forgetAfter(err)
+	st.blocked.forgetUnlessFailed(err)
 	return w, store.Wrap("add blocked word", err)
 }
 
@@ -66,7 +66,7 @@ func (st *Store) RemoveBlockedWord(ctx context.Context, id int32, by store.Opera
 		w, err = store.QueryOne[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
 		return store.AuditEntry{Action: "blocked.remove", Subject: w.subject(), Before: w.json()}, err
 	})
-	st.blocked.forgetAfter(err)
+	st.blocked.forgetUnlessFailed(err)
 	return w, store.Wrap("remove blocked word", err)
 }
 

@@ -109,8 +109,8 @@ func foldedWord(row pgx.CollectableRow) (string, error) {
 	return fold(word), err
 }
 
-// forgetAfter makes the next use query a new list, unless err means that a change of the words certainly failed.
-func (b *blockedWords) forgetAfter(err error) {
+// forgetUnlessFailed makes the next use query a new list, unless err means that a change of the words certainly failed.
+func (b *blockedWords) forgetUnlessFailed(err error) {
 	if err != nil && !store.MayHaveCommitted(err) {
 		return
 	}
