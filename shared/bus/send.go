@@ -1,6 +1,9 @@
 package bus
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // send waits for the first attempt to connect, publishes and flushes. Without the flush, a message that is
 // written to a dead connection would be lost unnoticed.
@@ -23,7 +26,10 @@ func (b *Bus) keepUnsent(s signal) {
 	b.failedSends.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.unsent) < maxUnsent {
+	// Callers choose the names of queues, and there may be many schedules: these must not take the place of the other signals,
+	// of which there are few.
+	many := strings.HasPrefix(s.subject, queuePrefix) || !s.at.IsZero()
+	if !many || len(b.unsent) < maxUnsent {
 		b.unsent[s] = true
 	}
 	if b.current != nil && !b.closed {

@@ -97,9 +97,16 @@ func TestUnsentWakeUpsAreBounded(t *testing.T) {
 	b := newBus(t, "nats://127.0.0.1:1")
 	for i := range maxUnsent + 10 {
 		b.keepUnsent(signal{subject: WakeSweep, at: time.Unix(int64(i), 0)})
+		b.keepUnsent(signal{subject: QueueSubject(strconv.Itoa(i))})
 	}
-	require.Len(t, b.takeUnsent(), maxUnsent)
-	require.EqualValues(t, maxUnsent+10, b.FailedSends())
+	require.Equal(t, maxUnsent, len(b.unsent))
+	revoked, relay := signal{subject: subjectCallers, caller: "bob"}, signal{subject: WakeRelay}
+	b.keepUnsent(revoked)
+	b.keepUnsent(relay)
+	require.EqualValues(t, 2*(maxUnsent+10)+2, b.FailedSends())
+	unsent := b.takeUnsent()
+	require.Equal(t, maxUnsent+2, len(unsent))
+	require.True(t, unsent[revoked] && unsent[relay], "many queues and schedules take no place from them")
 }
 
 func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {

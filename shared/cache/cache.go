@@ -11,8 +11,8 @@ import (
 // errorTime is how long an error of Read is kept.
 const errorTime = time.Second
 
-// Value is read when Get needs it. Calls of Get during a read wait for its result. The fields must
-// not change after the first Get.
+// Value is read when Get needs it. Calls of Get during a read return the last result if it was fresh at most Timeout ago, so
+// that a slow Read does not delay all of them; otherwise they wait. The fields must not change after the first Get.
 type Value[T any] struct {
 	Read    func(context.Context) (T, error)
 	Timeout time.Duration // of Read
@@ -35,7 +35,12 @@ func (v *Value[T]) Get() (T, error) {
 	if r := v.last.Load(); r.isFresh() {
 		return r.value, r.err
 	}
-	v.mu.Lock()
+	if !v.mu.TryLock() {
+		if r := v.last.Load(); r != nil && time.Since(r.until) < v.Timeout {
+			return r.value, r.err
+		}
+		v.mu.Lock()
+	}
 	defer v.mu.Unlock()
 	r := v.last.Load()
 	if !r.isFresh() {

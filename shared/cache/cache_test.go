@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,32 @@ func TestConcurrentCallsReadOnce(t *testing.T) {
 	close(response)
 	all.Wait()
 	require.Empty(t, began)
+}
+
+func TestSlowReadDelaysOnlyOneCallIfTheLastResultIsRecent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		c := &Value[int]{Timeout: 2 * time.Second, Keep: time.Minute, Read: func(context.Context) (int, error) {
+			time.Sleep(2 * time.Second)
+			reads++
+			return reads, errors.New("a host does not respond")
+		}}
+		value, _ := c.Get()
+		require.Equal(t, 1, value)
+		for range 3 {
+			time.Sleep(time.Second) // the result is no longer fresh
+			before := reads
+			go c.Get()
+			synctest.Wait()
+			began := time.Now()
+			value, err := c.Get()
+			require.Equal(t, before, value)
+			require.Error(t, err)
+			require.Zero(t, time.Since(began))
+			time.Sleep(2 * time.Second)
+		}
+	})
 }
 
 func TestErrorIsKeptForASecond(t *testing.T) {

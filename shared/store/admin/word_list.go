@@ -20,11 +20,13 @@ const (
 	// blockedMaxAge is how old a list of blocked words may be while the database is
 	// available. After this time, words that were added through another instance are blocked.
 	blockedMaxAge = time.Second
-	// blockedWaitLimit is how long a call waits for a newer list before it uses the old
-	// list, so that an unavailable database does not delay messages that are accepted
-	// without the database.
-	blockedWaitLimit = 50 * time.Millisecond
-	blockedTimeout   = 5 * time.Second
+	// blockedWaitLimit is how long a call waits for a newer list before it uses the old list, so that an unavailable
+	// database does not delay messages that are accepted without the database. An instance that has checked no text for
+	// blockedIdle waits for up to blockedIdleWaitLimit: many words may have been added since.
+	blockedWaitLimit     = 50 * time.Millisecond
+	blockedIdleWaitLimit = time.Second
+	blockedIdle          = 10 * time.Second
+	blockedTimeout       = 5 * time.Second
 )
 
 // blockedWords caches the list of blocked words. If the list is older than blockedMaxAge, its next use
@@ -33,15 +35,16 @@ type blockedWords struct {
 	mu      sync.Mutex
 	words   wordList
 	readAt  time.Time // zero = there is no list
+	triedAt time.Time // the end of the last query, also of one that failed
 	reading *wordReading
 }
 
 // wordReading is one query of the list. words and err are set when done is closed.
 type wordReading struct {
-	began time.Time
-	done  chan struct{}
-	words wordList
-	err   error
+	useOldAt time.Time // from then on, calls use the old list
+	done     chan struct{}
+	words    wordList
+	err      error
 }
 
 // wordList has folded words.
@@ -58,7 +61,11 @@ func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, 
 	}
 	r := b.reading
 	if r == nil {
-		r = &wordReading{began: time.Now(), done: make(chan struct{})}
+		limit := blockedWaitLimit
+		if time.Since(b.triedAt) > blockedIdle {
+			limit = blockedIdleWaitLimit
+		}
+		r = &wordReading{useOldAt: time.Now().Add(limit), done: make(chan struct{})}
 		b.reading = r
 		// Other calls wait for this list too, so the query outlives the call that began it.
 		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), pool, r)
@@ -67,7 +74,7 @@ func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, 
 
 	var timeout <-chan time.Time
 	if known {
-		timer := time.NewTimer(time.Until(r.began.Add(blockedWaitLimit)))
+		timer := time.NewTimer(time.Until(r.useOldAt))
 		defer timer.Stop()
 		timeout = timer.C
 	}
@@ -91,6 +98,7 @@ func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordRea
 	r.words = slices.DeleteFunc(words, func(word string) bool { return strings.TrimSpace(word) == "" }) // an empty word would match every text
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.triedAt = time.Now()
 	if r.err = err; err != nil {
 		r.words = b.words // the old list stays in use
 	}

@@ -3,7 +3,9 @@ package admin_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/store/storetest"
@@ -36,6 +38,29 @@ func TestInvisibleCharactersHideNoBlockedWord(t *testing.T) {
 	for _, other := range []string{"赌 博", "ca\nsino", "❤️ 博", "lot of tea", "", "cas\u0600ino", "Lot\u0301tery"} {
 		require.False(t, blocked(other), "%+q", other)
 	}
+}
+
+func TestInstanceThatWasIdleWaitsForTheNewestBlockedWords(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	_, err := db.Admin.Blocked(t.Context(), "hi")
+	require.NoError(t, err)
+	db.Exec(t, `insert into blocked_words (word, folded) values ('casino', 'casino')`) // as another instance does
+	db.Admin.MakeBlockedWordsIdle()
+	unlock := db.HoldLock(t, "lock table blocked_words in access exclusive mode")
+	answered := make(chan bool)
+	go func() {
+		blocked, err := db.Admin.Blocked(t.Context(), "a casino")
+		assert.NoError(t, err)
+		answered <- blocked
+	}()
+	select {
+	case blocked := <-answered:
+		require.True(t, blocked, "the list is as old as the last use")
+	case <-time.After(200 * time.Millisecond): // longer than a call waits that uses an old list
+	}
+	unlock()
+	require.True(t, <-answered)
 }
 
 // The console and the functions that check texts may run in one process.

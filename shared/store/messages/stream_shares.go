@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	sharesEvery = 2 * time.Second
-	sharesDelay = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
-	shareRetry  = time.Minute
+	sharesEvery  = 2 * time.Second
+	sharesDelay  = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
+	shareRetry   = time.Minute
+	sharesMaxAge = 10 * time.Second // of a result: an older one says nothing about now
 )
 
 // streamShares caches which accounts use more than their share of a stream. While messages arrive, the cache is
@@ -21,6 +22,7 @@ type streamShares struct {
 
 	mu         sync.Mutex
 	over       map[usageKey]bool // by stream and account
+	readAt     time.Time         // when over was read
 	next       time.Time         // the earliest next query
 	refreshing bool
 }
@@ -31,6 +33,9 @@ func (s *streamShares) exceeded(account int64, streams []string) bool {
 	if !s.refreshing && time.Now().After(s.next) {
 		s.refreshing = true
 		time.AfterFunc(sharesDelay, s.refresh)
+	}
+	if time.Since(s.readAt) > sharesMaxAge {
+		return false
 	}
 	for _, stream := range streams {
 		if s.over[usageKey{stream, account}] {
@@ -48,6 +53,6 @@ func (s *streamShares) refresh() {
 	defer s.mu.Unlock()
 	s.refreshing, s.next = false, time.Now().Add(sharesEvery)
 	if err == nil { // otherwise the last result is kept
-		s.over = over
+		s.over, s.readAt = over, time.Now()
 	}
 }

@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -49,16 +50,22 @@ type queueMarks struct {
 	interval  time.Duration // until the next scan
 }
 
-// maxMarkedQueues limits the queues in lowWaterMarks. When lowWaterMarks is full, it is cleared, and claims start
-// at the head again.
+// maxMarkedQueues limits the queues in lowWaterMarks. When lowWaterMarks is full, the queues without marks in use are
+// removed. If it is still full, it is cleared, and claims start at the head again.
 const maxMarkedQueues = 1000
 
 // queue returns the marks of a queue. mu must be held.
 func (m *lowWaterMarks) queue(name string) *queueMarks {
 	q := m.queues[name]
 	if q == nil {
-		if m.queues == nil || len(m.queues) >= maxMarkedQueues {
+		if m.queues == nil {
 			m.queues = map[string]*queueMarks{}
+		}
+		if len(m.queues) >= maxMarkedQueues {
+			maps.DeleteFunc(m.queues, func(_ string, q *queueMarks) bool { return !q.inUse && !q.scheduled })
+		}
+		if len(m.queues) >= maxMarkedQueues {
+			clear(m.queues)
 		}
 		q = &queueMarks{}
 		m.queues[name] = q
@@ -82,6 +89,9 @@ func (m *lowWaterMarks) of(queue string) []priorityBucket {
 func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (slow bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.queues[queue] == nil && took < slowClaim {
+		return false // nothing to record: a sender may poll any number of queues that do not exist
+	}
 	q := m.queue(queue)
 	if took >= slowClaim {
 		q.slow++
@@ -93,6 +103,9 @@ func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (s
 
 // advance moves the mark of each bucket up to markMargin before its newest claimed task, and never down.
 func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
+	if len(claimed) == 0 {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queue(queue)

@@ -1,6 +1,7 @@
 package tasks_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -68,6 +69,11 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	require.Empty(t, db.Claim(t), "there is no mark for its priority, so only the scan in the background finds it")
 	require.Equal(t, task.DefaultQueue, <-pending)
 	require.Len(t, db.Claim(t), 1)
+
+	for i := range 1001 {
+		require.Empty(t, db.Claim(t, storetest.FromQueue(fmt.Sprintf("none-%d", i))))
+	}
+	require.True(t, db.Tasks.MarksInUse(task.DefaultQueue), "polls of queues that do not exist take no mark from others")
 
 	_, err = oldSnapshot.Exec(t.Context(), "rollback")
 	require.NoError(t, err)
