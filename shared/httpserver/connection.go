@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// maxRead limits a read while the end of the header or body is not known. Such a read may include the
-	// beginning of the next request, which is not counted: at most maxRead bytes of each request.
+	// maxRead limits one read of a header, or of a body without a known length. Such a read may include the beginning
+	// of the next request, whose lines are then not counted: so at most maxRead bytes of each request are not counted.
 	maxRead    = 512
 	readBuffer = 4 << 10 // size of the buffer of net/http: only a body of known length is read in larger pieces
 
-	// CloseDelay passes before the service closes a connection over which the client may still send. If
-	// the connection were closed while unread bytes arrive, the last response would be lost.
+	// CloseDelay is how long the service waits after the last response before it closes a connection over which the
+	// client may still send. If unread bytes arrived at a closed connection, the client might lose this response.
 	CloseDelay = 500 * time.Millisecond
 )
 

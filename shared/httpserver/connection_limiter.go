@@ -11,11 +11,12 @@ import (
 
 // connectionLimiter limits the open connections. For each new connection above the limit it closes an older
 // connection without a call of a known caller (see KeepConnectionOpen). It sorts some such connections by these
-// rules, where each rule decides between connections that the rules before it leave equal, and closes the first:
-//   - Those of callers that have more than a quarter of the limit come first, those that other callers have used come last.
-//   - Connections that have been idle for less than timeToAuthenticate come after others.
-//   - The connections of an address that has more connections which no caller has used come first.
-//   - Connections that have been idle for longer come first.
+// rules and closes the first. Each rule decides between connections that the rules before it leave equal:
+//  1. First those of accounts that have more than a quarter of the limit, then those that no known caller has used,
+//     last those of other accounts.
+//  2. Connections that have been idle for less than timeToAuthenticate come after the others.
+//  3. Connections from the address with the most connections that no known caller has used come first.
+//  4. Connections that have been idle for longer come first.
 //
 // So clients that do not authenticate cannot keep other clients out, however many addresses they have.
 type connectionLimiter struct {
@@ -33,9 +34,9 @@ type openConn struct {
 	address   netip.Prefix
 	account   int64     // of the last known caller, or NoAccount
 	calls     int       // of known callers, in progress
-	idleSince time.Time // when the last call of a known caller ended, or the connection began if there was none
+	idleSince time.Time // when the last call of a known caller began or ended; without one, when the connection was accepted
 
-	unknown atomic.Int32 // requests since the last call of a known caller
+	unknown atomic.Int32 // requests, since the last call of a known caller, whose caller is not known
 }
 
 // openConnKey is the key of the *openConn in the contexts of a connection's requests.
@@ -65,8 +66,8 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	return context.WithValue(ctx, openConnKey{}, added)
 }
 
-// pickIdle picks one of at most maxCompared connections without a call. It picks the newest connection only if there is no
-// other: the client has had no time to send a call. mu is held.
+// pickIdle picks the connection to close, of at most maxCompared connections without a call of a known caller. It picks
+// newest only if there is no other: its client has had no time to send a call. mu is held.
 func (l *connectionLimiter) pickIdle(newest net.Conn) net.Conn {
 	const maxCompared = 256 // of thousands; a map has a random order
 	picked, compared := newest, 0
@@ -140,12 +141,12 @@ const timeToAuthenticate = 2 * time.Second
 
 func (c *openConn) isNew() bool { return time.Since(c.idleSince) < timeToAuthenticate }
 
-// NoAccount is not the account of a caller.
+// NoAccount is the account of a connection that no known caller has used.
 const NoAccount = -1
 
-// KeepConnectionOpen marks the call with the context ctx as that of a known caller: until end is called, the Server
-// does not close its connection when too many connections are open. The connection still counts towards the
-// limit. After the call, the connection is one of this account (see connectionLimiter), unless account is NoAccount.
+// KeepConnectionOpen marks the call with the context ctx as a call of a known caller: until end is called, the Server
+// does not close the connection of the call when too many connections are open. The connection still counts towards
+// the limit. From now on, it is a connection of this account (see connectionLimiter), unless account is NoAccount.
 // On other servers KeepConnectionOpen does nothing.
 func KeepConnectionOpen(ctx context.Context, account int64) (end func()) {
 	c, ours := ctx.Value(openConnKey{}).(*openConn)
@@ -176,8 +177,8 @@ func (c *openConn) addCalls(n int, account int64) {
 	c.account = account
 }
 
-// maxUnknown is how many requests in a row a connection may carry without KeepConnectionOpen. Thousands
-// of pipelined requests would keep a processor busy without ever waiting.
+// maxUnknown is how many requests in a row a connection may carry without KeepConnectionOpen. Otherwise
+// thousands of pipelined requests of an unknown client would keep a processor busy without ever waiting.
 const maxUnknown = 64
 
 // CountRequest counts a request, and reports whether its connection must be closed after the response.
@@ -186,8 +187,8 @@ func CountRequest(ctx context.Context) (last bool) {
 	return ours && c.unknown.Add(1) >= maxUnknown
 }
 
-// ClientNetwork returns all addresses of a client: the address itself, or the /64 of an IPv6 address, since one client
-// can use the whole /64. If the text is not an address, ClientNetwork returns the zero Prefix.
+// ClientNetwork returns the addresses that limits count as one client: the address itself, or the /64 of an IPv6
+// address, since one client can use a whole /64. If the text is not an address, ClientNetwork returns the zero Prefix.
 func ClientNetwork(address string) netip.Prefix {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {

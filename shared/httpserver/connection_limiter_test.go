@@ -16,8 +16,8 @@ import (
 
 const maxInTests = 64
 
-// serveCallers returns the address of a server with maxInTests connections. The header Account of a call is the account of a
-// known caller.
+// serveCallers returns the address of a server with maxInTests connections. The header Account of a call is the account
+// of a known caller.
 func serveCallers(t *testing.T) string {
 	t.Helper()
 	s := New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -124,7 +124,7 @@ func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
 	}
 }
 
-func TestCallerWithManyConnectionsIsClosedBeforeNewClients(t *testing.T) {
+func TestConnectionsOfGreedyCallerAreClosedBeforeNewClients(t *testing.T) {
 	t.Parallel()
 	l, connect := newTestLimiter(t)
 	for n := range maxInTests {
@@ -137,7 +137,7 @@ func TestCallerWithManyConnectionsIsClosedBeforeNewClients(t *testing.T) {
 	require.Equal(t, []bool{false, false}, []bool{first.closed, second.closed})
 }
 
-func TestCallerWithManyConnectionsDoesNotKeepOthersOut(t *testing.T) {
+func TestGreedyCallerDoesNotKeepOthersOut(t *testing.T) {
 	t.Parallel()
 	address := serveCallers(t)
 	connect := addresses(t, address)

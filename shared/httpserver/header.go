@@ -9,14 +9,14 @@ import (
 const (
 	maxHeaderLines = 100
 
-	// maxHeaderMemory limits the bytes of all headers that a server has begun to read but not
-	// finished. Headers up to smallHeader are not counted.
+	// maxHeaderMemory limits the bytes of all headers that a server is reading at once. A header of
+	// which at most smallHeader bytes have arrived is not counted.
 	maxHeaderMemory = 8 << 20
 	smallHeader     = 4 << 10
 )
 
 // headerMemory limits the bytes of the headers that are being read. Above the limit it closes the
-// connections whose headers have taken longest. Usual clients send their header at once.
+// connections whose headers have been counted for the longest time. Usual clients send their header at once.
 type headerMemory struct {
 	max int
 
@@ -33,7 +33,7 @@ type heldHeader struct {
 	closed  bool          // headerMemory has closed the connection; bytes stays 0
 }
 
-// hold sets the bytes that the header of a connection uses; 0 = the header has been read.
+// hold sets the bytes that the header of a connection uses; 0 = the header is no longer being read.
 func (m *headerMemory) hold(h *heldHeader, n int) {
 	m.mu.Lock()
 	var surplus []io.Closer
@@ -71,7 +71,7 @@ type headerCount struct {
 	lines   int  // lines that have ended
 	started bool // the header has had a line that is not empty
 	bytes   int
-	held    bool // bytes is counted by headerMemory
+	held    bool // bytes is counted in headerMemory
 	length  int  // of the current line
 	last    byte // of the current line, so far
 }

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// maxOpenFiles returns how many files and connections the process may have open. At start, Go raises the soft limit to the hard limit.
+// maxOpenFiles returns how many files and connections the process may have open together. The soft limit is the hard
+// limit: Go raises it at the start.
 func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -14,8 +14,8 @@ const (
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
 
-	// readTimeout limits the time to read a request, and to handle it: when it ends, net/http cancels the
-	// context of the call. readTimeout and WriteTimeout are longer than the longest poll.
+	// readTimeout limits the time to read a request, and also the time to handle it: when readTimeout is over, net/http
+	// cancels the context of the request. readTimeout and WriteTimeout are longer than the longest poll.
 	readTimeout = 60 * time.Second
 
 	// WriteTimeout limits the time from the header of a request to the end of its response.
@@ -29,9 +29,9 @@ type Server struct {
 	connections *connectionLimiter
 }
 
-// New returns a server for h. For each connection above maxConnections the server closes a connection
-// for which KeepConnectionOpen is not in effect. Connections use at most three quarters of the files that the
-// process may open, so that it can still connect to other servers. The server logs problems of connections to errorLog.
+// New returns a server for h. For each connection above maxConnections, or above three quarters of the files that the
+// process may open, the server closes a connection for which KeepConnectionOpen is not in effect. The other files are
+// for connections to other servers. The server logs problems of connections to errorLog.
 func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
 	s := &Server{headers: headerMemory{max: maxHeaderMemory}, connections: newConnectionLimiter(min(maxConnections, maxOpenFiles()/4*3)), Server: http.Server{
 		Handler:           h,

@@ -72,7 +72,7 @@ func requireServed(t *testing.T, address, header string) {
 	require.Equal(t, http.StatusOK, c.status(), "other clients are served")
 }
 
-// headerOf returns a header of n lines, without the empty line at its end.
+// headerOf returns a request line and n header lines, without the empty line at the end of the header.
 func headerOf(path string, n int) string {
 	return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("A:\r\n", n-1)
 }
@@ -122,8 +122,8 @@ func TestHeaderLinesAreCountedPerHeader(t *testing.T) {
 	}
 }
 
-// Connections that send large headers without an end are closed, the oldest first. Clients that send
-// their headers at once are served.
+// Connections that send large headers and do not finish them are closed, the oldest first. Clients that
+// send their headers at once are served.
 func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	t.Parallel()
 	const limit, attackers, size = 64 << 10, 40, 15 << 10
@@ -164,7 +164,7 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	require.Zero(t, memory.holders.Len())
 }
 
-// An endless sequence of HTTP/2 frames is not possible: the connection is closed after the first.
+// A client cannot send HTTP/2 frames without end: the connection is closed after the first.
 func TestHTTP2IsDisabled(t *testing.T) {
 	t.Parallel()
 	_, address := serve(t)
