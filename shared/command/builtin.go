@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// pageVisitors is shown instead of roles: a page itself decides what its visitor sees.
+// pageVisitors is printed instead of the roles of a page: the page itself decides what a visitor sees.
 const pageVisitors = "a page, for everybody"
 
 // listRoutes prints the routes as a Markdown table, for the configuration of gateways. It needs no database.
@@ -57,8 +57,8 @@ func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string
 // healthTimeout is shorter than the timeout of container engines for a health check.
 const healthTimeout = 2 * time.Second
 
-// checkHealth is the health check of a container whose image has no other program, such as curl. It does
-// not check the database: a restart of the container would not help.
+// checkHealth is the health check of a container: its image has no other program, such as curl. It does not
+// check the database, because a restart of the container would not help.
 func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {
@@ -84,7 +84,8 @@ func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
 	return nil
 }
 
-// printPasswordHash reads a password, one line of standard input, and prints its hash.
+// printPasswordHash reads a password, one line of standard input, and prints its hash. args may have the number of
+// iterations.
 func printPasswordHash(_ context.Context, _ *fn.Env, args []string) error {
 	iterations := auth.HashIterations
 	if len(args) > 0 {

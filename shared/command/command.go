@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// A Command is a use of the binary, such as `sendonce migrate`.
+// A Command is a command of the binary, such as `sendonce migrate`.
 type Command struct {
 	Name string
 	Help string // one line, for `sendonce help`
@@ -17,7 +17,8 @@ type Command struct {
 	settings []config.Setting
 }
 
-// New makes a command without arguments. C is the struct of its own settings, or struct{}.
+// New makes a command that takes no arguments. C is the struct of the settings that only the command reads, with the
+// tags of package config; struct{} if there are none.
 func New[C any](name, help string, run func(ctx context.Context, env *fn.Env, cfg C) error) Command {
 	return Command{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *fn.Env, args []string) error {
 		if len(args) > 0 {
@@ -40,13 +41,13 @@ func Readers(commands []Command) []config.Reader {
 	return readers
 }
 
-// ConfigTable returns every setting of the functions and commands as a Markdown table.
+// ConfigTable returns every setting, shared ones and those of the functions and commands, as a Markdown table.
 func ConfigTable(commands []Command, functions ...fn.Function) string {
 	return config.Table(fn.Settings(Readers(commands), functions))
 }
 
-// SecretReaders returns the functions and commands that read each secret setting, by its name; an
-// empty list = all of them.
+// SecretReaders returns, by the name of each secret setting, the functions and commands that read it; an empty list =
+// all of them.
 func SecretReaders(commands []Command, functions ...fn.Function) map[string][]string {
 	readers := map[string][]string{}
 	for _, s := range fn.Settings(Readers(commands), functions) {

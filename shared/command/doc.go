@@ -3,8 +3,9 @@
 //
 // Invariants:
 //
-//   - Nothing starts before the shared settings were checked, and for serve those of its
-//     functions. All bad settings are reported at once. Then a command checks its own settings.
+//   - No command starts before the shared settings were checked, and serve not before those of its
+//     functions were. All bad settings of this check are reported at once. A command checks its own
+//     settings afterwards. Only config, version and help need no valid settings.
 //   - The exit code is 0 when a command is done or serve has drained, and 1 when the command failed.
 //     It is 2 when a setting is wrong or there is no such command: a restart does not help.
 //   - The first SIGTERM or SIGINT cancels the context of a command; a second one kills the process.

@@ -14,14 +14,14 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Main runs the command args[0], or serve without one, and returns the exit code.
+// Main runs the command args[0], or serve if args is empty, and returns the exit code.
 func Main(ctx context.Context, args []string, commands []Command, functions ...fn.Function) int {
 	commands = append([]Command{
 		{Name: "serve", Help: "serve the functions (the default)"},
 		{Name: "config", Help: "list every setting as a table"},
 		{Name: "version", Help: "print the version"},
 		{Name: "routes", Help: "list every route with its function as a table", Run: listRoutes(functions)},
-		{Name: "hash-password", Help: "read the built-in admin's password from standard input and print what to set as BASIC_AUTH_PASSWORD_HASH: [iterations]", Run: printPasswordHash},
+		{Name: "hash-password", Help: "[iterations]: read the built-in admin's password from standard input and print the value of BASIC_AUTH_PASSWORD_HASH", Run: printPasswordHash},
 		New("health", "check the health of the server in this container: exit code 0 or 1", checkHealth),
 	}, commands...)
 	name := "serve"
