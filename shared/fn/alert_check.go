@@ -18,12 +18,14 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 	e.Log.Log(context.Background(), level, text, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
 }
 
-// scheduleAlertCheck schedules a wake-up of sweep, which checks the queues, for the end of the
-// current interval (see task.AlertRules.CheckInterval). scheduleAlertCheck never blocks. Intervals
-// are the same in all processes, so sweep is woken once, however many processes schedule the wake-up.
+// scheduleAlertCheck schedules a wake-up of sweep, which checks the queues for alerts, for the end of
+// the current interval (see task.AlertRules.CheckInterval). scheduleAlertCheck never blocks. All
+// processes have the same intervals, and a schedule for the same time replaces an earlier one, so sweep
+// is woken once, however many processes schedule the wake-up.
 //
-// Later calls do nothing for half of the time until the check, but at least for a second. Then they
-// schedule the wake-up again: if the clock of NATS is ahead, the first check was too early.
+// After a call, further calls do nothing for half of the time until the check, but at least for a
+// second. Then they schedule the wake-up again: if the clock of NATS is ahead, the first one was too
+// early.
 func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
 	check, idleUntil := e.nextAlertCheck(now), e.alertCheckIdleUntil.Load()
@@ -33,7 +35,8 @@ func (e *Env) scheduleAlertCheck() {
 	}
 }
 
-// RescheduleAlertCheck always schedules the wake-up. It is for sweep, whose check may have been too early.
+// RescheduleAlertCheck always schedules the wake-up for the end of the current interval. It is for sweep, whose check
+// may have been too early.
 func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 
 func (e *Env) nextAlertCheck(now time.Time) time.Time {

@@ -13,7 +13,8 @@ import (
 type inProcessCaller struct{}
 
 // authenticate returns the caller of the Basic credentials, and limits failed logins. If a page makes the
-// call, authenticate returns the visitor. list is true if the call reads with SENDONCE_READ_ROLE.
+// call, authenticate returns the caller of the visitor's session. list is true if the call reads with
+// SENDONCE_READ_ROLE.
 func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
 	if caller, ok := ctx.Value(inProcessCaller{}).(callers.Caller); ok {
 		return caller, nil

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// maxBatchFields limits the invalid fields in the response to a batch. After so many fields, the response names
-	// only the first invalid field of each further item.
+	// maxBatchFields limits the invalid fields in the response to a batch. When the items so far have more of them, the
+	// response names only the first invalid field of each further item.
 	maxBatchFields = 2000
 
-	// maxItemErrors bounds the errors in the log line of one batch.
+	// maxItemErrors limits the errors in the log line of one batch.
 	maxItemErrors = 10
 )
 
 // EachChunk calls work for each chunk of the items of a batch, with the results to fill, and returns all results.
-// work must call LetOthersRun before it waits for its commit. If the call cannot resume within memoryWait, EachChunk
-// refuses the items of the next chunk.
+// work must call LetOthersRun before it waits for its commit. Then the call must wait before the next chunk until it
+// may run again; if it may not within memoryWait, EachChunk refuses the items of this chunk without calling work.
 func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func(items []json.RawMessage, results []api.BatchItem)) []api.BatchItem {
 	all := make([]api.BatchItem, len(items))
 	for first, chunk := range chunks(items) {
@@ -59,7 +59,7 @@ func chunks(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
 	}
 }
 
-// CheckItem returns an error if an item of a batch is larger than the body of a single request may be.
+// CheckItem returns an error if an item of a batch is larger than a body may be by default (see Route.MaxBody).
 func CheckItem(item json.RawMessage) *task.Error {
 	if len(item) > defaultMaxBody {
 		return tooLarge(defaultMaxBody)

@@ -9,12 +9,12 @@ import (
 // bodyReader reads a body into memory that is charged before it is used.
 type bodyReader struct {
 	memory  *callMemory
-	charge  func(length int64) int64 // the memory for a body of this length, with its decoded values
+	charge  func(length int64) int64 // returns the memory for a body of this length and its decoded values
 	buffer  []byte
 	charged int64
 }
 
-// setCharge sets the charge for the whole body to cost.
+// setCharge sets the charge for the body, with or without its decoded values, to cost.
 func (b *bodyReader) setCharge(ctx context.Context, cost int64, large bool) error {
 	if cost == b.charged {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// A Call is one authenticated request, or one frame of a Socket. A Call must be used by one goroutine at a time, and not after the
-// handler has returned.
+// A Call is one authenticated request, or one frame of a Socket. A Call must be used by one goroutine at a time, and
+// not after the handler has returned.
 type Call struct {
 	Caller    callers.Caller // ID 0 is the built-in admin (BASIC_AUTH_USERNAME)
 	RequestID string         // at most 50 characters of A-Z a-z 0-9 . _ -
@@ -33,8 +33,8 @@ type Call struct {
 	slot         *slot
 
 	correlation string // client_msg_id of a frame of a Socket
-	badFields   int    // of the items of a batch
-	itemsFailed int    // items of a batch that failed with a 5xx
+	badFields   int    // invalid fields of the items of a batch so far
+	itemsFailed int    // items of a batch that failed with a 5xx so far
 }
 
 // PathValue returns the part of the path that matched {name} in the pattern.
@@ -47,8 +47,8 @@ func (c *Call) Query() url.Values { return c.r.URL.Query() }
 // left after StartWaiting, and once a stream or socket has begun.
 func (c *Call) RequestHeader() http.Header { return c.r.Header }
 
-// Header returns the headers of the response. The handler may set headers, which are also sent if it
-// returns an error.
+// Header returns the headers of the response. The handler may set headers; they are also sent if the
+// handler returns an error.
 func (c *Call) Header() http.Header { return c.header }
 
 // Status sets the 2xx status of a response without error; the default is 200. A 204 has no body.
@@ -60,11 +60,13 @@ func (c *Call) Log(args ...any) {
 	c.attrs = append(c.attrs, slog.Group("", args...).Value.Group()...)
 }
 
-// Correlate is for a frame of a Socket. It sets the client_msg_id of the error frame that the client gets if the frame is refused.
+// Correlate is for a frame of a Socket. It sets the client_msg_id of the error frame that the client gets if the frame
+// is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
-// StartWaiting must be called before a long poll waits: waiting calls have their own limit. It returns
-// an error if the limit is reached. Then the poll must return without waiting.
+// StartWaiting must be called before a long poll waits: waiting calls have limits of their own, for the
+// process and for each caller. It returns an error if one of them is reached. Then the poll must return
+// without waiting.
 func (c *Call) StartWaiting() error {
 	if err := c.slot.moveToWaiting(); err != nil {
 		return err
@@ -83,24 +85,25 @@ func (c *Call) dropHeaders() {
 	c.r.Header, c.r.Trailer = header, nil
 }
 
-// May reports whether the caller has the role or is an admin who is not limited to queues. May(Admin) is false for an admin who is
-// limited to queues: such an admin may use only routes that are marked WithinQueues.
+// May reports whether the caller has the role or is an admin who is not limited to queues. May(Admin) is false for an
+// admin who is limited to queues: of the routes for admins, such an admin may use only those marked WithinQueues.
 func (c *Call) May(role Role) bool {
 	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.LimitedToQueues()
 }
 
-// HasRole reports whether the caller has the role itself, whatever its queues.
+// HasRole reports whether the caller was given this role, whatever its queues. An admin has another role only if it
+// was given too.
 func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
-// ReadsAll reports whether the caller may read what belongs to other callers. Only admins and viewers may, and only if they are not
-// limited to queues.
+// ReadsAll reports whether the caller may read what belongs to other callers. Only admins and viewers may, and only if
+// they are not limited to queues.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
-// SeesOnlyHosts reports whether the caller sees only the host of other callers' URLs, because it is a viewer and no admin. The rest of
-// a URL may be a secret: anyone who knows it can post to the URL.
+// SeesOnlyHosts reports whether the caller sees only the host of other callers' URLs, because it is a viewer and no
+// admin. The rest of a URL may be a secret: anyone who knows it can post to the URL.
 func (c *Call) SeesOnlyHosts() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
 
-// ShownURL returns a URL of another caller, masked if this caller sees only its host.
+// ShownURL returns a URL of another caller, reduced to its host if this caller SeesOnlyHosts.
 func (c *Call) ShownURL(url string) string {
 	if c.SeesOnlyHosts() {
 		return task.MaskURL(url)
@@ -108,8 +111,8 @@ func (c *Call) ShownURL(url string) string {
 	return url
 }
 
-// UserToActFor returns the name of the user for whom the call acts: name, or the caller's own name if name is "". It returns an error
-// if name is not the caller's own, unless the caller is an admin who is not limited to queues.
+// UserToActFor returns the name of the user for whom the call acts: name, or the caller's own name if name is "". It
+// returns an error if name is not the caller's own, unless the caller is an admin who is not limited to queues.
 func (c *Call) UserToActFor(name string) (string, error) {
 	switch {
 	case name == "" || name == c.Caller.Name:
@@ -123,8 +126,8 @@ func (c *Call) UserToActFor(name string) (string, error) {
 // LimitedToQueues reports whether the caller is limited to queues.
 func (c *Call) LimitedToQueues() bool { return len(c.Caller.Queues) > 0 }
 
-// MayUseQueue reports whether the caller's list of queues allows the queue, whatever the caller's roles. A caller without a list of
-// queues may use all queues.
+// MayUseQueue reports whether the caller's list of queues allows the queue, whatever the caller's roles. A caller
+// without a list of queues may use all queues.
 func (c *Call) MayUseQueue(queue string) bool {
 	return !c.LimitedToQueues() || slices.Contains(c.Caller.Queues, queue)
 }
@@ -140,8 +143,8 @@ func (c *Call) request() decode.Request {
 	return decode.Request{Method: c.r.Method, Query: c.r.URL.RawQuery, Body: c.Body}
 }
 
-// Reserve reserves n bytes of memory for data that the function is about to load. It waits for room for up
-// to 2 s, or up to 20 s if the call delivers events, and then returns an error. The memory is released when the call ends.
+// Reserve reserves n bytes of memory for data that the function is about to load. It waits for room for up to
+// 2 s, or 20 s on a route for events, and then returns an error. The memory is released when the call ends.
 func (c *Call) Reserve(ctx context.Context, n int) error {
 	return c.memory.reserve(ctx, int64(n), false)
 }
@@ -149,12 +152,12 @@ func (c *Call) Reserve(ctx context.Context, n int) error {
 // TryReserve is Reserve without a wait.
 func (c *Call) TryReserve(n int) error { return c.memory.tryReserve(int64(n)) }
 
-// Unreserve releases all memory that the call has reserved, its body included. A long poll calls
-// Unreserve before it waits.
+// Unreserve ends the reservation of all memory of the call, its body included: the handler must no longer
+// use data of that size. A long poll calls Unreserve before it waits.
 func (c *Call) Unreserve() { c.memory.resize(0) }
 
-// AcquireRead waits for permission to read events: of the streams and sockets of callers that share a quota, at most readsAtOnce read
-// at a time. Call done after the read.
+// AcquireRead waits until the handler of a stream or socket may read events: of one caller, at most readsAtOnce
+// handlers read at a time. Call done after the read.
 func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
 	return c.env.reads.acquire(ctx, c.Caller.QuotaName())
 }

@@ -14,34 +14,34 @@ import (
 
 const (
 	// Slots in addition to SENDONCE_MAX_CALLS and SENDONCE_MAX_WAITING.
-	reservedCalls = 32  // for an admin, when all other slots or the admin's own share are in use
+	reservedCalls = 32  // for admins, if all slots for calls or the admin's share of them are in use
 	maxEvents     = 256 // for the trigger's events
 
 	// idleConnections is how many connections may be open in addition to one for each slot.
 	idleConnections = 1024
 
-	// maxKeptReading limits the calls that keep their connection open while their body is read.
-	// These calls and the calls with a slot are together fewer than the connection limit.
+	// maxKeptReading limits the calls whose connection the server must not close while their body is
+	// read. These calls and the calls with a slot are together fewer than the connection limit.
 	maxKeptReading = idleConnections / 2
 )
 
 // callLimiter limits the concurrent calls and signals the drain to them. A call acquires its
 // slot once its caller is known. The steps before that cost little and have their own limits
 // (see package auth). No caller uses more than its share of a pool, so one caller cannot
-// block the others. Admins may also use the reserved pool, so a caller can always be revoked. Probes
-// and scrapes need no slot.
+// block the others; only the pool events has no shares. Admins may also use the pool reserved, so that
+// they can revoke a caller although all other slots are in use. Probes and scrapes need no slot.
 //
-// While its body is being read, a call counts for its caller's share but uses no slot, so
-// any number of callers that send bodies slowly leave all slots to others.
+// A call with a slot of the pool calls releases it while its body is read, but still counts for its
+// caller's share. So any number of callers that send bodies slowly leave all slots to others.
 type callLimiter struct {
 	draining chan struct{}
 
 	mu       sync.Mutex
 	inFlight int // calls without a response yet
 	closed   bool
-	reading  int // calls that have no slot while their body is read
+	reading  int // calls that have no slot because their body is being read
 
-	calls    slotPool // being handled
+	calls    slotPool // calls that are being handled
 	waiting  slotPool // waiting polls, streams and sockets
 	reserved slotPool
 	events   slotPool
@@ -51,7 +51,7 @@ type callLimiter struct {
 type slotPool struct {
 	max, share int
 	used       int
-	byCaller   map[string]int // calls with a slot or whose body is being read, by QuotaName; no entry for none
+	byCaller   map[string]int // by QuotaName: calls that have a slot or whose body is being read; no entry for none
 
 	errFull, errShare *task.Error
 }
@@ -61,7 +61,7 @@ type slot struct {
 	limiter *callLimiter
 	pool    *slotPool
 	caller  string
-	admin   bool // may use the reserved pool
+	admin   bool // may use the pool reserved
 	reading bool // counts for its caller's share, but not in used
 }
 
@@ -170,8 +170,8 @@ func (s *slot) countAsUsed() {
 	s.pool.used++
 }
 
-// startReading releases the slot while the body is read, if the slot is in the pool calls. keepConnection is
-// false if more than maxKeptReading bodies are being read.
+// startReading releases the slot while the body is read, if it is a slot of the pool calls. keepConnection is
+// false if more than maxKeptReading bodies are being read: then the server may close the connection.
 func (s *slot) startReading() (keepConnection bool) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *slot) startReading() (keepConnection bool) {
 	return s.limiter.reading <= maxKeptReading
 }
 
-// endReading acquires a slot again. If the pool is full, an admin gets a slot of the reserved pool.
+// endReading acquires a slot again. If the pool calls is full, an admin gets a slot of the pool reserved.
 func (s *slot) endReading() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *slot) endReading() error {
 	return nil
 }
 
-// moveToWaiting moves a call to the waiting pool until the call ends. After an error the call has its old slot.
+// moveToWaiting moves a call to the pool waiting, until the call ends. After an error the call has its old slot.
 func (s *slot) moveToWaiting() error {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()

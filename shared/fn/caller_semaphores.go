@@ -11,15 +11,16 @@ import (
 // framesAtOnce is how many frames of one caller are handled at once. Frames mostly wait for the database.
 const framesAtOnce = 8
 
-// readsAtOnce is how many reads of events of one caller run at once. Reads mostly compute.
+// readsAtOnce is how many reads of events of one caller run at once. Reads mostly use the processor.
 func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
 // callerSemaphores has a semaphore for each caller, so that the streams and sockets of one caller
-// leave processors to other callers. Further work waits in order of arrival and is never refused:
-// each stream waits for at most one slot, and callLimiter limits the streams. Release a slot before
-// anything is sent to a client, as a slow client would delay the caller's other clients.
+// leave processors to other callers. Further work waits in order of arrival, and the queue is not
+// limited: each stream waits for at most one slot, and callLimiter limits the streams. Release a slot
+// before anything is sent to a client, as a slow client would delay the caller's other clients.
 //
-// For visitors who are not logged in, an address takes the place of the caller (Env.anonymousSlots).
+// Env.anonymousSlots has a semaphore for each address of visitors who are not logged in. Their slots
+// are kept until the page is sent.
 type callerSemaphores struct {
 	atOnce int64
 

@@ -15,7 +15,7 @@ const (
 
 // allowOrigin reports whether the request comes from a page of an allowed origin, and lets such a page read the
 // response. SENDONCE_STREAM_ORIGINS has the allowed origins, for the whole API and not only for streams.
-// Access-Control-Allow-Credentials is never sent: such a page authenticates its calls itself.
+// Access-Control-Allow-Credentials is never sent: such a page sends the credentials itself, not the browser.
 func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	if len(m.env.Config.Origins) == 0 {
 		return false
@@ -30,8 +30,9 @@ func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	return true
 }
 
-// preflight responds to a preflight: the question of a browser whether a page of another origin may call a route. If the
-// page may not call the route, or if the request is no preflight, preflight writes no response and returns false.
+// preflight responds to a preflight: a request in which a browser asks whether a page of another origin may call a
+// route. If the page may not call the route, or if r is not a preflight, preflight writes no response and returns
+// false.
 func (m *mux) preflight(w http.ResponseWriter, r *http.Request) bool {
 	method := r.Header.Get("Access-Control-Request-Method")
 	if r.Method != http.MethodOptions || method == "" {

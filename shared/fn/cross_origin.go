@@ -11,8 +11,8 @@ import (
 )
 
 // originCheck keeps web pages of other origins from changing anything with the credentials that a
-// browser stores for this service. Clients that are not browsers send neither Sec-Fetch-Site nor
-// Origin, and are never refused.
+// browser stores for this service. It never refuses a client that is not a browser, since such a client
+// sends neither Sec-Fetch-Site nor Origin.
 type originCheck struct{ http.CrossOriginProtection }
 
 func newOriginCheck(trusted []string) (*originCheck, error) {
@@ -28,8 +28,8 @@ func newOriginCheck(trusted []string) (*originCheck, error) {
 // check refuses a request of a page of another origin, unless the origin is trusted or the request
 // is a GET that changes nothing. changes is true if a GET of the route changes something.
 //
-// Over plain HTTP, a browser does not send the origin of a GET. So over plain HTTP, check refuses a GET
-// that changes something to every browser. The browser can use POST instead.
+// Over plain HTTP, the GET of a browser does not show which page it comes from. So over plain HTTP, check
+// refuses a GET that changes something to every browser, which can use POST instead.
 func (c *originCheck) check(r *http.Request, changes bool) error {
 	if changes && r.Method == http.MethodGet {
 		if r.Header.Get("Sec-Fetch-Site") == "" && isBrowser(r.Header) {

@@ -1,10 +1,13 @@
 // Package fn is the server around the functions. The server authenticates and limits calls, decodes
-// requests, writes responses, log lines and metrics, serves probes, and drains at the end. A
-// function declares its routes and the roles that may call them. Pages for browsers are handled by
-// request.page. Every call of the API takes the same steps (request.run):
+// requests, writes responses, log lines and metrics, and serves probes. On SIGTERM it drains: it
+// finishes the calls in progress. A function declares its routes and the roles that may call them.
+// request.page handles the pages for browsers. Every call of the API takes these steps (request.run):
 //
 //	route -> request id -> origin check -> authentication -> role check -> slot -> memory ->
-//	body -> caller checked again -> decode -> handler -> response -> one log line
+//	body, and then the caller is checked again -> decode -> handler -> response -> one log line
+//
+// Limits "of one caller" are limits of its account: an admin with queues and the callers that this admin
+// has created count as one caller (callers.Caller.QuotaName).
 //
 // # Decisions
 //
@@ -25,29 +28,30 @@
 // this panic like any other, and ends the response as if the response were complete.
 //
 // Each route is a full path in one ServeMux, so a function responds in the same way whether it
-// is served alone or with others. ServeMux never redirects here, since a redirect loses the body
-// of a POST. HEAD does not call a GET route, since claiming by GET changes state.
+// is served alone or with others. mux.find keeps ServeMux from redirecting, since a redirect loses the
+// body of a POST. HEAD gets 405 and does not call a GET route, since some GET routes change state.
 //
 // Requests are decoded by package decode. The comment of that package says why encoding/json is not used.
 //
 // # Invariants
 //
 //   - A 2xx response of the API means that the function returned no error, or that a stream has
-//     begun. A call whose client has left never gets net/http's default of 200.
+//     begun. If a client leaves before the response, the status is 499, not net/http's default of 200.
 //   - A caller never sees the text of an error that is not a *task.Error. The caller gets 500 with
-//     the request id, or 503 if a dependency timed out or is unreachable.
-//   - Each call has one log line, with the error. Two kinds of calls have only one line a minute for
-//     each function and error code: failed calls without a known caller, and events that a busy
-//     function refuses.
+//     the request id, or 503 if the call timed out or a dependency is unreachable.
+//   - Each call has one log line, with the error if it failed. Two kinds of calls share one line a
+//     minute for each function and error code: failed calls without a known caller, and events that
+//     are refused with 503. Probes, scrapes and preflights have no line, unless a scrape is refused.
 //   - No raw path, query, body or password is logged: they contain phone numbers and secrets.
 //     The pattern of the route is logged instead of the path.
 //   - Once a process has read that a caller was revoked or changed, the streams and sockets of the
-//     process send that caller nothing more. The polls of the process claim nothing for a caller that
-//     was revoked or lost its role. revocation.go says how soon a process reads a change.
-//   - No body of a known caller is read before there is memory for it (see memoryBudget). One
-//     caller uses at most its share of that memory, by default a quarter.
-//   - No body is read before the credentials or the session were checked, except a form of at
-//     most 8 KiB of a visitor who is not logged in. A body must arrive within 10 s of the start
+//     process send that caller no more events, and end. The polls of the process claim nothing for a
+//     caller that was revoked or lost its role. revocation.go says how soon a process reads a change.
+//   - No body of a known caller is read before memory is reserved for it (see memoryBudget). One
+//     caller reserves at most its share of the memory, by default a quarter; the events of the trigger
+//     together reserve at most half.
+//   - No body is read before the credentials or the session were checked, except the form of a
+//     visitor who is not logged in: at most 8 KiB. A body must arrive within 10 s of the start
 //     of the call; waiting for memory does not count. If the body of a refused call does not arrive
 //     within 1 s, the connection is closed.
 //   - During the drain, Serve accepts no connection. Serve returns when every call over an open
@@ -56,7 +60,7 @@
 //     has its own response.
 //   - At most 8 frames of one caller are handled at once in a process. The caller's reads of events
 //     use at most half of the processors (see callerSemaphores). Further frames and reads wait.
-//   - All bad settings are reported at once. A misspelt setting stops the start.
+//   - All bad settings are reported at once. A process with a misspelt setting does not start.
 //
 // # Files
 //
@@ -64,7 +68,7 @@
 //	                   request_slot, request_end, response, errors, call, batch, wire
 //	callers:           authenticate, stream_token, revocation, role, source_address
 //	limits:            call_limiter, caller_semaphores, memory_budget, body_reader
-//	browsers:          page, visit, visit_memory, session, cors, cross_origin
+//	browsers:          page, open_responses, visit, visit_memory, session, cors, cross_origin
 //	CloudEvents:       event
 //	streams and polls: stream, event_writer, socket, with_socket, socket_limits, upgrade, waiters
 //	the process:       env, new_env, wake, alert_check, snapshot, settings, serve, register,

@@ -27,8 +27,7 @@ type Env struct {
 	Config settings.Config
 	Log    *slog.Logger
 
-	// Stores are nil only where a command runs without DATABASE_URL.
-	stores.Stores
+	stores.Stores // the zero value if DATABASE_URL is not set, as some commands allow
 
 	db                 *store.DB
 	bus                *bus.Bus // nil without NATS_URL
@@ -38,11 +37,11 @@ type Env struct {
 	limiter            *callLimiter
 	budget             *memoryBudget
 	auth               *auth.Authenticator
-	frames             *callerSemaphores // of sockets
-	reads              *callerSemaphores // of events, for streams and sockets
-	anonymousPages     *semaphore.Weighted
-	anonymousSlots     *callerSemaphores // of anonymousPages, by address
-	anonymousResponses openResponses     // of anonymousPages
+	frames             *callerSemaphores   // for the frames of sockets
+	reads              *callerSemaphores   // for reads of events, see Call.AcquireRead
+	anonymousPages     *semaphore.Weighted // for the pages of visitors who are not logged in
+	anonymousSlots     *callerSemaphores   // for these pages, by the address of the visitor
+	anonymousResponses openResponses       // of these pages
 	sessionKeys        store.Keys
 	database           *cache.Value[struct{}] // pings the database, for /readyz
 	metrics            *telemetry.Metrics
@@ -72,7 +71,7 @@ func (e *Env) DatabaseConnections() (n int32) {
 // Bus returns the connection to NATS. Without NATS_URL, Bus returns nil, whose methods may still be called.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
-// Draining returns a channel that is closed when the process receives SIGTERM or SIGINT. A long
+// Draining returns a channel that is closed when the drain begins, after SIGTERM or SIGINT. A long
 // poll must then return at once.
 func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 
@@ -104,9 +103,9 @@ func (e *Env) collect(s *metrics.Scrape) {
 	}
 }
 
-// Snapshot returns the state of everything. All callers share one snapshot for snapshotKeep or longer, so a
+// Snapshot returns the state of the whole service. All callers share one snapshot for snapshotKeep or longer, so a
 // caller must not change the snapshot. If the state cannot be read, Snapshot returns the error and the last
-// snapshot. The field At is when that snapshot was read, or zero if no snapshot was ever read.
+// snapshot. The field At is when this last snapshot was read, or zero if this process has never read one.
 func (e *Env) Snapshot() (overview.Snapshot, error) {
 	snapshot, err := e.snapshots.current.Get()
 	if err == nil {
@@ -118,8 +117,8 @@ func (e *Env) Snapshot() (overview.Snapshot, error) {
 	return snapshot, err
 }
 
-// readSnapshot updates the counters and reads a snapshot. If the counters cannot be updated, the rest of the
-// snapshot is still current.
+// readSnapshot first updates the counters in the database, and then reads a snapshot. If the counters cannot be
+// updated, the snapshot has their old values, and current values of everything else.
 func (e *Env) readSnapshot(ctx context.Context) (overview.Snapshot, error) {
 	counting, cancel := context.WithTimeout(ctx, countTimeout)
 	err := e.Stores.Overview.Count(counting, overview.Lag)

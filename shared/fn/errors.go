@@ -22,7 +22,7 @@ const (
 	codeInternal             = "internal"
 )
 
-// statusClientGone is for the log: usually the client has left before the status is sent.
+// statusClientGone is mainly for the log: usually the client has left and cannot receive it.
 const statusClientGone = 499
 
 // statusOf returns the HTTP status of an error code, 500 for an unknown code, which is a bug.
@@ -54,8 +54,8 @@ func statusOf(code string) int {
 	return http.StatusInternalServerError
 }
 
-// refusalOf returns the error that the caller sees: the *task.Error in err's chain if its code is known, task.Busy if a
-// dependency timed out or is unreachable, else an error without err's text.
+// refusalOf returns the error that the caller sees: the *task.Error in err's chain if its code is known, task.Busy if
+// the call timed out or a dependency is unreachable, else an internal error without err's text.
 func refusalOf(err error, requestID string) *task.Error {
 	if ours, ok := errors.AsType[*task.Error](err); ok && statusOf(ours.Code) != http.StatusInternalServerError {
 		return ours
@@ -66,7 +66,7 @@ func refusalOf(err error, requestID string) *task.Error {
 	return task.Refuse(codeInternal, "internal error, request id "+requestID)
 }
 
-// retryAfter returns the seconds after which a refused call may be repeated; 0 = no hint.
+// retryAfter returns the value of Retry-After for a refused call, in seconds; 0 = no such header.
 func retryAfter(refusal *task.Error) int {
 	if refusal.RetryAfter <= 0 && statusOf(refusal.Code) == http.StatusServiceUnavailable {
 		return 1

@@ -26,12 +26,13 @@ import (
 
 // EventHandler handles one CloudEvent. The handler returns nil to acknowledge the event, Poison to
 // keep the event as a dead letter, or a *task.Error with a status such as 400 or 422 to refuse the event
-// permanently (see package trigger). After any other error the event is delivered again. The handler must be idempotent: an
-// event may be delivered twice.
+// permanently (see package trigger). After any other error the event is delivered again. The handler must
+// be idempotent: an event may be delivered several times.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 
 // BatchHandler handles a batch of events, in the order of the batch if the order matters. The handler
-// returns nil to acknowledge all events. After an error the trigger delivers the batch again, or its events one by one.
+// returns nil to acknowledge all events. After an error the trigger delivers the batch again, or the
+// events of the batch one by one.
 type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
 // Event makes a function that handles the CloudEvents of POST /events/{name}. Callers need the role
@@ -42,7 +43,7 @@ func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	})
 }
 
-// EventBatch is Event for a function that also accepts batches of events.
+// EventBatch is Event for a function that also receives batches of events.
 func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
 		handle, batch := build(env, cfg)
@@ -67,8 +68,8 @@ func PoisonIn(err error) error {
 	return nil
 }
 
-// attemptHeader has the number of the trigger's attempts to deliver the event, this attempt included.
-// It is removed before the event is decoded, because otherwise it would be an attribute of the event.
+// attemptHeader is the header with the number of the trigger's attempts to deliver the event, this one
+// included. It is removed before the event is decoded: otherwise it would become an attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
 // eventRoute serves one event function: it decodes events and records dead letters.
@@ -76,7 +77,7 @@ type eventRoute struct {
 	env    *Env
 	name   string
 	handle EventHandler
-	batch  BatchHandler // nil = batches are not accepted
+	batch  BatchHandler // nil = batches are refused
 }
 
 func (r eventRoute) route() Route {
@@ -122,8 +123,8 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	return nil, err
 }
 
-// saveRefused records an event that r.name has refused and that the trigger could not store
-// in the stream DEADLETTERS.
+// saveRefused records, as a dead letter, an event that the function has refused earlier. The trigger sends
+// such an event to the function if it could not store it in the stream DEADLETTERS.
 func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
@@ -136,7 +137,8 @@ func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 }
 
 // countPanic counts a panic of the handler for the event and panics again: the response is 500, and
-// the event is delivered again. After too many panics the event becomes a dead letter instead.
+// the event is delivered again. After too many panics the event becomes a dead letter instead, and is
+// acknowledged.
 func (r eventRoute) countPanic(ctx context.Context, c *Call, deadLetter store.DeadLetter) {
 	panicked := recover()
 	if panicked == nil {
@@ -150,8 +152,8 @@ func (r eventRoute) countPanic(ctx context.Context, c *Call, deadLetter store.De
 	c.Log("dead_letter", task.MaskNumbers(deadLetter.Reason), "stack", string(debug.Stack()))
 }
 
-// readBatch decodes only the attributes of streamevent.Event: decoding all attributes would take
-// longer than the rest of the call.
+// readBatch decodes a batch, of each event only the attributes in streamevent.Event: decoding all
+// attributes would take longer than the rest of the call.
 func readBatch(c *Call) (events []streamevent.Event, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
 		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
@@ -159,7 +161,8 @@ func readBatch(c *Call) (events []streamevent.Event, err error) {
 	return events, nil
 }
 
-// readEvent decodes with the HTTP binding of the SDK, and not with the receiver of the framework: see the package comment.
+// readEvent decodes one event with the HTTP binding of the SDK. The package comment says why the framework's receiver
+// is not used.
 func readEvent(c *Call) (*cloudevents.Event, error) {
 	c.r.Body = io.NopCloser(bytes.NewReader(c.Body))
 	e, err := cehttp.NewEventFromHTTPRequest(c.r)

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	heartbeat          = 15 * time.Second // less than any proxy waits for a silent response
-	clientWriteTimeout = 10 * time.Second // of one event
+	heartbeat          = 15 * time.Second // proxies usually wait longer for a silent response
+	clientWriteTimeout = 10 * time.Second // of one event or frame
 )
 
 // EventWriter writes the events of one stream. The first write sends status 200. Each write is
@@ -28,18 +28,18 @@ type EventWriter struct {
 	req *request
 	out *http.ResponseController
 
-	ctx    context.Context // the handler's
+	ctx    context.Context // of the handler
 	cancel context.CancelCauseFunc
 
 	mu    sync.Mutex
-	beat  *time.Timer // nil until the stream has begun
+	beat  *time.Timer // sends the next heartbeat; nil until the stream has begun
 	err   error       // of the first failed write
 	ended bool
 }
 
-// Send sends one event of the type event. After a broken connection the client sends id to resume.
-// id and event must not have a line break. If the caller was revoked or changed, nothing is sent, and
-// the stream ends.
+// Send sends one event of the type event. To resume after a broken connection, a client sends the last
+// id that it received. id and event must not have a line break. If the caller was revoked or changed,
+// nothing is sent, and the stream ends.
 func (w *EventWriter) Send(id, event string, data []byte) error {
 	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
 		return err
@@ -60,8 +60,8 @@ func (w *EventWriter) Send(id, event string, data []byte) error {
 	return w.write(b.Bytes())
 }
 
-// Mark sends, without an event, the id to resume from. If a mark is sent before the first event, a client whose
-// connection breaks early misses nothing.
+// Mark sends an id to resume from, without an event. If a mark is sent before the first event, a client whose
+// connection breaks before this event misses nothing.
 func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
 
 // Comment sends a line for people; clients ignore it.

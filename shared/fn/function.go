@@ -15,22 +15,22 @@ import (
 type Function struct {
 	Name     string
 	settings []config.Setting
-	uses     []Function // see CallsRoutesOf
-	open     func() (start func(*Env) Routes, problems []task.Field)
+	uses     []Function                                              // see CallsRoutesOf
+	load     func() (start func(*Env) Routes, problems []task.Field) // reads the settings of the function
 }
 
 // Routes maps patterns of net/http, method and full path included
 // ("POST /api/v1/sms/send"), to their handlers.
 type Routes map[string]Route
 
-// HTTP makes a function with routes. C is the configuration of the function: a struct with the tags
-// envconfig, default and desc on each field, or struct{} if the function has no settings. build runs
-// once per cold start and must not use the network.
+// HTTP makes a function with routes. C is the configuration of the function: a struct whose fields have
+// the tags that package config describes, or struct{} if the function has no settings. build runs once
+// when the process starts, and must not use the network.
 func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	return Function{
 		Name:     name,
 		settings: config.Settings[C](),
-		open: func() (func(*Env) Routes, []task.Field) {
+		load: func() (func(*Env) Routes, []task.Field) {
 			var cfg C
 			problems := config.Load(&cfg)
 			return func(env *Env) Routes { return build(env, cfg) }, problems
@@ -38,11 +38,11 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	}
 }
 
-// CallsRoutesOf names the other functions whose routes the pages of f call with Visit.API, within the process. If a process
-// serves f but not one of these functions, only pages of the process can call the routes of that function.
+// CallsRoutesOf names the other functions whose routes the pages of f call with Visit.API, within the process. A
+// process that serves f builds all of these functions. Those that it does not serve can be called only by its pages.
 func (f Function) CallsRoutesOf(others ...Function) Function { f.uses = others; return f }
 
-// builtFunction is a function after its cold start.
+// builtFunction is a function with its routes.
 type builtFunction struct {
 	name      string
 	routes    Routes
@@ -52,7 +52,7 @@ type builtFunction struct {
 func build(env *Env, functions []Function) ([]builtFunction, error) {
 	served := len(functions)
 	functions = withUsed(functions)
-	starts, problems := open(functions)
+	starts, problems := load(functions)
 	if len(problems) > 0 {
 		return nil, config.Error(problems)
 	}
@@ -79,17 +79,18 @@ func withUsed(served []Function) []Function {
 	return all
 }
 
-// open reads the settings of all functions before any function starts, so that all bad settings are reported at once.
-func open(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
+// load reads the settings of all these functions before any of them starts, so that all bad settings are reported at
+// once.
+func load(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
 	for _, f := range functions {
-		start, bad := f.open()
+		start, bad := f.load()
 		starts = append(starts, start)
 		problems = append(problems, bad...)
 	}
 	return starts, problems
 }
 
-// AllFunctions is the value of FUNCTION_TARGET that serves all functions. An empty value does the same, but
+// AllFunctions is a value of FUNCTION_TARGET: the process serves all functions. An empty value does the same, but
 // the functions framework needs a name.
 const AllFunctions = "sendonce"
 
@@ -137,7 +138,8 @@ func PagePatterns(env *Env, functions ...Function) (patterns []string, err error
 	return patterns, err
 }
 
-// eachRoute calls visit for each route of the functions, but not for the routes of the functions that they use.
+// eachRoute calls visit for each route of the functions, but not for routes of functions that are only used (see
+// CallsRoutesOf).
 func eachRoute(env *Env, functions []Function, visit func(pattern string, route Route)) error {
 	built, err := build(env, functions)
 	if err != nil {

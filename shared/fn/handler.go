@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Handler returns the http.Handler that serves the functions, for Serve or for httptest. Handler
-// fails if a setting is bad, or if two functions have the same name or conflicting patterns.
+// Handler returns the http.Handler that serves the functions, for Serve or for httptest. Handler fails
+// if a setting or a route is bad, or if two functions have the same name or conflicting patterns.
 func Handler(env *Env, functions ...Function) (http.Handler, error) {
 	built, err := build(env, functions)
 	if err != nil {
@@ -48,8 +48,8 @@ func newMux(env *Env, functions []builtFunction) (*mux, error) {
 	return m, nil
 }
 
-// pageAPI returns the API that the pages of these functions call: m, or another mux if some of the functions are only
-// for the pages.
+// pageAPI returns the API that the pages of these functions call: m if m serves all functions, else another mux that
+// also has the routes of functions with inProcess.
 func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 	if !slices.ContainsFunc(functions, func(f builtFunction) bool { return f.inProcess }) {
 		return m, nil
@@ -61,8 +61,8 @@ func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 	return newMux(m.env, all)
 }
 
-// add registers a route. It returns an error if the pattern is malformed or conflicts with another
-// pattern. ServeMux alone would panic.
+// add registers a route. If the pattern is malformed or conflicts with another one, ServeMux panics; add
+// returns an error instead. It also returns an error if the timeout is too long for the route.
 func (m *mux) add(p *mountedRoute) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -86,7 +86,7 @@ func (m *mux) add(p *mountedRoute) (err error) {
 }
 
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before requests of others
+	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before those of other connections
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// The connection must be closed if its context has ended: all later calls over the connection would be cancelled.
@@ -94,7 +94,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if lastOfConnection || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
-	if m.health(w, r) || m.preflight(w, r) {
+	if m.probeOrScrape(w, r) || m.preflight(w, r) {
 		return
 	}
 	if p := m.find(r, r.Method); p != nil {
@@ -124,7 +124,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
-// boundWrites sets the write deadline of a response, unless the server of r sets one.
+// boundWrites sets the write deadline of a response, unless the server does so because it has a WriteTimeout.
 func boundWrites(w http.ResponseWriter, r *http.Request) {
 	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && host.WriteTimeout == 0 {
@@ -136,7 +136,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limiter := p.mux.env.limiter
 	entered := limiter.begin()
 	if entered {
-		defer limiter.end() // after all other defers: the drain ends when no call is counted
+		defer limiter.end() // runs after all other defers: the drain ends when no call is counted
 	}
 	req := newRequest(p.mux.env, w, r, p)
 	defer func() { req.call.memory.release() }()

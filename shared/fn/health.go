@@ -11,7 +11,7 @@ import (
 // alive never fails: a process that responds is alive.
 func alive() error { return nil }
 
-// checkReady fails while calls would get 503.
+// checkReady fails during the drain, and while the database is unavailable or accepts no writes.
 func (e *Env) checkReady() error {
 	if e.limiter.isDraining() {
 		return errors.New("draining")
@@ -27,9 +27,10 @@ func (e *Env) checkReady() error {
 	return nil
 }
 
-// health responds to probes and scrapes, and reports whether r is a probe or a scrape. Probes need no
-// password, a scrape may need one (SENDONCE_METRICS). Only a refused scrape is logged and counted.
-func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
+// probeOrScrape responds to r if r is for the path of a probe or of metrics, and reports whether it has
+// responded. Probes need no password, a scrape may need one (SENDONCE_METRICS). Only a scrape that is
+// refused for its credentials is logged and counted.
+func (m *mux) probeOrScrape(w http.ResponseWriter, r *http.Request) bool {
 	var problem error
 	switch r.URL.Path {
 	case "/healthz":

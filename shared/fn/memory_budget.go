@@ -21,20 +21,20 @@ const chunkBytes = 512 << 10
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
-	bodyFactor  = 10       // memory for each byte of a body that is decoded, up to chunkBytes
-	eventFactor = 4        // memory for each byte of a batch of events, which is decoded as a whole
-	rowFactor   = 4        // memory for each byte of a row of a page: the row is read, converted and encoded
+	bodyFactor  = 10       // decoded values, for each of the first chunkBytes bytes of a body
+	eventFactor = 4        // a body that may be a batch of events, with its decoded values, for each byte
+	rowFactor   = 4        // for each byte of a row of a page: the row is read, converted and encoded
 
-	largeEvents = 2 * mebibyte // a call with events that reserves more at once is a large one
+	largeEvents = 2 * mebibyte // a call for events that reserves more than this at once is a large one
 )
 
 const (
-	maxMemoryWaiters = 512              // calls of one caller that wait for memory
-	memoryWait       = 2 * time.Second  // how long a call waits
-	eventWait        = 20 * time.Second // how long a call with events waits; refused events are delivered again
+	maxMemoryWaiters = 512              // calls of one caller that may wait for memory at once
+	memoryWait       = 2 * time.Second  // how long a call waits at most
+	eventWait        = 20 * time.Second // how long a call for events waits at most; refused events are delivered again
 
 	mebibyte = 1 << 20
-	minShare = settings.MinMemoryMB / 2 * mebibyte // the least share of one caller: enough for the largest batch
+	minShare = settings.MinMemoryMB / 2 * mebibyte // the smallest share of one caller: enough for the largest batch
 )
 
 // chunkCharge returns the charge for a body of n bytes that is decoded in chunks.
@@ -42,18 +42,18 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 
 // memoryBudget limits the memory of all calls. A call reserves memory for its body before it reads
 // the body, and for the decoded values before it decodes them; for a large body it reserves both at
-// once. Rows of pages are charged when they are read, responses when they are encoded.
+// once. Rows of pages are charged when they are read. A response is charged when it is encoded, even
+// above the limits. A call that gets no memory within memoryWait is refused with 503.
 //
-//   - One caller uses at most SENDONCE_CALLER_SHARE of the budget, but always enough for the
-//     largest batch.
-//   - Large calls of one caller use at most half of the processors. Calls that wait for their
-//     commit do not count. Further large calls wait before their bodies are read. After memoryWait
-//     they are refused with 503.
-//   - Large calls leave a quarter of the budget to small calls. Small calls leave an eighth of the
-//     budget to admins and the trigger.
-//   - A batch of events has rows of many callers. All batches together may use half of the
-//     budget, and each batch waits up to eventWait. A batch is a large call only if it reserves
-//     more than largeEvents, and only until it is decoded.
+//   - One caller reserves at most SENDONCE_CALLER_SHARE of the budget, or minShare if that is more.
+//   - Calls with a body longer than largeBody and calls of Paged routes are large. Of one caller, at
+//     most half as many large calls run at once as there are processors; further ones wait. A call
+//     that waits for its commit does not count.
+//   - Large calls get memory only while three quarters of the budget are not used up, small calls up to
+//     seven eighths of it, and calls of admins and of the trigger up to the whole budget.
+//   - Calls for events work for many callers, but have one caller, the trigger. Together they may use
+//     half of the budget, and each waits up to eventWait. Such a call is large only if it reserves
+//     more than largeEvents at once, and only until its events are decoded.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -69,14 +69,14 @@ type callerUse struct {
 	calls   int64 // callCharge for each
 	bytes   int64 // charged in addition
 	large   int   // large calls that run
-	waiting int
+	waiting int   // calls that wait for memory
 }
 
-// memoryWaiter is a call that waits for room.
+// memoryWaiter is a reservation, and in the queue a call that waits for it.
 type memoryWaiter struct {
 	call    *callMemory
 	bytes   int64
-	large   bool
+	large   bool // the call becomes a large one
 	granted chan struct{}
 }
 
@@ -88,14 +88,15 @@ func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	}
 }
 
-// callMemory is the memory of one call. nil is charged nothing, and may be resized and released.
+// callMemory is the memory of one call. nil is the memory of a call that is charged nothing; resize and release then do
+// nothing.
 type callMemory struct {
 	budget     *memoryBudget
 	caller     string
 	privileged bool // may use the whole budget: a call of an admin or the trigger
-	event      bool // carries events of all callers
+	event      bool // a call for events
 
-	calls, bytes int64 // under budget.mu
+	calls, bytes int64 // as in callerUse; guarded by budget.mu
 	large        bool
 	paused       bool // the call was large when it paused
 }
@@ -118,7 +119,7 @@ func errNoMemory() *task.Error {
 	return task.Busy("this instance has no memory left for this call, try again")
 }
 
-// limit returns how many bytes of the budget may be in use after a reservation of a call.
+// limit returns how many bytes of the budget may be in use, by all calls, after a reservation of this call.
 func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	switch {
 	case m.privileged:
@@ -130,7 +131,7 @@ func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	}
 }
 
-// shareOf returns how many bytes the caller of a call may use.
+// shareOf returns how many bytes all calls of the caller of this call may use.
 func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	if m.event {
 		return max(b.share, b.total/2)
@@ -138,8 +139,9 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 	return b.share
 }
 
-// reserve charges the call n more bytes. It waits until there is room. If large, it also waits until
-// fewer than largeAtOnce large calls of the caller run. For calls with events, n decides what is large.
+// reserve charges the call n more bytes. It waits until there is room, at most for memoryWait, or
+// eventWait for events. If large, it also waits until fewer than largeAtOnce large calls of the caller
+// run. A call for events is large if n is more than largeEvents, whatever large is.
 func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	b := m.budget
 	if m.event {
@@ -165,7 +167,7 @@ func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 }
 
 // grantOrQueue grants w at once, or queues and returns w. It returns an error if too many calls of
-// the caller wait, or if w could never be granted.
+// the caller wait, or if w needs more than the caller's share.
 func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (queued *memoryWaiter, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,7 +216,7 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 	return nil
 }
 
-// grant charges w if there is room; mu is held.
+// grant charges w if there is room, and if w.large also a large call less than largeAtOnce; mu is held.
 func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	u := b.usage(w.call.caller)
 	if u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {
@@ -253,13 +255,15 @@ func (b *memoryBudget) usage(caller string) *callerUse {
 	return u
 }
 
+// dropUnused removes the entry of a caller without calls; mu is held.
 func (b *memoryBudget) dropUnused(caller string) {
 	if *b.usage(caller) == (callerUse{}) {
 		delete(b.callers, caller)
 	}
 }
 
-// resize sets the call's charge to n bytes, even above the limits. The call is no longer a large one.
+// resize sets what the call is charged beside callCharge to n bytes, even above the limits. The call is
+// no longer a large one.
 func (m *callMemory) resize(n int64) {
 	if m == nil {
 		return
@@ -281,8 +285,8 @@ func (m *callMemory) endLarge() {
 	}
 }
 
-// pause lets other large calls of the caller run while this call waits for the database, or while it is
-// a page and makes calls of the API. The paused call keeps its memory.
+// pause lets other large calls of the caller run while this call waits for the database, or while a page
+// makes calls of the API. The paused call keeps its memory.
 func (m *callMemory) pause() {
 	b := m.budget
 	b.mu.Lock()
@@ -292,7 +296,7 @@ func (m *callMemory) pause() {
 	b.grantWaiting()
 }
 
-// resume waits until a paused call may run again.
+// resume waits until a paused call may run again, at most for memoryWait.
 func (m *callMemory) resume(ctx context.Context) error {
 	if !m.paused {
 		return nil
@@ -300,7 +304,7 @@ func (m *callMemory) resume(ctx context.Context) error {
 	return m.reserve(ctx, 0, true)
 }
 
-// release ends the call.
+// release releases all memory of a call that has ended.
 func (m *callMemory) release() {
 	if m == nil {
 		return
@@ -339,8 +343,8 @@ func (b *memoryBudget) inUse() int64 {
 	return b.used
 }
 
-// gcPercent lets the heap grow to five times the live data before the heap is collected. The live data
-// is a few megabytes. With the default of 100, a submission costs 15 to 30 % more CPU time.
+// gcPercent lets the heap grow to five times the live data before the next collection. The live data is
+// a few megabytes. With Go's default of 100, a submission costs 15 to 30 % more CPU time.
 const gcPercent = 400
 
 // limitMemory sets gcPercent unless GOGC is set, and a memory limit of twice the budget of calls

@@ -9,10 +9,10 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// ProcessMetrics is the path of the metrics that each process has.
+// ProcessMetrics is the path of the metrics of the process itself.
 const ProcessMetrics = "/metrics"
 
-// ServeMetrics serves the metrics of r at a path of their own. The port and the credentials are those of
+// ServeMetrics serves the metrics of r at a path of their own, on the same port and for the same callers as
 // ProcessMetrics. A function calls ServeMetrics in its build.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
 	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
@@ -29,7 +29,7 @@ func (e *Env) metricsAt(path string) http.Handler {
 	return nil
 }
 
-// scrape handles a scrape on the port of the calls. It returns false if this port has no metrics at the path.
+// scrape responds to a scrape on the port of the API. It returns false if this port has no metrics at the path.
 func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 	endpoint := m.env.metricsAt(r.URL.Path)
 	switch {

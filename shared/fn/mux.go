@@ -5,15 +5,15 @@ import (
 	"path"
 )
 
-// mux calls the routes of the functions that this process serves, one or all. A path gets the
-// same response in both cases.
+// mux calls the routes of the functions that this process serves, one or all. A path of a served
+// function gets the same response in both cases.
 type mux struct {
 	env      *Env
 	patterns *http.ServeMux
 	methods  []string // of all routes, sorted
 	origins  *originCheck
 
-	pageOrigins *originCheck // for pages, which trust no other origin
+	pageOrigins *originCheck // for pages: they trust no other origin, not even those of SENDONCE_STREAM_ORIGINS
 	api         http.Handler // the API that pages use, see Visit.API
 
 	alive, ready func() error // for /healthz and /readyz, which show the error to everybody
@@ -27,12 +27,12 @@ type mountedRoute struct {
 	pattern  string
 }
 
-// find returns the route of r's path for a method; nil = none. ServeMux itself would redirect unclean
-// paths, which loses the body of a POST. ServeMux would also call a GET route for HEAD, and some GET
-// routes change state.
+// find returns the route of r's path for a method; nil = none. ServeMux itself would redirect a path
+// such as //a, and a redirect loses the body of a POST. ServeMux would also call a GET route for HEAD, and
+// some GET routes change state.
 func (m *mux) find(r *http.Request, method string) *mountedRoute {
 	clean := path.Clean(r.URL.Path)
-	slash := r.URL.Path == clean+"/" // accepted for pages: people type it
+	slash := r.URL.Path == clean+"/" // accepted for pages: people type a slash at the end
 	if method == http.MethodHead || clean != r.URL.Path && !slash {
 		return nil
 	}

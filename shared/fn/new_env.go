@@ -21,11 +21,11 @@ import (
 	"github.com/sendonce/sendonce/shared/waiters"
 )
 
-// NewEnv returns the Env of a process. It does not use the network. Some zero fields of cfg get
-// their defaults (see settings.Config.SetDefaults). The caller must call Close.
+// NewEnv returns the Env of a process. It opens no connection. Some zero fields of cfg get their
+// defaults (see settings.Config.SetDefaults). Call Env.Close at the end.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
-	keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Validate has checked them
+	keys, _ := store.ParseKeys(cfg.EncryptionKeys) // never fails: Config.Validate has checked the keys
 	env := &Env{
 		Config: cfg, Log: log, alerts: cfg.Alerts.Rules(), waiters: waiters.New(), sessionKeys: keys, metrics: telemetry.New(log),
 		limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
@@ -77,7 +77,7 @@ func storesConfig(c *settings.Config, keys store.Keys) stores.Config {
 	}
 }
 
-// withoutDatabase is the source of callers where DATABASE_URL is not set.
+// withoutDatabase is the source of callers if DATABASE_URL is not set.
 type withoutDatabase struct{}
 
 var errNoDatabase = errors.New("DATABASE_URL is not set")

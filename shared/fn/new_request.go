@@ -45,12 +45,12 @@ func requestID(id string) string {
 	return rand.Text()
 }
 
-// mobileNumber matches numbers of mainland China. About 1 % of random ids match mobileNumber; 5 % have a run
-// of 11 digits.
+// mobileNumber matches mobile numbers of mainland China. About 1 % of random ids contain such a number, and are
+// replaced; 5 % contain 11 digits in a row.
 var mobileNumber = regexp.MustCompile(`1[3-9][0-9]{9}`)
 
-// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, and does not match
-// mobileNumber. The runs of digits in such an id are not phone numbers.
+// isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, with a letter and without a
+// mobileNumber. Its digits are then taken for random, not for a phone number.
 func isRandomID(id string) bool {
 	hex := strings.ReplaceAll(id, "-", "")
 	hasForm := len(id) == 36 && len(hex) == 32 || len(id) == len(hex) && (len(hex) == 16 || len(hex) == 32)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// openResponses are the responses that are being written, the oldest first.
+// openResponses are the responses to visitors who are not logged in that are being written, the oldest first.
 type openResponses struct {
 	mu      sync.Mutex
 	writers []http.ResponseWriter
@@ -25,7 +25,8 @@ func (o *openResponses) remove(w http.ResponseWriter) {
 	o.writers = slices.DeleteFunc(o.writers, func(other http.ResponseWriter) bool { return other == w })
 }
 
-// abortOldest makes the writes of the oldest response fail. So clients that read slowly cannot keep others from the login.
+// abortOldest makes the writes of the oldest response fail, so that clients that read slowly cannot keep others from
+// the login.
 func (o *openResponses) abortOldest() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,20 +14,20 @@ import (
 const (
 	pageTimeout = 20 * time.Second
 	maxForm     = 256 << 10 // bytes of a form
-	pageMemory  = 512 << 10 // bytes that a page of a caller is charged at its start, in addition to the calls that it makes
+	pageMemory  = 512 << 10 // bytes that a page is charged to a logged-in visitor at its start, without the calls that it makes
 
-	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login. If
-	// anonymousPages are in progress, a new visitor aborts the oldest response that is still being written.
-	anonymousPages      = 256 // at once
-	anonymousPerAddress = 8   // at once; further requests of the address wait
-	anonymousWait       = 2 * time.Second
-	anonymousPageTime   = 20 * time.Second // for reading the response, from the beginning of the response
-	maxAnonymousForm    = 8 << 10
+	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login.
+	// If anonymousPages are in progress, a further request aborts the oldest response that is still being written.
+	anonymousPages      = 256              // in progress at once
+	anonymousPerAddress = 8                // in progress at once; further requests of the address wait
+	anonymousWait       = 2 * time.Second  // how long a request waits; then it is refused with 503
+	anonymousPageTime   = 20 * time.Second // how long the client may take to read the response
+	maxAnonymousForm    = 8 << 10          // bytes
 )
 
 // Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
-// request the page; handle checks whether the visitor is logged in. Web pages of other origins, also those of
-// SENDONCE_STREAM_ORIGINS, may send only GET.
+// request the page; handle checks whether the visitor is logged in. Of web pages of other origins, also those
+// of SENDONCE_STREAM_ORIGINS, only GET requests are accepted.
 func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
 	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
 	r.roles, r.page = nil, handle
@@ -66,8 +66,9 @@ func (req *request) page(p *mountedRoute) error {
 	return nil
 }
 
-// readForm reads the body before enterPage, so that slow bodies do not keep other visitors out. After the body of a
-// visitor who is logged in, the session is resumed again: its caller may have been revoked or changed meanwhile.
+// readForm reads the body. It is called before enterPage, so that slow bodies do not keep other visitors out. When the
+// body of a visitor who is logged in has arrived, the session is resumed again: its caller may have been revoked or
+// changed.
 func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, error) {
 	if req.call.Caller.Name == "" {
 		anonymous := *p
@@ -88,8 +89,8 @@ func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, erro
 	return req.call.Body, nil
 }
 
-// enterPage reserves memory for the page of a visitor who is logged in. This memory is released when the call
-// ends. For any other visitor, enterPage acquires one of anonymousPages, which leave releases.
+// enterPage reserves memory for the page of a visitor who is logged in, until the call ends. For any other
+// visitor, enterPage acquires a slot of the address and one of anonymousPages, which leave releases.
 func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	if req.call.Caller.Name != "" {
 		return func() {}, req.call.Reserve(ctx, pageMemory)
@@ -123,7 +124,8 @@ func (w *pageWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// begin bounds how long a visitor who is not logged in may take to read the response.
+// begin records the status. If the visitor is not logged in, it limits how long the client may take to read the
+// response.
 func (w *pageWriter) begin(status int) {
 	w.req.status = status
 	if w.req.call.Caller.Name == "" {

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// Probes is the server of a process without functions: it serves only /healthz, /readyz and
-// /metrics.
+// Probes is the server of a process without functions, such as the trigger: it serves only /healthz,
+// /readyz and /metrics.
 type Probes struct {
 	env      *Env
 	mux      *mux

@@ -16,11 +16,11 @@ import (
 
 // Register reads the settings and registers one handler with the functions framework. The server of
 // the framework then uses this handler for every path. The handler serves the function that
-// FUNCTION_TARGET names, or all functions. commands are the other readers of settings.
+// FUNCTION_TARGET names, or all functions. The settings of commands are known names, not misspelt ones.
 //
-// Call Register once in a process, before the framework starts. From then on SIGTERM and SIGINT drain
-// and end the process: calls under way have SENDONCE_DRAIN_TIMEOUT to finish. Then the returned
-// Env is closed.
+// Call Register once in a process, before the framework starts. From then on, SIGTERM and SIGINT drain
+// the process: calls in progress have SENDONCE_DRAIN_TIMEOUT to finish. Then the returned Env is closed
+// and the process exits.
 func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	env, served, err := Prepare(commands, functions, true)
 	if err != nil {
@@ -44,10 +44,9 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	return env, nil
 }
 
-// endOnSignal drains and ends the process on a signal: the framework's server ignores signals, and
-// the framework exposes neither its server nor its listener. For drainGrace a new call is handled as
-// the last one of its connection. Later calls get 503, so that their callers retry with another
-// instance.
+// endOnSignal drains and ends the process on a signal: the framework does not drain, and exposes
+// neither its server nor its listener. For drainGrace, a new call is still handled, as the last one of
+// its connection. Later calls get 503, so that their callers retry with another instance.
 func (e *Env) endOnSignal() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -65,8 +64,8 @@ func (e *Env) endOnSignal() {
 	}()
 }
 
-// drain waits until every call has its response, or returns an error after DrainTimeout. For the
-// duration grace, new calls are still handled. Later calls are refused.
+// drain waits until every call has its response, or returns an error after DrainTimeout. New calls are
+// handled for the duration grace, and then refused.
 func (e *Env) drain(grace time.Duration) error {
 	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)

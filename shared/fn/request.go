@@ -8,7 +8,7 @@ import (
 const (
 	bodyTimeout        = 10 * time.Second // from the beginning of a call
 	defaultTimeout     = 10 * time.Second // of the handler
-	refusedBodyTimeout = time.Second      // for a body that is not read
+	refusedBodyTimeout = time.Second      // for the rest of a body that the function does not read
 )
 
 // request is the state of one HTTP request. The function sees only call.
@@ -21,7 +21,7 @@ type request struct {
 	start time.Time
 
 	function, route   string // never the raw path: it may hold a phone number
-	releaseConnection func() // allows the connection to be closed; set once the call has a slot
+	releaseConnection func() // ends httpserver.KeepConnectionOpen; set once the call has a slot
 	bodyRead          bool   // the body was read to its end
 	status            int    // 0 until the response is written
 	bytes             int

@@ -14,9 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// readBody reads the whole body, at most the route's maxBody, once there is memory for the body. The
-// body must arrive within bodyTimeout of the start of the call; the wait for memory does not count. The
-// deadline is removed before the handler runs: a deadline that passes cancels the context of a long poll.
+// readBody reads the whole body, at most the route's maxBody, once memory is reserved for it. The body
+// must arrive within bodyTimeout of the start of the call; the wait for memory before the first byte does
+// not count. The deadline is removed before the handler runs, since it would cancel the context of a long
+// poll.
 func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	if req.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
@@ -70,7 +71,7 @@ func bodyError(err error, p *mountedRoute) error {
 		return tooLarge(p.maxBody)
 	case errors.As(err, &refused):
 		return refused
-	default: // not a 4xx: the caller need not change the call, and the trigger makes no dead letter of an event
+	default: // not a 4xx: the caller may repeat the same call, and the trigger does not make a dead letter of an event
 		return errors.Join(task.Busy(fmt.Sprintf("the body did not arrive in full within %v; repeat the same call later", bodyTimeout)), errors.New(task.MaskNumbers(err.Error()))) // net/http repeats what the caller sent
 	}
 }
@@ -83,7 +84,7 @@ func (req *request) setReadDeadline(deadline time.Time) error {
 	return nil
 }
 
-// checkContentType checks the type of a body, which must be JSON. The bodies of pages are not checked.
+// checkContentType requires JSON in UTF-8 without compression. The bodies of pages are not checked.
 func checkContentType(h http.Header, r *Route) error {
 	if r.page != nil {
 		return nil

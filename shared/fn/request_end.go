@@ -10,8 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// end recovers a panic of the function, writes the log line of the call and counts the call. If the
-// panic was http.ErrAbortHandler, end panics with that error again, for the server.
+// end recovers a panic of the function and responds with 500, writes the log line of the call and counts
+// the call. If the panic was http.ErrAbortHandler, end panics with it again, so that the server aborts
+// the response.
 func (req *request) end() {
 	abort := false
 	if r := recover(); r != nil {
@@ -32,7 +33,7 @@ func (req *request) end() {
 	if req.env.limiter.isDraining() {
 		// The framework's server cannot be shut down: the process exits once no call is left,
 		// and what is still in the buffer of the server would be lost.
-		_ = http.NewResponseController(req.w).Flush() // fails where the client has left
+		_ = http.NewResponseController(req.w).Flush() // fails if the client has left
 	}
 }
 
@@ -69,10 +70,10 @@ func (req *request) log() {
 	req.env.Log.LogAttrs(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
 }
 
-// nextLine reports whether to log the call. Two kinds of calls have only one line a minute for each
-// function and error code: failed calls without a known caller, which anybody can repeat, and
-// events that a busy function refuses, which are delivered again. unlogged is how many calls were
-// not logged since the last line.
+// nextLine reports whether to log the call. Two kinds of calls share one line a minute for each
+// function and error code: failed calls without a known caller, which anybody can repeat, and events
+// that are refused with 503, which are delivered again. unlogged is how many of them were not logged
+// since the last line.
 func (req *request) nextLine() (unlogged uint64, log bool) {
 	busy := req.event && req.code == task.CodeServerBusy
 	if busy || req.err != nil && req.call.Caller.Name == "" {

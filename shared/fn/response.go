@@ -60,8 +60,8 @@ func (req *request) encode(status int, envelope api.Envelope) error {
 	return e.Encode(envelope)
 }
 
-// bodyWriter is a writer for a json.Encoder, which calls it once with the whole output. So the output
-// need not be copied.
+// bodyWriter is a writer for a json.Encoder, which calls Write once with the whole output. So the output
+// is not copied.
 type bodyWriter func(body []byte)
 
 // Write never fails: request.write records errors.
@@ -84,7 +84,7 @@ func (req *request) write(status int, body []byte) {
 	if !req.bodyRead {
 		limitUnreadBody(req.w, req.r)
 	}
-	req.call.memory.resize(int64(len(body))) // the rest is free while a slow client reads
+	req.call.memory.resize(int64(len(body))) // the other memory of the call is released while a slow client reads
 	req.w.WriteHeader(status)
 	n, err := req.w.Write(body)
 	req.bytes = n

@@ -15,22 +15,24 @@ import (
 )
 
 // How a revocation takes effect. A change of a caller is published to NATS. Every process that is
-// connected to NATS (bus.OnCaller) then looks the caller up again. Without NATS, or if a message is
-// lost, a cached caller expires after auth.CallerTTL. The caller is checked again
+// connected to NATS (bus.OnCaller) then forgets the caller, and reads it from the database when it is
+// next needed. Without NATS, or if a message is lost, a cached caller expires after auth.CallerTTL. The
+// caller is checked again
 //
-//   - by each call after its body has arrived,
+//   - by each call with a body, when the body has arrived,
 //   - by a poll before it claims,
 //   - by a stream or socket before each event and every recheckInterval,
+//   - by a socket before it handles a frame,
 //   - by polls, streams and sockets as soon as their process has received a change.
 const (
 	recheckInterval = 10 * time.Second
-	recheckRetry    = time.Second // when the database was unavailable
+	recheckRetry    = time.Second // between two tries while the database is unavailable
 	publishTimeout  = time.Second // how long the response to an operator waits for NATS
 )
 
-// CallersChanged makes every process look these callers up again. Call it after the commit that
-// changed the callers. Processes that are connected to NATS look the callers up at once, other
-// processes within 60 s. An empty name is ignored.
+// CallersChanged makes every process read these callers from the database again. Call it after the
+// commit that changed the callers. This process and those that are connected to NATS use the old state
+// no longer, other processes for at most 60 s. An empty name is ignored.
 func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
@@ -42,16 +44,16 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	}
 }
 
-// watchCallers subscribes to changes of callers. It is called after the first caller was read, so a
-// start does not wait for NATS, and calls of the built-in admin do not need NATS.
+// watchCallers subscribes to changes of callers. It is called when the first caller was read, not at the
+// start, so that the start does not wait for NATS, and calls of the built-in admin do not need NATS.
 func (e *Env) watchCallers() {
 	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
-// currentCaller returns the present state of the caller of a call that has begun. changed is closed
-// when the caller may have changed again. For the built-in admin, who never changes, changed is nil. The
-// error is unauthenticated if the caller was revoked or its token replaced, or busy if the database is
-// unavailable.
+// currentCaller returns the present state of the caller of a call that has begun; was is its state at the
+// beginning. changed is closed when the caller may have changed again; it is nil for the built-in admin,
+// who never changes. The error has the code auth.CodeUnauthenticated if the caller was revoked or its
+// token replaced, and task.CodeServerBusy if the database is unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
 		return was, nil, nil
@@ -66,9 +68,9 @@ func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now caller
 	return was, nil, task.Refuse(auth.CodeUnauthenticated, "the caller was revoked or its token replaced")
 }
 
-// Recheck sets c.Caller to the present state of the caller. A call that has waited must call Recheck
-// before the call acts. The error is the one that a new call would get. changed is closed when the
-// caller may have changed again.
+// Recheck sets c.Caller to the present state of the caller. The handler of a call that has waited must
+// call Recheck before it acts. The error has the code that a new call would get. changed is closed when
+// the caller may have changed again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := c.env.currentCaller(ctx, c.Caller)
 	if err != nil {
@@ -78,8 +80,8 @@ func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error)
 	return changed, c.admitted()
 }
 
-// admitted returns an error if the caller has none of the roles of the route. A route for admins
-// refuses every caller with queues, unless it is WithinQueues.
+// admitted returns an error if the caller may not call the route: it has none of the route's roles, or it
+// is limited to queues on a route for admins that is not WithinQueues.
 func (c *Call) admitted() error {
 	limited := slices.Contains(c.roles, Admin) && c.LimitedToQueues()
 	switch {
@@ -93,8 +95,9 @@ func (c *Call) admitted() error {
 	return nil
 }
 
-// recheckCaller returns an error if the caller of a stream has changed in any way since the stream
-// began. The stream must then end, so that its client reconnects and is authenticated again.
+// recheckCaller returns an error if the caller of a stream was changed in any way since the stream began.
+// The stream must then end, so that its client reconnects and is authenticated again. isRefusal tells
+// such an error from an outage of the database.
 func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := req.env.currentCaller(ctx, req.call.Caller)
 	if err == nil && !reflect.DeepEqual(now, req.call.Caller) {
@@ -103,9 +106,9 @@ func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{},
 	return changed, err
 }
 
-// waitUntilAllowed returns nil if the caller of a stream has not changed. If the caller has changed,
-// waitUntilAllowed ends the stream with cancel. While the database is unavailable, waitUntilAllowed
-// waits: the caller may have been revoked.
+// waitUntilAllowed returns nil if the caller of a stream was not changed. If it was changed,
+// waitUntilAllowed ends the stream with cancel and returns an error. While the caller must be read and
+// the database is unavailable, waitUntilAllowed waits: the caller may have been revoked.
 func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		_, err := req.recheckCaller(ctx)
@@ -129,8 +132,8 @@ func isRefusal(err error) bool {
 	return code == auth.CodeUnauthenticated || code == task.CodeForbidden
 }
 
-// whileAdmitted returns a context that ends when the process drains, or when the caller of the
-// stream was revoked or changed. In the latter case, the cause of the context is the refusal.
+// whileAdmitted returns a context that ends with ctx, when the process drains, or when the caller of the
+// stream was revoked or changed. In the last case, the cause of the context is the refusal.
 func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -2,8 +2,8 @@ package fn
 
 import "strings"
 
-// A Role is what a caller may do. An admin who is not limited to queues may do everything (for an admin with queues,
-// see Route.WithinQueues).
+// A Role is what a caller may do. An admin who is not limited to queues may call every route. Route.WithinQueues marks
+// the routes for admins that an admin with queues may call.
 type Role string
 
 // The roles of the wire contract, as stored in callers.
@@ -11,7 +11,7 @@ const (
 	Submitter Role = "submitter"
 	Sender    Role = "sender"
 	Receiver  Role = "receiver"
-	Viewer    Role = "viewer" // reads what an admin reads, and changes nothing
+	Viewer    Role = "viewer" // reads what an admin reads, but only the host of other callers' URLs; changes nothing
 	Trigger   Role = "trigger"
 	Admin     Role = "admin"
 )

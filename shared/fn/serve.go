@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// drainGrace is for calls that are on their way when the drain begins.
+// drainGrace is how long the drain still handles new calls: they may be on their way when it begins.
 const drainGrace = 100 * time.Millisecond
 
 type server struct {
@@ -31,8 +31,9 @@ func newServer(env *Env, h http.Handler) *server {
 
 func (e *Env) errorLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelWarn) }
 
-// ListenAndServe is Serve at the configured address. It also fails if the stream of accepted
-// messages is less durable than the settings require.
+// ListenAndServe limits the memory of the process and serves the functions at the configured address,
+// as Serve does. It also fails if the stream of accepted messages is less durable than the settings
+// require.
 func ListenAndServe(ctx context.Context, env *Env, functions []Function) error {
 	limitMemory(&env.Config)
 	h, err := assemble(ctx, env, functions)
@@ -62,16 +63,17 @@ func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler
 	return h, nil
 }
 
-// Serve is the server of the binary. Until ctx ends, Serve handles calls over l with h, which Handler
-// returned. Then it drains. env must not be used for another server afterwards.
+// Serve is the server of the binary. Until ctx ends, it handles calls over l with h, a result of
+// Handler. Then it drains. env must not be used for another server afterwards.
 func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error {
 	return newServer(env, h).run(ctx, l)
 }
 
-// run serves on l until ctx ends, then drains: it closes l, so new connections are refused and
+// run serves on l until ctx ends, and then drains. It closes l, so new connections are refused and
 // clients try another instance. Calls over open connections still get their response, each as the
-// last one of its connection. Connections without a call are closed after drainGrace. run returns
-// when all calls have ended. If DrainTimeout cut some calls off, run returns an error.
+// last one of its connection. Connections without a call are closed after drainGrace. run returns when
+// all calls have ended. If calls are still in progress after DrainTimeout, run cuts them off and returns
+// an error.
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
@@ -125,7 +127,8 @@ func listen(ctx context.Context, cfg *settings.Config) (net.Listener, error) {
 	return l, nil
 }
 
-// listenForScrapes serves metrics on their own port until ctx ends. Without such a port it does nothing.
+// listenForScrapes starts to serve metrics on their own port, until ctx ends. If SENDONCE_METRICS is not a port, it
+// does nothing.
 func (e *Env) listenForScrapes(ctx context.Context) error {
 	port := e.Config.MetricsPort()
 	if port == "" {

@@ -20,11 +20,11 @@ import (
 // be used as a session.
 const sessionRow = "session of a browser"
 
-// ErrNoSessionKey means that nobody can log in.
+// ErrNoSessionKey means that nobody can log in to the console.
 var ErrNoSessionKey = errors.New("SENDONCE_ENCRYPTION_KEYS is not set: without a key there are no sessions")
 
-// LogIn authenticates the visitor and sets the cookie of the session. The errors are those of
-// auth.Authenticator, and ErrNoSessionKey.
+// LogIn authenticates the visitor and sets the cookie of the session. The error is ErrNoSessionKey or one of
+// auth.Authenticator.Begin.
 func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password string) error {
 	if v.req.env.sessionKeys.IsEmpty() {
 		return ErrNoSessionKey
@@ -55,8 +55,8 @@ func (v *Visit) LogOut(w http.ResponseWriter) {
 	http.SetCookie(w, cookie)
 }
 
-// sessionCookie returns the session's cookie without its value. Browsers accept the prefix __Host- only with
-// Secure. Some browsers do not accept Secure over plain HTTP, even from this machine.
+// sessionCookie returns the cookie of sessions, without a value. Browsers accept a name that begins with __Host-
+// only with Secure. Some browsers do not accept Secure over plain HTTP, even from this machine.
 func sessionCookie(r *http.Request) *http.Cookie {
 	c := &http.Cookie{Name: "__Host-sendonce", Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if !IsHTTPS(r) && IsLoopback(r.Host) {
@@ -80,15 +80,15 @@ func IsLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
-// resumeSession sets the caller of the call to the caller of the session's cookie. Without a valid session it
-// sets the zero Caller.
+// resumeSession sets the caller of the call to the caller of the session in the cookie; without a valid
+// session, to the zero Caller.
 func (req *request) resumeSession(ctx context.Context) (err error) {
 	req.call.Caller, err = req.callerOfSession(ctx)
 	return err
 }
 
-// callerOfSession returns the caller of the first valid session cookie: a server on another port of this machine can
-// set further cookies of the same name.
+// callerOfSession returns the caller of the first cookie with a valid session. There may be several cookies: a server
+// on another port of this machine can set one of the same name.
 func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error) {
 	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
 		text, err := req.env.sessionKeys.Decrypt(sessionRow, cookie.Value)

@@ -14,7 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Settings returns the shared settings, then those of functions and commands, sorted by name.
+// Settings returns the shared settings, followed by those of functions and commands; only the latter are sorted by
+// name.
 func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	var readers []config.Reader
 	for _, f := range functions {
@@ -23,16 +24,16 @@ func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	return append(settings.List(), config.Merge(append(readers, commands...))...)
 }
 
-// configFromEnvironment reads and checks the shared settings, and finds misspelt settings of
-// all functions, also of those that are not served.
+// configFromEnvironment reads and checks the shared settings, and finds misspelt names of all settings,
+// also of commands that do not run and functions that are not served.
 func configFromEnvironment(commands []config.Reader, functions []Function) (settings.Config, []task.Field) {
 	cfg, problems := settings.Load()
 	return cfg, append(problems, config.Unknown(os.Environ(), Settings(commands, functions))...)
 }
 
-// Prepare reads the settings before anything starts. It returns all bad settings as one
-// config.Error. With serve it also checks the settings that only serving needs, and returns the
-// functions that FUNCTION_TARGET names. commands are the other readers of settings.
+// Prepare reads the settings and returns the Env of the process. The error is a config.Error with all
+// bad settings. If serve is true, Prepare also checks the settings that only serving needs, and returns
+// the functions that FUNCTION_TARGET names. The settings of commands are known names, not misspelt ones.
 func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, []Function, error) {
 	cfg, problems := configFromEnvironment(commands, functions)
 	var served []Function
@@ -40,7 +41,7 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 		var bad []task.Field
 		served, bad = target(cfg.FunctionTarget, functions)
 		problems = append(problems, bad...)
-		_, bad = open(served)
+		_, bad = load(served)
 		problems = append(problems, bad...)
 		problems = append(problems, cfg.MissingToServe(slices.ContainsFunc(served, readsKeys))...)
 	}

@@ -12,11 +12,11 @@ import (
 const (
 	snapshotKeep    = 5 * time.Second
 	snapshotTimeout = 10 * time.Second
-	countTimeout    = 4 * time.Second // for updating the counters, before the rest is read
-	snapshotShare   = 20              // reads take at most a twentieth of the time, however slow a read is
+	countTimeout    = 4 * time.Second // for updating the counters, a part of snapshotTimeout
+	snapshotShare   = 20              // reads take at most 1/20 of the time: reads of 1 s each begin at least 20 s apart
 )
 
-// snapshots caches overview.Snapshot for all callers of this process.
+// snapshots caches the overview.Snapshot of this process for all its callers.
 type snapshots struct {
 	read func(context.Context) (overview.Snapshot, error)
 
@@ -31,7 +31,7 @@ func newSnapshots(read func(context.Context) (overview.Snapshot, error)) *snapsh
 	return s
 }
 
-// readIfDue reads a snapshot, or returns the last one before s.next. It is called by one goroutine at a time.
+// readIfDue reads a snapshot, but before s.next it returns the last one. It is called by one goroutine at a time.
 func (s *snapshots) readIfDue(ctx context.Context) (overview.Snapshot, error) {
 	began := time.Now()
 	if last := s.last.Load(); last != nil && began.Before(s.next) {

@@ -35,11 +35,12 @@ const (
 // set.
 type FrameHandler func(ctx context.Context, c *Call) (response any, err error)
 
-// Socket is one WebSocket with text frames of JSON. The client's frames are handled one at a time,
-// in order, and each gets one response. While a frame of the socket or framesAtOnce frames of the same
-// caller are handled, further frames stay unread in the connection. If the client does not read a frame
-// within 10 s, the socket ends, so no frames are buffered for a slow client. Send copies the frame:
-// reserve memory for both copies of a large frame. A ping is sent every 15 s.
+// Socket is one WebSocket with text frames of JSON. A frame here is a message of RFC 6455, with all its
+// parts. The client's frames are handled one at a time, in order, and each gets one response. A frame
+// waits while framesAtOnce frames of the same caller are handled, and the frames after it stay unread in
+// the connection. If the client does not read a frame within 10 s, the socket ends, so no frames are
+// buffered for a slow client. Send copies the frame: reserve memory for both copies of a large frame. A
+// ping is sent 15 s after each pong.
 //
 // When the service ends a socket, the frame that is being handled gets its response first; later
 // frames are discarded. The close code is
@@ -48,10 +49,10 @@ type FrameHandler func(ctx context.Context, c *Call) (response any, err error)
 //   - 1008 when the caller was revoked or its token replaced, or after too many pings, pongs or
 //     parts of one message,
 //   - 1009 after a frame that is too large,
-//   - 1013 after an error of the handler.
+//   - 1013 after any other error of the route's handler.
 type Socket struct {
 	req    *request
-	ctx    context.Context // the handler's
+	ctx    context.Context // of the route's handler
 	cancel context.CancelCauseFunc
 
 	conn     *websocket.Conn // nil until Open
@@ -64,13 +65,13 @@ type Socket struct {
 	controlsSince time.Time
 
 	frameLock chan struct{} // full while a frame is handled
-	ended     bool          // guarded by frameLock
+	ended     bool          // further frames are discarded; guarded by frameLock
 
 	mu    sync.Mutex
-	err   error                 // why the client is lost
+	err   error                 // why the client is lost; nil = not lost
 	flood error                 // errControls or errParts, if the client sent too many pings, pongs or parts
 	close *websocket.CloseError // set by closeWith; nil = closeReason decides
-	sent  int                   // bytes
+	sent  int                   // bytes of frames
 }
 
 // Open responds with 101 and begins to read frames of at most maxFrame bytes.
@@ -121,7 +122,8 @@ func (s *Socket) send(frame any) error {
 	return s.err
 }
 
-// lose records why the client is lost, ends the handler and returns the first reason.
+// lose records why the client is lost, unless it is lost already, and ends the context of the handler. It returns the
+// first reason.
 func (s *Socket) lose(err error) error {
 	defer s.cancel(nil)
 	s.mu.Lock()
@@ -132,8 +134,8 @@ func (s *Socket) lose(err error) error {
 	return s.err
 }
 
-// closeWith ends the socket with a code and a reason of at most 123 bytes. If closeWith is called twice,
-// the first code is sent.
+// closeWith sets the code and the reason of the close frame, at most 123 bytes, and ends the context of the
+// handler. If closeWith is called twice, the first code is sent.
 func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +145,7 @@ func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	s.cancel(nil)
 }
 
-// control counts a ping or a pong, and reports whether it may get a reply.
+// control counts a ping or a pong of the client, and reports whether a ping gets a pong.
 func (s *Socket) control() bool {
 	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
 		s.controlsSince, s.controls = now, 0
@@ -155,7 +157,7 @@ func (s *Socket) control() bool {
 	return true
 }
 
-// flooded ends the socket and stops reading from it.
+// flooded stops reading from the socket and ends it with err, which is errControls or errParts.
 func (s *Socket) flooded(err error) {
 	s.raw.end(0)
 	s.closeWith(websocket.StatusPolicyViolation, err.Error())
@@ -189,8 +191,7 @@ func (s *Socket) receive() {
 	}
 }
 
-// handleNext reads and handles one frame, and reports whether to read another frame. It always
-// releases the memory of the frame.
+// handleNext reads and handles one frame, and reports whether to read another frame.
 func (s *Socket) handleNext() (more bool) {
 	memory, body, err := s.read()
 	defer memory.release()
@@ -216,7 +217,7 @@ func (s *Socket) handleNext() (more bool) {
 func (s *Socket) handleOrRefuse(memory *callMemory, body []byte, refusal error) (more bool) {
 	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.QuotaName())
 	if err != nil {
-		return true // the socket is ending: the library must read the client's close frame
+		return true // the socket is ending: reading goes on until the client's close frame
 	}
 	s.frameLock <- struct{}{}
 	defer func() { <-s.frameLock }()
@@ -245,7 +246,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	timeout := time.AfterFunc(bodyTimeout, cancel) // the library closes the connection when ctx is cancelled
+	timeout := time.AfterFunc(bodyTimeout, cancel) // when ctx is cancelled, the library closes the connection
 	defer timeout.Stop()
 	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
@@ -299,14 +300,14 @@ func (s *Socket) respond(memory *callMemory, body []byte, refusal error) (respon
 func (s *Socket) handleAsCall(req *request) (response any, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
 	defer cancel()
-	// The token may have been revoked since the socket was opened.
+	// The caller may have been revoked, or its token replaced, since the socket was opened.
 	if req.call.Caller, err = req.authenticate(ctx, false); err != nil {
 		if task.CodeOf(err) == auth.CodeUnauthenticated {
 			s.closeWith(websocket.StatusPolicyViolation, err.Error())
 		}
 		return nil, err
 	}
-	// The frame uses the pool calls. The socket itself holds a slot of the pool waiting.
+	// The frame needs a slot of the pool calls. The socket itself has a slot of the pool waiting.
 	slot, err := req.env.limiter.acquireSlot(req.call.Caller, false, false)
 	if err != nil {
 		return nil, err
@@ -316,7 +317,7 @@ func (s *Socket) handleAsCall(req *request) (response any, err error) {
 	return s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
 }
 
-// refuseFrame records err for the log, and returns the error frame for the client.
+// refuseFrame sets the status and error for the log line of a frame, and returns the error frame for the client.
 func (req *request) refuseFrame(err error) api.SocketFrame {
 	refusal := refusalOf(err, req.call.RequestID)
 	req.err, req.code, req.status = err, refusal.Code, statusOf(refusal.Code)
@@ -331,7 +332,7 @@ func (req *request) refuseFrame(err error) api.SocketFrame {
 }
 
 // end closes the socket, with a close handshake unless the client is lost. err is the error of the
-// handler. end returns the error to respond with or to log.
+// route's handler. end returns the error to respond with, if Open was not called, or to log.
 func (s *Socket) end(err error) error {
 	if s.conn == nil {
 		return err

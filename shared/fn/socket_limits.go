@@ -15,14 +15,14 @@ import (
 
 // What a client may send over a WebSocket in addition to its messages.
 const (
-	maxControls    = 200 // pings and pongs in controlsWithin
+	maxControls    = 200 // pings and pongs within controlsWithin
 	controlsWithin = 10 * time.Second
-	framingBytes   = 64 << 10 // with each message, in addition to twice the largest message: each part of a message has a header
-	closingBytes   = 4 << 20  // after the socket has ended: so many bytes may have been on their way
+	framingBytes   = 64 << 10 // while a message is read, beside twice the largest message: each part of a message has a header
+	closingBytes   = 4 << 20  // while the socket is being closed: such data was already on its way
 )
 
 // The errors for a client that sends too many pings, pongs or parts of a message. The library handles
-// these frames itself, so nothing else limits them.
+// all of these itself and does not limit them.
 var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
@@ -31,17 +31,17 @@ var (
 // meteredConn is the connection of a socket. It limits the bytes that are read from it.
 type meteredConn struct {
 	net.Conn
-	excess func() // called by a read over the limit
+	excess func() // called by a read after left bytes were read
 
 	mu    sync.Mutex
 	left  int64 // bytes that may be read
 	ended bool  // set by end: allow has no effect
 }
 
-// allow sets the limit to n bytes from now on.
+// allow lets n more bytes be read, whatever was left.
 func (c *meteredConn) allow(n int64) { c.set(n, false) }
 
-// end sets the limit to n bytes for the rest of the connection.
+// end lets n more bytes be read until the end of the connection; later calls of allow and end do nothing.
 func (c *meteredConn) end(n int64) { c.set(n, true) }
 
 func (c *meteredConn) set(n int64, end bool) {
@@ -52,7 +52,7 @@ func (c *meteredConn) set(n int64, end bool) {
 	}
 }
 
-// Read is net.Conn's. Over the limit, Read waits for httpserver.CloseDelay and then fails.
+// Read is net.Conn's. If no bytes are left, Read calls excess, waits for httpserver.CloseDelay and fails.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left := c.left
@@ -69,7 +69,8 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hijacker keeps the hijacked connection, for limits and deadlines that the library does not set.
+// hijacker is the ResponseWriter for the library. It keeps the status, and the hijacked connection for the limits and
+// deadlines that the library does not set.
 type hijacker struct {
 	http.ResponseWriter
 	status int

@@ -7,11 +7,11 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// sourceAddress returns the address that a call came from. If the peer is not a trusted proxy, this is
-// the address of the peer. Otherwise sourceAddress reads X-Forwarded-For from right to left, and returns
-// the first address that is not a trusted proxy. A malformed address ends the search. If nothing is found,
-// sourceAddress returns the last trusted proxy that it has read, or the peer. The caller may have written
-// the addresses further left, so those addresses prove nothing.
+// sourceAddress returns the address that a call came from; "" if the peer has none. If the peer is not a
+// trusted proxy, this is the address of the peer. Otherwise sourceAddress reads X-Forwarded-For from right
+// to left, and returns the first address that is not a trusted proxy: the caller may have invented those
+// further left. A malformed address ends the search. If all addresses that were read are trusted proxies,
+// sourceAddress returns the last of them; if none was read, the peer.
 func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {

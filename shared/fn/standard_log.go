@@ -7,9 +7,9 @@ import (
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
-// standardLog logs what libraries write with package log. If a receiver sends data after its
-// response, net/http writes that data with package log, once for each connection. Once a minute,
-// standardLog logs that a receiver did so, without the data.
+// standardLog logs what libraries write with package log. If a receiver of webhooks sends data after its
+// response, net/http writes this data with package log, once for each connection. standardLog logs only
+// that a receiver did so, without the data and at most once a minute.
 type standardLog struct {
 	log         *slog.Logger
 	unsolicited loglimit.Limit

@@ -16,12 +16,13 @@ const (
 )
 
 // Stream returns a route that responds with server-sent events (text/event-stream) until handle
-// returns. Req is decoded from the query string, as for Parameters. A stream counts as a waiting call.
-// The context of the stream ends after Timeout, 50 s by default and at most an hour, and when the
-// process drains. Then handle must return, and the client is asked to reconnect at once.
+// returns. Req is decoded from the query string, as for Parameters. A stream uses a slot of the pool
+// waiting. The context of handle ends after Timeout (50 s by default, at most an hour), when the process
+// drains, and when the caller was revoked or changed. Then handle must return, and the client is asked to
+// reconnect after 250 ms.
 //
-// An error that handle returns before its first write, and before its context ends, is sent as on
-// every route. A later error is only logged.
+// An error that handle returns before its first write is sent as on every route. After the first write,
+// an error is only logged. After the context has ended, the error of handle is ignored.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
 	plan := decode.PlanOf[Req]()
 	r := newRoute(role, nil).Timeout(streamTimeout)
@@ -35,7 +36,7 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 	return r
 }
 
-// stream runs the handler of a stream until ctx ends, and returns the error to respond with.
+// stream runs the handler of a stream until ctx ends, and returns the error to respond with or to log.
 func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	ctx, cancel := req.whileAdmitted(ctx)
 	defer cancel(nil)
@@ -43,7 +44,7 @@ func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	defer w.end() // also if the handler panics
 	err := p.stream(ctx, &req.call, w)
 	refusal := revocationOf(ctx)
-	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded is a timeout of the host's server
+	clientLeft := errors.Is(req.r.Context().Err(), context.Canceled) // DeadlineExceeded would be a timeout of the framework's server
 	refusedAtStart := refusal != nil && req.status == 0
 	if !clientLeft && !refusedAtStart && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // asks the client to reconnect after 250 ms

@@ -16,20 +16,22 @@ import (
 // histories of browsers.
 const tokenTime = time.Minute
 
-// tokenRow is the additional authenticated data of an encrypted token, which is accepted only for this path.
+// tokenRow is the additional authenticated data of an encrypted token, so that the token is accepted only for this
+// path.
 func tokenRow(path string) string { return "token in an address " + path }
 
-// Encrypted text is base64, whose + and / have another meaning in a URL.
+// An encrypted token is base64; its + and / have another meaning in a URL.
 var (
 	toURL   = strings.NewReplacer("+", "-", "/", "_")
 	fromURL = strings.NewReplacer("-", "+", "_", "/")
 )
 
-// TokenInURL also accepts a token in the parameter token in place of the header Authorization, which an EventSource
-// cannot send. Call.Token returns such a token. The route must not change anything.
+// TokenInURL marks a route that also accepts, in place of the header Authorization, a token (see Call.Token) in the
+// parameter token: an EventSource cannot send the header. For a WebSocket the token is not accepted. The route must not
+// change anything.
 func (r Route) TokenInURL() Route { r.token = true; return r }
 
-// Token returns a token that authenticates requests for path as this caller, for a minute.
+// Token returns a token that authenticates requests for path as this caller, for a minute (see Route.TokenInURL).
 func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 	keys := c.env.sessionKeys
 	name, password, ok := c.r.BasicAuth()

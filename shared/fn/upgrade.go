@@ -28,8 +28,8 @@ func hasToken(h http.Header, name, token string) bool {
 	})
 }
 
-// checkUpgrade refuses malformed handshakes. It also refuses the handshakes of web pages of other
-// origins, because a browser sends the credentials of its user with the handshake.
+// checkUpgrade refuses malformed handshakes. It also refuses the handshakes of web pages of origins that
+// are not allowed, because a browser sends the credentials of its user with the handshake.
 func (req *request) checkUpgrade(origins []string) error {
 	h := req.r.Header
 	var bad decode.BadFields

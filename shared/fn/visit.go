@@ -25,7 +25,7 @@ type Visit struct {
 // LoggedIn reports whether the visitor has a valid session.
 func (v *Visit) LoggedIn() bool { return v.Caller.Name != "" }
 
-// May reports whether the visitor has the role or is an admin.
+// May reports whether the visitor has the role or is an admin. Unlike Call.May, it includes admins with queues.
 func (v *Visit) May(role Role) bool { return v.req.call.HasRole(role) || v.req.call.HasRole(Admin) }
 
 // Log adds attributes to the log line of the visit, as Call.Log does.
@@ -33,7 +33,7 @@ func (v *Visit) Log(args ...any) { v.req.call.Log(args...) }
 
 // API calls a route of the API in this process, with the visitor's rights, limits and address. API decodes the
 // data of the response into out, unless out is nil. body is encoded as JSON; nil = no body. If the route refuses the
-// call, the error is an *api.Error.
+// call, or the visitor has no memory left for the response, the error is an *api.Error.
 func (v *Visit) API(method, path string, body, out any) error {
 	var content io.Reader
 	if body != nil {
@@ -63,7 +63,8 @@ func (v *Visit) API(method, path string, body, out any) error {
 	return w.decode(out)
 }
 
-// ReleaseResponses releases the memory of the responses of the API. Call it once their data is no longer used.
+// ReleaseResponses lets the page use the memory that is charged for responses of the API again. Call it when the data
+// of all responses so far is no longer used.
 func (v *Visit) ReleaseResponses() { v.memory.responses = 0 }
 
 // Buffer returns an empty buffer for the text of the page.

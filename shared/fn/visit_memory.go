@@ -11,15 +11,15 @@ const (
 	pageMemoryStep = 64 << 10 // bytes
 )
 
-// visitMemory is what a page of a caller has in memory, in addition to the calls that it makes.
+// visitMemory is the memory of a page, without the memory of the calls that the page makes.
 type visitMemory struct {
 	call      *callMemory // nil for visitors who are not logged in: nothing is charged
 	charged   int         // bytes
 	responses int         // bytes of the responses of the API that the page still uses
 }
 
-// reserve charges what the page has in memory if its text has n bytes. The memory is released when the call ends. If there
-// is no room, the error is an *api.Error with status 503.
+// reserve charges the memory that the page needs when its text has n bytes. The memory is released when the visit ends.
+// If there is no room, the error is an *api.Error with status 503.
 func (m *visitMemory) reserve(n int) error {
 	more := copiesInPage*(m.responses+n) - m.charged
 	if m.call == nil || more <= 0 {
@@ -34,7 +34,7 @@ func (m *visitMemory) reserve(n int) error {
 	return nil
 }
 
-// PageBuffer holds the text of a page. The text is charged to the memory of the visitor.
+// PageBuffer holds the text of a page. The text is charged to the memory of the visitor, if the visitor is logged in.
 type PageBuffer struct {
 	text   bytes.Buffer
 	memory *visitMemory

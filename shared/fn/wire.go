@@ -20,7 +20,7 @@ func Instant(t time.Time) *time.Time {
 	return &t
 }
 
-// UTC is Instant for an optional time; nil for nil.
+// UTC is Instant for a time that may be nil; nil for nil.
 func UTC(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
@@ -67,12 +67,12 @@ func RowID[I int32 | int64](c *Call, what string) (I, error) {
 	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// AsOperator returns the caller as the author of a manual change.
+// AsOperator returns the caller as the operator who makes a manual change.
 func (c *Call) AsOperator(reason string) store.Operator {
 	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
 }
 
-// PageOf converts rows to a page. If there are more rows, next_after is the id of the last row of the page.
+// PageOf converts rows to a page of a list. If there are more rows than these, next_after is the id of the last one.
 func PageOf[R, W, I any](rows []R, more bool, wire func(R) W, id func(R) I) api.Page[W] {
 	page := api.Page[W]{Items: make([]W, len(rows))}
 	for i, row := range rows {

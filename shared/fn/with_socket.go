@@ -7,12 +7,12 @@ import (
 )
 
 // WithSocket also lets clients upgrade a Stream route to a WebSocket (RFC 6455, HTTP/1.1). Roles,
-// timeout and drain are those of the stream. A socket counts as a stream. Each frame counts as a call
-// while the frame is handled. origins are the origins of web pages that may open a socket, in addition
-// to the service's own.
+// timeout and drain are those of the stream. A socket uses a slot of the pool waiting, like a stream, and
+// each frame uses a slot of the pool calls while it is handled. origins are the origins of web pages that
+// may open a socket, in addition to the service's own.
 //
 // An error that handle returns before it calls Open is sent as on every route. After Open, the
-// socket is closed when handle returns, with a close code for its error.
+// socket is closed when handle returns, with a close code for the error of handle (see Socket).
 func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
 	plan := decode.PlanOf[Req]()
 	r.socketOrigins = origins
