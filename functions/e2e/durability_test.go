@@ -23,7 +23,7 @@ func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
 	cluster.Address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
 	for claimed, remedy := range map[string]string{
 		"host":            `gives process: set sync_interval: always`,
-		"replicated":      `gives process: keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream), or ask for less`,
+		"replicated":      `gives process: keep the stream on 3 hosts (set SENDONCE_NATS_REPLICAS=3 before the stream is created, or edit the stream), or require less`,
 		"replicated-host": `or edit the stream) and set sync_interval: always`,
 	} {
 		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+claimed)
@@ -62,7 +62,7 @@ func TestNothingIsAcceptedBeforeDurabilityIsKnown(t *testing.T) {
 	require.NoError(t, nats.Stop())
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")
 	w.StartWithoutTrigger()
-	require.Contains(t, w.Process(cluster.All).Output(), "messages are not accepted before they are saved: it is not known")
+	require.Contains(t, w.Process(cluster.All).Output(), "no message is acknowledged before it is saved: it is not known")
 	response := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
 	require.Equal(t, []any{200, "saved"}, []any{response.Status, response.Data("ack")}, response.Text)
 	cluster.NATSIn(t, broker)
