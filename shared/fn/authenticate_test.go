@@ -75,10 +75,10 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 		withinQueues bool
 		want         bool
 	}{
-		{"a new route for admins", admin, []Role{Admin}, false, false},
+		{"a route for admins that is not within queues", admin, []Role{Admin}, false, false},
 		{"a route within queues", admin, []Role{Admin}, true, true},
-		{"a route of another role", admin, []Role{Submitter}, false, false},
-		{"a route of another role within queues", admin, []Role{Sender}, true, false},
+		{"a route for another role", admin, []Role{Submitter}, false, false},
+		{"a route for another role within queues", admin, []Role{Sender}, true, false},
 		{"a route for events", admin, []Role{Trigger}, false, false},
 		{"an admin with queues who is also a sender", callers.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
 		{"a sender with queues on a route within queues", callers.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},

@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// holder has routes whose calls last until release.
+// holder has routes whose calls last until release, and the route POST /call, whose calls end at once.
 type holder struct {
-	begun chan string // the name of the caller of each call that has begun
+	begun chan string // receives the name of the caller of each call that is held
 	goOn  chan struct{}
 }
 
@@ -73,8 +73,8 @@ func (h *holder) function() Function {
 	})
 }
 
-// begin makes a call that is held, as a caller of knownCallers. The channel receives the status of the response after
-// the whole response has arrived, or 0 if the connection was cut.
+// begin makes a call that is held, as the admin or a caller of knownCallers. The channel has the status of the response
+// when the whole response has arrived, or 0 if the connection was cut.
 func (h *testServer) begin(held *holder, method, path, name string) <-chan int {
 	h.t.Helper()
 	r := h.request(method, path, "", as(name, "token"))
@@ -102,7 +102,7 @@ func (h *testServer) begin(held *holder, method, path, name string) <-chan int {
 	return status
 }
 
-// requireRefused requires that a call is refused.
+// requireRefused requires that a call of the caller with this name is refused.
 func (h *testServer) requireRefused(method, path, name string, status int, code, retryAfter string) {
 	h.t.Helper()
 	r := h.call(method, path, "", as(name, "token"))
@@ -152,7 +152,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.requireRefused("POST", "/call", "receiver", 503, "server_busy", "1")
 	h.requireRefused("POST", "/call", "sender", 429, "too_many_calls", "1")
 	h.requireOthersServed("admin-submitter")
-	// An admin whose share of the pool reserved is in use leaves slots to other admins.
+	// Of the pool reserved, one admin uses only a share and leaves slots to other admins.
 	for range reservedCalls / 2 {
 		h.begin(held, "POST", "/hold", "admin-submitter")
 	}
@@ -160,7 +160,7 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	h.requireOthersServed("admin-sender")
 }
 
-// Polls and streams use no slot of other calls, and no slot of the pool reserved.
+// Polls and streams use only slots of the pool waiting.
 func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
@@ -182,8 +182,7 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	h.requireOthersServed("submitter", "sender", "receiver")
 }
 
-// A call uses no slot until it is authenticated.
-func TestUnknownCallerTakesNoSlot(t *testing.T) {
+func TestCallUsesNoSlotBeforeAuthentication(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
@@ -208,7 +207,7 @@ func TestUnknownCallerTakesNoSlot(t *testing.T) {
 	all.Wait()
 }
 
-// Any number of connections without a call leave one for other clients.
+// However many connections without a call are open, other clients can connect.
 func TestIdleConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
@@ -229,14 +228,14 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 			closed.Add(1)
 		}()
 	}
-	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "the stream keeps one of the connections that stay open")
+	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "the connections that stay open include the stream's")
 	h.requireOthersServed("sender")
 	require.Equal(t, 1, h.env.limiter.usedSlots()["waiting"], "the stream goes on")
 	held.release()
 }
 
 // Calls whose bodies arrive slowly use no slot until the body is complete.
-func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
+func TestHalfSentBodiesUseNoSlot(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, eventFunction(nil))
@@ -266,7 +265,7 @@ func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 		h.requireRefused("POST", "/call", fmt.Sprint("sender", i), 429, "too_many_calls", "1")
 	}
 	h.requireOthersServed("submitter", "receiver")
-	require.Equal(t, 200, h.call("POST", "/call", "{}", as("submitter", "token")).status, "with a body too")
+	require.Equal(t, 200, h.call("POST", "/call", "{}", as("submitter", "token")).status, "a call with a complete body too")
 	// A call is refused if all slots are in use when its body is complete.
 	for i := range 4 {
 		for range share {
@@ -287,7 +286,7 @@ func TestHalfSentBodiesTakeNoSlot(t *testing.T) {
 }
 
 // If all slots are in use when the body of an admin is complete, the admin gets a slot of the pool reserved.
-func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
+func TestAdminWithSlowBodyUsesReservedSlot(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&settings.Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
 	admin, err := l.acquireSlot(callers.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)

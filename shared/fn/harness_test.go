@@ -24,7 +24,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// testServer is a running set of functions with callers that need no database.
+// testServer serves functions to callers that need no database.
 type testServer struct {
 	t   *testing.T
 	env *Env
@@ -32,7 +32,7 @@ type testServer struct {
 	log *sandbox.LogBuffer
 }
 
-// newTestServer returns a server that does not run yet.
+// newTestServer returns a server without functions, which does not listen.
 func newTestServer(t *testing.T, change func(*settings.Config)) *testServer {
 	t.Helper()
 	h := &testServer{t: t, log: &sandbox.LogBuffer{}}
@@ -73,18 +73,18 @@ func (h *testServer) adminHash() *auth.PasswordHash {
 	return hash
 }
 
-// knownCallers has one caller per role, whose name is the role and whose token is "token".
+// knownCallers has a caller for each of these roles. Its name is the role, and its token is "token".
 var knownCallers = authtest.Callers("token", string(Submitter), string(Sender), string(Receiver), string(Trigger))
 
 type reply struct {
 	status int
 	header http.Header
 	body   string
-	closes bool // with Connection: close
+	closes bool // the response has the header Connection: close
 	api.Envelope
 }
 
-// request returns a request of the admin, changed by the options.
+// request returns a request of the built-in admin. The options may change it.
 func (h *testServer) request(method, path, body string, options ...func(*http.Request)) *http.Request {
 	h.t.Helper()
 	r, err := http.NewRequestWithContext(h.t.Context(), method, h.url+path, strings.NewReader(body))
@@ -182,7 +182,8 @@ func (w *rawConn) send(text string) {
 	require.NoError(w.t, err)
 }
 
-// sendLast sends text, closes the sending side, and returns what the server sends until it closes the connection.
+// sendLast sends text, closes the sending side, and returns what the server sends until the server closes the
+// connection.
 func (w *rawConn) sendLast(text string) string {
 	w.t.Helper()
 	w.send(text)

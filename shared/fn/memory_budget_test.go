@@ -108,8 +108,8 @@ func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	require.NoError(t, small.resume(t.Context()), "the call was never a large one")
 }
 
-// However many callers there are, large calls leave memory to small calls, and small calls leave memory
-// to admins and the trigger.
+// However many callers there are, their large calls leave memory to small calls, and their small calls
+// leave memory to admins and the trigger.
 func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
@@ -142,7 +142,7 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 }
 
 // The events of all callers come from one caller, the trigger. Several batches are handled at once.
-// Further batches wait for room.
+// Those that do not fit wait for memory.
 func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)

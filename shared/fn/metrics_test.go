@@ -132,7 +132,7 @@ func TestScrapeShowsPostgresConnections(t *testing.T) {
 	require.NotContains(t, h.call("GET", "/metrics", "").body, "hunter2")
 }
 
-func TestMetricsNeedAdmin(t *testing.T) {
+func TestMetricsNeedAdminByDefault(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, func(c *settings.Config) { c.Metrics = "" }, greeter())
 	require.Equal(t, 200, h.call("GET", "/metrics", "").status)
@@ -175,7 +175,7 @@ func TestScrapersThatDoNotReadDelayNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var running atomic.Int32
-		server := serveUnbounded(t, greeter(), func(h http.Handler) http.Handler {
+		server := serveWithoutLimits(t, greeter(), func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				running.Add(1)
 				defer running.Add(-1)

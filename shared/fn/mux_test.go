@@ -66,7 +66,7 @@ func greeter() Function {
 	})
 }
 
-// failing returns err for POST /api/v1/fail.
+// failing has the route POST /api/v1/fail, whose handler returns the result of err.
 func failing(err func(context.Context) error) Function {
 	return HTTP("failing", func(*Env, struct{}) Routes {
 		return Routes{"POST /api/v1/fail": Raw(Submitter, func(ctx context.Context, _ *Call) (any, error) { return nil, err(ctx) })}
@@ -318,7 +318,7 @@ func TestRequestIDIsValidated(t *testing.T) {
 	}
 }
 
-func TestConflictingPatternsStopStart(t *testing.T) {
+func TestBadRoutesPreventStart(t *testing.T) {
 	t.Parallel()
 	env := startServer(t, nil).env
 	with := func(name, pattern string) Function {

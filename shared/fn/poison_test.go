@@ -68,7 +68,7 @@ func TestFifthPanicOverAnEventMakesADeadLetter(t *testing.T) {
 
 	require.Equal(t, 204, h.call("POST", "/events/ticker", `{"n":1}`, attempt("bad", 6)).status, "a repeated delivery, as after a lost acknowledgement")
 	want.attempts = 6
-	require.Equal(t, []deadLetter{want}, deadLetters(), "the same dead letter")
+	require.Equal(t, []deadLetter{want}, deadLetters(), "there is still only one dead letter")
 	require.Equal(t, 204, h.call("POST", "/events/ticker", `{}`, attempt("good", 7)).status)
 	require.Len(t, deadLetters(), 1)
 }

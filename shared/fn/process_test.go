@@ -164,7 +164,7 @@ func TestPassedListenerIsServed(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-func TestPassedListenerOfAnotherProcessIsIgnored(t *testing.T) {
+func TestPassedListenerMustBeOneForThisProcess(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "ours", []string{"LISTEN_FDS=1", "LISTEN_PID=1"})
 	require.Contains(t, waitForURL(t, p), "127.0.0.1:")

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
+func TestFrameworkDrainRefusesNewCalls(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, nil, greeter(), held.function())
@@ -39,7 +39,7 @@ func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestDrainOnAnyServerIsBounded(t *testing.T) {
+func TestFrameworkDrainIsBounded(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, held.function())
@@ -49,9 +49,9 @@ func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	require.Equal(t, 200, <-status)
 }
 
-// serveUnbounded serves function in memory with a server without limits, like the framework's.
+// serveWithoutLimits serves function in memory with a server without limits, like the framework's.
 // wrap wraps the handler.
-func serveUnbounded(t *testing.T, function Function, wrap func(http.Handler) http.Handler) *pipes {
+func serveWithoutLimits(t *testing.T, function Function, wrap func(http.Handler) http.Handler) *pipes {
 	handler, err := Handler(newTestServer(t, nil).env, function)
 	require.NoError(t, err)
 	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
@@ -61,11 +61,11 @@ func serveUnbounded(t *testing.T, function Function, wrap func(http.Handler) htt
 	return l
 }
 
-func TestWriteTimeoutOnAnyServer(t *testing.T) {
+func TestWriteTimeoutOnServerWithoutLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		over := make(chan struct{})
-		server := serveUnbounded(t, failing(func(context.Context) error { return task.Refuse(task.CodeConflict, "x") }), func(h http.Handler) http.Handler {
+		server := serveWithoutLimits(t, failing(func(context.Context) error { return task.Refuse(task.CodeConflict, "x") }), func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				defer close(over)
 				h.ServeHTTP(w, r)
@@ -85,7 +85,7 @@ func TestWriteTimeoutOnAnyServer(t *testing.T) {
 func TestHostDeadlineEndsStreamWithRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server := serveUnbounded(t, streamer(waits), func(h http.Handler) http.Handler {
+		server := serveWithoutLimits(t, streamer(waits), func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
 				defer cancel()

@@ -16,7 +16,7 @@ import (
 )
 
 // trickle sends the head of a request and then a byte of its body every 20 ms. It
-// returns the response and how long the server kept the connection.
+// returns the response and how long the server kept the connection open.
 func trickle(t *testing.T, url, head string) (response string, held time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -52,8 +52,8 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// The service does not wait for the body of a refused call, whatever the reason.
-func TestRefusedBodyClosesConnection(t *testing.T) {
+// The service does not wait for the body of a request that it refuses, or that needs no body.
+func TestUnreadBodyClosesConnection(t *testing.T) {
 	t.Parallel()
 	const small = "Content-Length: 200000"
 	wrong := authorization("admin", "wrong")
@@ -140,7 +140,7 @@ func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 	h.ServeHTTP(w, r)
 	require.Equal(t, 204, w.Code, w.Body)
 	for _, at := range w.set {
-		require.True(t, at.IsZero(), "if the process is suspended for a second, a deadline would cancel the context of the connection")
+		require.True(t, at.IsZero(), "a deadline that passes, as while the process is suspended, would cancel the context of the connection")
 	}
 }
 

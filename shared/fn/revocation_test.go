@@ -32,6 +32,7 @@ type callerRegistry struct {
 	lookups atomic.Int64
 }
 
+// useRegistry makes a registry the source of the server's callers.
 func (h *testServer) useRegistry() *callerRegistry {
 	c := &callerRegistry{apply: func(*callers.Caller) {}}
 	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
@@ -89,6 +90,7 @@ type reading struct {
 	done chan struct{}
 }
 
+// events counts the events that have arrived.
 func (r *reading) events() int {
 	synctest.Wait()
 	return strings.Count(r.text.String(), "data:")
@@ -292,7 +294,7 @@ func TestCallerIsCheckedAgainAfterItsBody(t *testing.T) {
 				status, body := finishCall(t, slow)
 				require.Equal(t, want[name], status, body)
 				if status == 200 {
-					require.Equal(t, name == "has another queue", len(handled["submitter"]) > 0, "the call uses the caller as it is now")
+					require.Equal(t, name == "has another queue", len(handled["submitter"]) > 0, "the call uses the present state of the caller")
 				} else {
 					require.NotContains(t, handled, "submitter")
 				}

@@ -41,7 +41,7 @@ func serveFunctions(t *testing.T, functions ...Function) *testServer {
 	return h
 }
 
-// greetText is a call of the greeter as text.
+// greetText is a call of POST /api/v1/greet as text.
 var greetText = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
 
 func TestDrainFinishesCallsAndClosesListener(t *testing.T) {

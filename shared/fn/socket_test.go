@@ -26,7 +26,7 @@ type sayRequest struct {
 	Say         string `json:"say"`
 }
 
-// echo responds to a frame with the same text.
+// echo responds to a frame with the same text. It panics if the frame says "panic".
 func echo(_ context.Context, c *Call) (any, error) {
 	var req sayRequest
 	bad := decode.Object(c.Body, &req)
@@ -40,7 +40,7 @@ func echo(_ context.Context, c *Call) (any, error) {
 	return req, nil
 }
 
-// sayFunction has a stream that can be upgraded to a socket.
+// sayFunction has a stream that can be upgraded to a socket, whose frames handle handles.
 func sayFunction(handle FrameHandler) Function {
 	return HTTP("talker", func(*Env, struct{}) Routes {
 		events := Stream(Receiver, waits).Or(Submitter)
@@ -60,12 +60,13 @@ func sayFunction(handle FrameHandler) Function {
 	})
 }
 
-// client is the other end of a socket.
+// client is the client's end of a socket.
 type client struct {
 	t    *testing.T
 	conn *websocket.Conn
 }
 
+// dial opens a socket of sayFunction and reads its first frame. web may be nil.
 func (h *testServer) dial(web *http.Client, options ...func(*http.Request)) *client {
 	h.t.Helper()
 	r := h.request("GET", "/api/v1/stream", "", options...)
@@ -192,14 +193,14 @@ func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	} {
 		require.Equal(t, status, call(header("Origin", origin)).status, origin)
 	}
-	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without an upgrade this is the stream, which has no such parameter")
+	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without an upgrade this is the stream, which has no parameter before")
 	h.dial(nil)
 	full := call()
 	require.Equal(t, 429, full.status, "a socket counts as a stream")
 	require.NotEmpty(t, full.header.Get("Retry-After"))
 }
 
-// The request is written as text, because the library of the client sends only HTTP/1.1.
+// The request is written as text, because the WebSocket library sends only HTTP/1.1.
 func TestHandshakeOverHTTP10IsRefusedAsBadRequest(t *testing.T) {
 	t.Parallel()
 	h := serveFunctions(t, sayFunction(echo))

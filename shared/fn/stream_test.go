@@ -28,7 +28,7 @@ func streamer(handle func(ctx context.Context, c *Call, req streamRequest, w *Ev
 	})
 }
 
-// waits sends one event and waits for the end of its stream.
+// waits sends a mark and an event, and waits for the end of its stream.
 func waits(ctx context.Context, _ *Call, req streamRequest, w *EventWriter) error {
 	if err := w.Mark("6"); err != nil {
 		return err
@@ -128,7 +128,7 @@ func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 	})
 }
 
-func TestWriteTimeoutEndsStalledReader(t *testing.T) {
+func TestStreamEndsWhenClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began, over := time.Now(), make(chan struct{})

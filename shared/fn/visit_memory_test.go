@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// An export calls the API once for each page of rows. It has only one page of them in memory.
+// An export calls the API once for each page of rows, and keeps only one page in memory.
 func TestReleasedResponsesMakeRoom(t *testing.T) {
 	t.Parallel()
 	budget := newMemoryBudget(40, 0.5)
