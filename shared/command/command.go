@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// A Command is a command of the binary, such as `sendonce migrate`.
+// A Command is a subcommand of the binary, such as migrate in `sendonce migrate`.
 type Command struct {
 	Name string
 	Help string // one line, for `sendonce help`
