@@ -234,7 +234,7 @@ var apiErrors = map[string]string{
 	"this caller has too many %s; retry after the time in Retry-After":               "该调用方的请求过多，请稍后再试",
 	"this caller may not act for %s; only an admin who is not limited to queues may": "该调用方不能代表 %s；只有不限定队列的管理员可以",
 	"this concerns more than the queues to which this admin is limited: %s":          "这超出了该管理员限定的队列：%s",
-	"this instance has no memory left for this call, try again":                      "服务内存不足，请稍后再试",
+	"this instance has no memory left for this call or its caller, try again":        "服务或该调用方的可用内存不足，请稍后再试",
 	"this instance is about to end, try again":                                       "服务正在重启，请稍后再试",
 	"this needs the role %s": "需要角色：%s",
 

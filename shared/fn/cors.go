@@ -15,7 +15,7 @@ const (
 
 // allowOrigin reports whether the request comes from a page of an allowed origin, and lets such a page read the
 // response. SENDONCE_STREAM_ORIGINS has the allowed origins, for the whole API and not only for streams.
-// Access-Control-Allow-Credentials is never sent: such a page sends the credentials itself, not the browser.
+// Access-Control-Allow-Credentials is never sent: such a page itself sends its credentials, and the browser adds none.
 func (m *mux) allowOrigin(h http.Header, r *http.Request) bool {
 	if len(m.env.Config.Origins) == 0 {
 		return false

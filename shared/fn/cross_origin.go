@@ -40,7 +40,7 @@ func (c *originCheck) check(r *http.Request, changes bool) error {
 		r = &asPost
 	}
 	if c.Check(r) != nil {
-		return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of another origin (%s) may not call this; SENDONCE_STREAM_ORIGINS can allow an origin", text.Cut(text.Printable(originOf(r.Header), unicode.ReplacementChar), 64)))
+		return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of another origin (%s) may not call this; SENDONCE_STREAM_ORIGINS can allow an origin to call the API", text.Cut(text.Printable(originOf(r.Header), unicode.ReplacementChar), 64)))
 	}
 	return nil
 }

@@ -48,8 +48,7 @@
 //     process send that caller no more events, and end. The polls of the process claim nothing for a
 //     caller that was revoked or lost its role. revocation.go says how soon a process reads a change.
 //   - No body of a known caller is read before memory is reserved for it (see memoryBudget). One
-//     caller reserves at most its share of the memory, by default a quarter; the events of the trigger
-//     together reserve at most half.
+//     caller reserves at most its share of the memory, by default a quarter (for the trigger, half).
 //   - No body is read before the credentials or the session were checked, except the form of a
 //     visitor who is not logged in: at most 8 KiB. A body must arrive within 10 s of the start
 //     of the call; waiting for memory does not count. If the body of a refused call does not arrive

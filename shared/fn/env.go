@@ -83,9 +83,9 @@ func (e *Env) Metrics() *telemetry.Metrics { return e.metrics }
 
 // collect adds the current state of this process to a scrape.
 func (e *Env) collect(s *metrics.Scrape) {
-	s.Gauge("http_requests_under_way", "Calls in progress, waiting polls included.", float64(e.limiter.countInFlight()))
+	s.Gauge("http_requests_under_way", "Calls in progress, including waiting polls, streams and WebSockets.", float64(e.limiter.countInFlight()))
 	for kind, n := range e.limiter.usedSlots() {
-		s.Gauge("calls_taken", "Slots for calls in use, by kind.", float64(n), "kind", kind)
+		s.Gauge("calls_taken", "Slots in use: of calls, of waiting polls, streams and WebSockets, of the reserve for admins, and of events.", float64(n), "kind", kind)
 	}
 	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls use.", float64(e.budget.inUse()))
 	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.FailedSends()))
@@ -98,7 +98,7 @@ func (e *Env) collect(s *metrics.Scrape) {
 			s.Gauge("db_connections", "Connections to Postgres.", float64(n), "pool", pool, "state", state)
 		}
 		s.Gauge("db_connections_max", "Limit of the connections to Postgres.", float64(n.MaxConns()), "pool", pool)
-		s.Counter("db_waits_total", "Times that no connection was idle.", float64(n.EmptyAcquireCount()), "pool", pool)
+		s.Counter("db_waits_total", "Times that a connection was needed and none was idle.", float64(n.EmptyAcquireCount()), "pool", pool)
 		s.Counter("db_wait_seconds_total", "Time spent waiting for a connection.", n.EmptyAcquireWaitTime().Seconds(), "pool", pool)
 	}
 }
@@ -124,7 +124,7 @@ func (e *Env) readSnapshot(ctx context.Context) (overview.Snapshot, error) {
 	err := e.Stores.Overview.Count(counting, overview.Lag)
 	cancel()
 	if err != nil && ctx.Err() == nil {
-		e.Log.Warn("the counters of the overview stand still", "cause", err.Error())
+		e.Log.Warn("the counters of the overview were not updated", "cause", err.Error())
 	}
 	return e.Stores.Overview.Read(ctx)
 }

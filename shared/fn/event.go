@@ -156,7 +156,7 @@ func (r eventRoute) countPanic(ctx context.Context, c *Call, deadLetter store.De
 // attributes would take longer than the rest of the call.
 func readBatch(c *Call) (events []streamevent.Event, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
-		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
+		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is not a batch of CloudEvents: " + err.Error()}})
 	}
 	return events, nil
 }

@@ -107,7 +107,7 @@ func target(name string, functions []Function) ([]Function, []task.Field) {
 		names[i] = f.Name
 	}
 	sort.Strings(names)
-	return nil, []task.Field{{Name: "FUNCTION_TARGET", Message: fmt.Sprintf("%q names no function; there are: %s", name, strings.Join(names, ", "))}}
+	return nil, []task.Field{{Name: "FUNCTION_TARGET", Message: fmt.Sprintf("is %q but must be the name of a function: %s", name, strings.Join(names, ", "))}}
 }
 
 func validPattern(pattern string) bool {

@@ -121,7 +121,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
+	req.fail(task.Refuse(codeMethodNotAllowed, "this path accepts "+strings.Join(allowed, ", ")))
 }
 
 // boundWrites sets the write deadline of a response, unless the server does so because it has a WriteTimeout.

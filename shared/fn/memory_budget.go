@@ -21,9 +21,9 @@ const chunkBytes = 512 << 10
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
-	bodyFactor  = 10       // decoded values, for each of the first chunkBytes bytes of a body
-	eventFactor = 4        // a body that may be a batch of events, with its decoded values, for each byte
-	rowFactor   = 4        // for each byte of a row of a page: the row is read, converted and encoded
+	bodyFactor  = 10       // decoded values of a body: for each byte, but only of the first chunkBytes
+	eventFactor = 4        // a body that may be a batch of events, with its decoded values: for each byte
+	rowFactor   = 4        // a row of a page, which is read, converted and encoded: for each byte
 
 	largeEvents = 2 * mebibyte // a call for events that reserves more than this at once is a large one
 )
@@ -49,11 +49,12 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 //   - Calls with a body longer than largeBody and calls of Paged routes are large. Of one caller, at
 //     most half as many large calls run at once as there are processors; further ones wait. A call
 //     that waits for its commit does not count.
-//   - Large calls get memory only while three quarters of the budget are not used up, small calls up to
-//     seven eighths of it, and calls of admins and of the trigger up to the whole budget.
+//   - A large call gets memory only while all calls use at most three quarters of the budget; a small
+//     call, seven eighths; a call of an admin or of the trigger, the whole budget.
 //   - Calls for events work for many callers, but have one caller, the trigger. Together they may use
-//     half of the budget, and each waits up to eventWait. Such a call is large only if it reserves
-//     more than largeEvents at once, and only until its events are decoded.
+//     half of the budget, or the share of a caller if that is more, and each waits up to eventWait. Such a
+//     call is large only if it reserves more than largeEvents at once, and only until its events are
+//     decoded.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -116,7 +117,7 @@ func (b *memoryBudget) enter(caller string, privileged, event bool) (*callMemory
 }
 
 func errNoMemory() *task.Error {
-	return task.Busy("this instance has no memory left for this call, try again")
+	return task.Busy("this instance has no memory left for this call or its caller, try again")
 }
 
 // limit returns how many bytes of the budget may be in use, by all calls, after a reservation of this call.
@@ -216,7 +217,8 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 	return nil
 }
 
-// grant charges w if there is room, and if w.large also a large call less than largeAtOnce; mu is held.
+// grant charges w if there is room, and, for w.large, if fewer than largeAtOnce large calls of the caller run; mu is
+// held.
 func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	u := b.usage(w.call.caller)
 	if u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {

@@ -14,7 +14,7 @@ import (
 const (
 	pageTimeout = 20 * time.Second
 	maxForm     = 256 << 10 // bytes of a form
-	pageMemory  = 512 << 10 // bytes that a page is charged to a logged-in visitor at its start, without the calls that it makes
+	pageMemory  = 512 << 10 // bytes that a logged-in visitor is charged for a page at its start, without its calls of the API
 
 	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login.
 	// If anonymousPages are in progress, a further request aborts the oldest response that is still being written.
@@ -99,7 +99,7 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	defer cancel()
 	done, err := req.env.anonymousSlots.acquire(waiting, httpserver.ClientNetwork(req.call.SourceIP).String())
 	if err != nil {
-		return nil, task.Busy("too many requests of this address are in progress, try again")
+		return nil, task.Busy("too many requests from this address are in progress, try again")
 	}
 	if !req.env.anonymousPages.TryAcquire(1) {
 		req.env.anonymousResponses.abortOldest()

@@ -185,7 +185,7 @@ func TestFrameworkServesFunctionTarget(t *testing.T) {
 	}
 	p := startProcess(t, "framework", []string{"FUNCTION_TARGET=gretter"})
 	require.Equal(t, 1, p.ExitCode())
-	require.Contains(t, p.Output(), "there are: greeter, poll")
+	require.Contains(t, p.Output(), "must be the name of a function: greeter, poll")
 }
 
 func TestFrameworkRespondsLikeOurServer(t *testing.T) {

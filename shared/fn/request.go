@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	bodyTimeout        = 10 * time.Second // from the beginning of a call
-	defaultTimeout     = 10 * time.Second // of the handler
-	refusedBodyTimeout = time.Second      // for the rest of a body that the function does not read
+	bodyTimeout       = 10 * time.Second // from the beginning of a call
+	defaultTimeout    = 10 * time.Second // of the handler
+	unreadBodyTimeout = time.Second      // for the rest of a body that the function does not read
 )
 
 // request is the state of one HTTP request. The function sees only call.
@@ -33,6 +33,6 @@ type request struct {
 // rest, so that the connection can be used again.
 func limitUnreadBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadBodyTimeout)) // fails on a connection that has ended
 	}
 }

@@ -50,8 +50,8 @@ func (e *Env) watchCallers() {
 	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
-// currentCaller returns the present state of the caller of a call that has begun; was is its state at the
-// beginning. changed is closed when the caller may have changed again; it is nil for the built-in admin,
+// currentCaller returns the present state of the caller of a call that has begun; was is the state when the
+// call began. changed is closed when the caller may have changed again; it is nil for the built-in admin,
 // who never changes. The error has the code auth.CodeUnauthenticated if the caller was revoked or its
 // token replaced, and task.CodeServerBusy if the database is unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
@@ -96,12 +96,12 @@ func (c *Call) admitted() error {
 }
 
 // recheckCaller returns an error if the caller of a stream was changed in any way since the stream began.
-// The stream must then end, so that its client reconnects and is authenticated again. isRefusal tells
-// such an error from an outage of the database.
+// The stream must then end, so that its client reconnects and is authenticated again. isRefusal is false
+// for an error of the database.
 func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{}, err error) {
 	now, changed, err := req.env.currentCaller(ctx, req.call.Caller)
 	if err == nil && !reflect.DeepEqual(now, req.call.Caller) {
-		err = task.Refuse(task.CodeForbidden, "what this caller may do was changed: come back at once")
+		err = task.Refuse(task.CodeForbidden, "what this caller may do was changed: connect again at once")
 	}
 	return changed, err
 }

@@ -63,7 +63,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
   SENDONCE_MAX_CALL is no setting; `+"`sendonce config`"+` lists them all
   TWO_PHASE_X is no setting; `+"`sendonce config`"+` lists them all
   WECHAT_X is no setting; `+"`sendonce config`"+` lists them all
-  FUNCTION_TARGET "c" names no function; there are: a, b
+  FUNCTION_TARGET is "c" but must be the name of a function: a, b
   DATABASE_URL holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL
   BASIC_AUTH_PASSWORD is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH
   DATABASE_URL `+databaseURLProblem(t))

@@ -13,7 +13,7 @@ const (
 	snapshotKeep    = 5 * time.Second
 	snapshotTimeout = 10 * time.Second
 	countTimeout    = 4 * time.Second // for updating the counters, a part of snapshotTimeout
-	snapshotShare   = 20              // reads take at most 1/20 of the time: reads of 1 s each begin at least 20 s apart
+	snapshotSpacing = 20              // reads of 1 s begin at least 20 s apart, so reads take at most 1/20 of the time
 )
 
 // snapshots caches the overview.Snapshot of this process for all its callers.
@@ -41,7 +41,7 @@ func (s *snapshots) readIfDue(ctx context.Context) (overview.Snapshot, error) {
 	if err != nil {
 		return snapshot, err
 	}
-	s.next = began.Add(snapshotShare * time.Since(began))
+	s.next = began.Add(snapshotSpacing * time.Since(began))
 	s.last.Store(&snapshot)
 	return snapshot, nil
 }

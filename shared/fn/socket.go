@@ -371,15 +371,15 @@ func (s *Socket) end(err error) error {
 func (req *request) closeReason(err error) *websocket.CloseError {
 	switch {
 	case req.env.limiter.isDraining():
-		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}
+		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: connect again at once"}
 	case task.CodeOf(err) == auth.CodeUnauthenticated:
 		return &websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: err.Error()}
 	case isRefusal(err):
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: err.Error()}
 	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}
+		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: connect again at once"}
 	}
-	return &websocket.CloseError{Code: websocket.StatusTryAgainLater, Reason: "the service is busy: come back later"}
+	return &websocket.CloseError{Code: websocket.StatusTryAgainLater, Reason: "the service is busy: connect again later"}
 }
 
 func tooLargeFrame(max int64) error {

@@ -235,7 +235,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 					go func() { time.Sleep(streamTimeout - 2*time.Second); c.send(`{"say":"a"}`) }()
 					require.Equal(t, `{"say":"a"}`, c.read(), "the frame in progress gets its response")
 					require.Equal(t, streamTimeout+3*time.Second, time.Since(began), "pings have kept the socket open")
-					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}, c.closed())
+					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: connect again at once"}, c.closed())
 					stop()
 				} else {
 					c.send(`{"say":"a"}`)
@@ -244,7 +244,7 @@ func TestSocketEndsWithCloseCode(t *testing.T) {
 					defer ending.Wait()
 					ending.Go(stop)
 					require.Equal(t, `{"say":"a"}`, c.read(), "the frame in progress gets its response")
-					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
+					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: connect again at once"}, c.closed())
 					require.Equal(t, 5*time.Second, time.Since(began))
 				}
 				for _, line := range h.callLines(2) {

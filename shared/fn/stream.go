@@ -21,8 +21,8 @@ const (
 // drains, and when the caller was revoked or changed. Then handle must return, and the client is asked to
 // reconnect after 250 ms.
 //
-// An error that handle returns before its first write is sent as on every route. After the first write,
-// an error is only logged. After the context has ended, the error of handle is ignored.
+// An error that handle returns before its first write is sent as on every route. After the first write, an
+// error is only logged. After the timeout and during the drain, the error of handle is ignored.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
 	plan := decode.PlanOf[Req]()
 	r := newRoute(role, nil).Timeout(streamTimeout)
