@@ -21,7 +21,8 @@ const (
 	idleConnections = 1024
 
 	// maxKeptReading limits the calls whose connection the server must not close while their body is
-	// read. These calls and the calls with a slot are together fewer than the connection limit.
+	// read. These calls and the calls with a slot are together fewer than the connection limit, unless
+	// the limit of open files is lower (see httpserver.New).
 	maxKeptReading = idleConnections / 2
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A Function is one function of Sendonce; functions/functions.go lists all functions. Make a Function
+// A Function is one function of Sendonce; functions/catalogue.go lists all functions. Make a Function
 // with HTTP, Event or EventBatch.
 type Function struct {
 	Name     string

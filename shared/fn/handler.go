@@ -62,7 +62,7 @@ func (m *mux) pageAPI(functions []builtFunction) (http.Handler, error) {
 }
 
 // add registers a route. If the pattern is malformed or conflicts with another one, ServeMux panics; add
-// returns an error instead. It also returns an error if the timeout is too long for the route.
+// returns an error instead. It also returns an error if the timeout is not positive or too long.
 func (m *mux) add(p *mountedRoute) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -90,7 +90,7 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// The connection must be closed if its context has ended: all later calls over the connection would be cancelled.
-	lastOfConnection := httpserver.CountRequest(r.Context())
+	lastOfConnection := httpserver.CountRequest(r.Context()) // after many requests without a known caller
 	if lastOfConnection || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
