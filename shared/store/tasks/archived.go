@@ -54,7 +54,7 @@ func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs 
 	}
 	for i, r := range reports {
 		t, ok := byID[r.TaskID]
-		if !ok || !showsTask(t, r.CallerID, r.Queues) {
+		if !ok || !isVisible(t, r.CallerID, r.Queues) {
 			continue
 		}
 		_, verdict := t.Report(r.Report, nil, t.FinishedAt)

@@ -12,20 +12,20 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Claim claims up to req.Limit tasks. If there are fewer, Claim processes due tasks: those of req.Queue, and
-// some of each other queue. So due tasks are processed even if only claims run. If tasks of req.Queue became
-// pending, Claim claims again. pending has, for each queue, the number of tasks that Claim made pending and
-// did not claim. The caller can wake other pollers for them. Claim returns pending even with an error. If any
-// task was claimed, there is no error.
+// Claim claims up to req.Limit pending tasks. If it finds fewer, it processes due tasks: up to sweepRows of req.Queue,
+// and some of other queues. So due tasks are processed even if only claims run. If tasks of req.Queue became pending,
+// Claim claims again. pending has, for each queue, the number of tasks that Claim made pending and did not claim, plus
+// the pending tasks of each queue whose ended pause Claim removed. The caller can wake other pollers for them. Claim
+// returns pending even with an error. If any task was claimed, there is no error.
 //
-// Most polls find nothing. If a claim is not likely to succeed, Claim calls hasWork first, which costs a
-// quarter of a claim.
+// Most polls find nothing. So Claim calls hasWork first, which costs a quarter of a claim, unless the poller was woken
+// or the last claim of the queue in this process returned a task.
 //
-// While low-water marks are in use, a scan in the background processes due tasks and finds the tasks below
-// the marks.
+// While the low-water marks of the queue are in use, Claim does not process due tasks: a scan in the background does,
+// and finds the tasks below the marks.
 func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, pending PendingByQueue, err error) {
 	if len(st.marks.of(req.Queue)) > 0 {
-		claimed, err = st.claimOnce(ctx, req, req.Limit)
+		claimed, err = st.claimPending(ctx, req, req.Limit)
 		return claimed, nil, store.Wrap("claim", err)
 	}
 	hasPending, hasDue := true, true
@@ -33,7 +33,7 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 		hasPending, hasDue = st.hasWork(ctx, req.Queue)
 	}
 	if hasPending {
-		claimed, err = st.claimOnce(ctx, req, req.Limit)
+		claimed, err = st.claimPending(ctx, req, req.Limit)
 		st.nonEmpty.set(req.Queue, len(claimed) > 0)
 	}
 	if err != nil || len(claimed) == req.Limit || !hasPending && !hasDue {
@@ -42,7 +42,7 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 	swept, err := st.sweep(ctx, sweepRows, req.Queue)
 	if err == nil && swept.Pending[req.Queue] > 0 {
 		var more []Claimed
-		more, err = st.claimOnce(ctx, req, req.Limit-len(claimed))
+		more, err = st.claimPending(ctx, req, req.Limit-len(claimed))
 		claimed = append(claimed, more...)
 		swept.Pending[req.Queue] -= len(more)
 	}
@@ -54,8 +54,8 @@ func (st *Store) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed
 
 const hasWorkSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
 
-// hasWork reports whether a queue has pending tasks, even if the queue is paused. due is true if any task is due or
-// any pause has ended. If the query fails, pending is true: the claim will return the error.
+// hasWork reports whether a queue has pending tasks, even if the queue is paused. due is true if a task of any queue is
+// due, or the pause of any queue has ended. If the query fails, pending is true: the claim will return the error.
 func (st *Store) hasWork(ctx context.Context, queue string) (pending, due bool) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ const (
 	removeRows   = "1000" // how many rows at the head of the queue each removal examines
 )
 
-// removeBodilessSQL examines the rows $1 and the rows at the head of queue $2, and removes those that have no body.
+// removeBodilessSQL examines the tasks $1 and the tasks at the head of queue $2, and removes those that have no body.
 const removeBodilessSQL = `
 with head as materialized (
     select unnest($1::uuid[]) as id
@@ -88,9 +88,9 @@ delete from task_live where id = any (array(
     where not exists (select from tasks where tasks.id = l.id offset 0)
 ))`
 
-// claimOnce claims up to limit tasks. If it claimed rows without a body, it removes such rows and claims again, so that
-// these rows do not delay other tasks. If any task was claimed, there is no error.
-func (st *Store) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
+// claimPending claims up to limit pending tasks. If it claimed rows without a body, it removes such rows and claims
+// again, so that these rows do not delay other tasks. If any task was claimed, there is no error.
+func (st *Store) claimPending(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, err error) {
 	for range removeRounds {
 		var round []Claimed
 		req.Limit = limit - len(claimed)
@@ -124,13 +124,13 @@ type Extension struct {
 	TaskID   task.ID
 	AppID    string
 	CallerID int64 // of the claim
-	ClaimID  int64 // 0 = not given; then AppID and CallerID identify the claim
+	ClaimID  int64 // 0 = not given: the newest claim, if AppID and CallerID made it
 	Lease    time.Duration
-	Sending  bool // the message is about to be sent
+	Sending  bool // mark the task: the app is about to send the message
 }
 
-// extendSQL never shortens a lease. It keeps the time when the task was first marked as sending, does not mark an expired task,
-// and logs the new end of the lease.
+// extendSQL never shortens a lease. It keeps the time when the task was first marked as sending, and logs the new end
+// of the lease. If $5 is true and the task expired before it was marked, extendSQL changes nothing.
 const extendSQL = `
 with extended as (
     update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
@@ -153,9 +153,9 @@ type Extended struct {
 }
 
 // Extend extends a lease, so that it lasts at least e.Lease from now. If e.Sending is set, Extend marks the task as
-// sending. If the claim is not the live claim of the task, or is another caller's, or an expired task is to be marked, the error
-// is task.CodeStaleClaim. queues are the queues that the caller may use; empty = all. If the task is in none of them, and the
-// caller has not claimed it, the error is task.CodeNotFound.
+// sending. If the claim has ended or is of another app or caller, or if the task expired before it was marked, the
+// error is task.CodeStaleClaim. If there is no such task or the caller may not see it (see isVisible), the error is
+// task.CodeNotFound. queues are the queues that the caller may use; empty = all.
 func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
 	err := st.db.Durably(ctx, func() error { // the caller sends the message because of the mark
@@ -171,7 +171,7 @@ func (st *Store) Extend(ctx context.Context, e Extension, queues []string) (Exte
 	if err != nil {
 		return out, err
 	}
-	if !showsTask(t.Task, e.CallerID, queues) {
+	if !isVisible(t.Task, e.CallerID, queues) {
 		return out, store.NotFound("task")
 	}
 	return out, task.Refuse(task.CodeStaleClaim, "this claim is not the task's live one, or not this caller's, or the task expired; stop working on the task")

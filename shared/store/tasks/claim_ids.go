@@ -9,15 +9,15 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// claimIDs draws blocks of claim ids from the sequence claim_seq, so that an id is known before its
-// claim is sent. The ids are unique, but a later claim may have a lower id.
+// claimIDs returns ids for claims, so that an id is known before its claim is sent. It takes blocks of ids from the
+// sequence claim_seq. The ids are unique, but a later claim may have a lower id.
 type claimIDs struct {
 	mu     sync.Mutex
 	last   int64 // the last id that next returned
 	unused int64 // how many ids of the block remain; they follow last
 }
 
-// claimBlockSQL draws one block of claimBlock ids. claimBlock is the increment of the sequence.
+// claimBlockSQL returns the first id of a block of claimBlock ids. claimBlock is the increment of the sequence.
 const (
 	claimBlock    = 1000
 	claimBlockSQL = `select nextval('claim_seq')`

@@ -16,8 +16,9 @@ import (
 // many tasks costs the same either way, and separate statements run in parallel.
 const sharedLimit = 10
 
-// claimRows locks rows from the head of the index task_live_ready. Tasks are in order of priority, then
-// retry_count (so new tasks come before retries), then age. claimRows skips locked rows and expired tasks.
+// claimRows locks up to $2 rows of queue $1 from the head of the index task_live_ready. Tasks are in order of priority
+// (0 is first), then retry_count (so new tasks come before retries), then age (oldest first). claimRows skips locked
+// rows and expired tasks. If the queue is paused, it locks none.
 const claimRows = `
 with locked as materialized (
     select id, priority, retry_count from task_live
@@ -27,10 +28,10 @@ with locked as materialized (
     for update skip locked
 )`
 
-// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority, retry_count). $11 to
-// $13 are the buckets and marks, in claim order. So the claim does not scan the dead index entries below the
-// marks. All conditions on index columns except the last column must be equalities: a row comparison such as
-// (priority, retry_count) <= (1, 2) can fail at its second column, and Postgres does not end the scan there.
+// claimRowsAbove is claimRows for the tasks at or above the low-water marks. $11 to $13 are the priority buckets
+// (priority, retry_count) and their marks, in claim order. The claim does not scan the dead index entries below the
+// marks. All conditions on index columns except the last column must be equalities: a row comparison such as (priority,
+// retry_count) <= (1, 2) can fail at its second column, and Postgres does not end the scan there.
 const claimRowsAbove = `
 with locked as materialized (
     select r.* from unnest($11::smallint[], $12::smallint[], $13::uuid[]) as bucket (priority, retry_count, low)
@@ -46,8 +47,8 @@ with locked as materialized (
     limit $2
 )`
 
-// claimBodies follows the CTE locked. Each request gets the locked rows from number first to number last. A
-// task without a body is claimed too: its columns from tasks are null.
+// claimBodies follows the CTE locked. Each request gets the locked rows from number first to number last, counted from
+// 1. A task without a body is claimed too: its columns from tasks are null.
 const claimBodies = `
 , requests as materialized (
     select request.*, now() + lease as lease_until
@@ -69,9 +70,9 @@ const claimBodies = `
     update task_live l set state = 2, claim_id = by.claim_id, app_id = by.app_id, due_at = by.lease_until, marks_sending = by.marks_sending,
         sending_at = null, ended = 0, updated_at = now(), claimed_by = by.claimed_by`
 
-// updateForOne ends the CTE updated for a single request. It may have a generic plan (store.PlanOnceSQL): each
-// possible plan finds the rows by their ids. updateForAll is for any number of requests. It must be planned each
-// time: a plan made for an empty table would scan the whole table.
+// updateForOne ends the CTE updated of a statement for a single request. The statement may have a generic plan
+// (store.PlanOnceSQL): each possible plan finds the rows by their ids. updateForAll is for any number of requests. Its
+// statement must be planned each time: a plan made for an empty table would scan the whole table.
 const (
 	updateForOne = `
     from requests by where l.id = any (array(select id from locked))
@@ -102,7 +103,7 @@ const (
 	sharedClaimAboveWithEventsSQL = claimRowsAbove + claimBodies + updateForAll + claimEvents + selectClaimed
 )
 
-// claimRound makes one claim, which may return rows without a body.
+// claimRound makes one claim, which may return tasks without a body.
 func (st *Store) claimRound(ctx context.Context, req ClaimRequest) ([]Claimed, error) {
 	if req.Limit <= sharedLimit {
 		claimed, errs := st.claimQueues.of(st, req.Queue).Do([]ClaimRequest{req})
@@ -115,8 +116,8 @@ func (st *Store) claimRound(ctx context.Context, req ClaimRequest) ([]Claimed, e
 	return claimed[0], nil
 }
 
-// claimTogether makes several claims of one queue in one statement. If there are too few tasks, the first
-// requests get all tasks.
+// claimTogether makes the claims of several requests for one queue in one statement. If there are too few tasks, the
+// last requests get fewer or none.
 func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Claimed, error) {
 	queue, caller := reqs[0].Queue, reqs[0].CallerID
 	if !slices.ContainsFunc(reqs, func(r ClaimRequest) bool { return r.CallerID != caller }) {
@@ -131,7 +132,7 @@ func (st *Store) claimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Cl
 	return byRequest(claimed, len(reqs)), err
 }
 
-// byRequest returns the tasks of each request, in claim order.
+// byRequest returns the tasks of each request, in the order of the claim (priority, retry count, id).
 func byRequest(claimed []Claimed, requests int) [][]Claimed {
 	slices.SortFunc(claimed, func(a, b Claimed) int {
 		return cmp.Or(cmp.Compare(a.request, b.request), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
@@ -157,15 +158,15 @@ const (
 	lockOwnClaimsSQL    = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
 )
 
-// claimTry is one try of a request: a claim that was sent to Postgres. Each try has a new claim id: after a
+// claimTry is one try of a request: a claim that may have been sent to Postgres. Each try has a new claim id: after a
 // failover, the claim of another app may have the id of an earlier try.
 type claimTry struct {
 	id      int64
 	request int // index of the request
 }
 
-// ownClaimsSQL finds the tasks of claims that were sent. It runs only after a lost response, so there is no
-// index for it.
+// ownClaimsSQL finds the tasks of claims whose response was lost. Such a loss is rare, so there is no index for this
+// query.
 const ownClaimsSQL = `
 select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
@@ -178,7 +179,7 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 }
 
 // runClaims claims tasks for the requests, and returns how long the transaction took. If there are buckets,
-// it claims only tasks above their marks. If the response is lost, runClaims looks the claims up by their
+// it claims only tasks at or above their marks. If the response is lost, runClaims looks the claims up by their
 // ids. So after a broken connection no task waits for the end of its lease or loses a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
@@ -211,8 +212,8 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []p
 	return claimed, took, err
 }
 
-// claimStatement returns the statement of a claim, and the statement that begins its transaction. one means a
-// claim of a single request, above a claim of tasks above marks.
+// claimStatement returns the statement of a claim, and the statement that begins its transaction. If one is true, the
+// claim is for a single request. If above is true, it claims only tasks at or above the low-water marks.
 func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	mode := st.db.EventMode
 	switch {
@@ -227,7 +228,7 @@ func (st *Store) claimStatement(one, above bool) (begin, sql string) {
 	}
 }
 
-// claimArgs returns the parameters that all claim statements have.
+// claimArgs returns the parameters $1 to $10, which all claim statements have.
 func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 	first, last, total := make([]int32, len(reqs)), make([]int32, len(reqs)), int32(0)
 	for i, r := range reqs {

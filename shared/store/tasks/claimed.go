@@ -13,8 +13,8 @@ type ClaimRequest struct {
 	CallerID     int64
 	Limit        int
 	Lease        time.Duration
-	MarksSending bool   // the app promises to mark each task as sending before it sends
-	WokenUp      bool   // the caller was woken because there are tasks
+	MarksSending bool   // the app promises to mark each task as sending before it sends the message
+	WokenUp      bool   // the poller was woken, so the queue probably has tasks
 	Request      []byte // the call's parameters as JSON, for send_logs
 }
 

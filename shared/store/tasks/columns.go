@@ -8,7 +8,7 @@ import (
 )
 
 // Statements that read or write tasks use these lists of columns. A column is read into the field with
-// the same name (store.RowByName). A new field of task.Attempt needs a name in AttemptNames and a line in
+// the same name (store.RowByName). A new field of task.Attempt needs a column in AttemptNames and a line in
 // changedOutcome.
 
 const (
@@ -19,14 +19,14 @@ const (
 	// DoneNames are the columns of task_done that archived_tasks keeps, without id.
 	DoneNames = outcomeNames + `, status, reason, reported_at, sent_at, claimed_by`
 
-	// BodyNames are the columns of tasks. archived_tasks has the same columns.
+	// BodyNames are the columns of tasks. archived_tasks has them too.
 	BodyNames      = submittedNames + `, seq, created_at`
 	submittedNames = liveBodyNames + `, phone_number, content, source, send_at, callback_url, metadata`
 	liveBodyNames  = `id, caller_id, queue, priority, max_retries, on_unknown, expires_at` // columns of tasks that task_live has, too
 )
 
-// liveColumns are the columns of a task.Task in task_live l. doneColumns are its columns in task_done d and the
-// body t. Both have the same names in the same order.
+// liveColumns select the fields of a task.Task from task_live l. doneColumns select them from task_done d and the body
+// t. Both have the same names in the same order.
 const (
 	liveColumns = outcomeNames + `, l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.caller_id, l.callback,
     null::timestamptz as not_before, l.state, 0 as reason, l.due_at, null::timestamptz as sent_at, null::timestamptz as finished_at,
@@ -36,20 +36,21 @@ const (
     d.claimed_by, false as marks_sending, null::timestamptz as sending_at`
 )
 
-// bodyColumns are the columns of tasks t that a Detail has besides its task.Task.
+// bodyColumns select from the body t the fields of a Detail that its task.Task does not have. archivedColumns select
+// all fields of a Detail from archived_tasks, which stands for both t and d.
 const (
-	bodyOf          = `t.phone_number as phone, t.content, t.source, t.callback_url, t.metadata, t.send_at, t.created_at`
-	bodyColumns     = bodyOf + `, false as archived`
-	archivedColumns = bodyOf + `, true as archived, ` + doneColumns
+	detailOnly      = `t.phone_number as phone, t.content, t.source, t.callback_url, t.metadata, t.send_at, t.created_at`
+	bodyColumns     = detailOnly + `, false as archived`
+	archivedColumns = detailOnly + `, true as archived, ` + doneColumns
 )
 
-// lockedTask is a row of liveColumns or doneColumns, with now() of the transaction that locked it.
+// lockedTask is a row of liveColumns or doneColumns, with now() of the transaction that locked or read it.
 type lockedTask struct {
 	task.Task
 	Now time.Time
 }
 
-// changedOutcome are the columns that every decision about a task may change.
+// changedOutcome returns the id and the columns of outcomeNames that updateLive and insertDone both write.
 func changedOutcome() []store.BulkColumn[task.Task] {
 	return []store.BulkColumn[task.Task]{
 		store.Array("id uuid", taskID),
@@ -60,12 +61,14 @@ func changedOutcome() []store.BulkColumn[task.Task] {
 	}
 }
 
+// changedLive returns the columns of updateLive.
 func changedLive() []store.BulkColumn[task.Task] {
 	return append(changedOutcome(),
 		store.Array("state smallint", func(t task.Task) int16 { return int16(t.State) }),
 		store.Array("due_at timestamptz", func(t task.Task) *time.Time { return store.TimeOrNull(t.DueAt) }))
 }
 
+// changedDone returns the columns of insertDone.
 func changedDone() []store.BulkColumn[task.Task] {
 	return append(changedOutcome(),
 		store.Array("status smallint", func(t task.Task) int16 { return int16(t.State.Status()) }),

@@ -2,27 +2,29 @@
 //
 // # Changes
 //
-// A task is in one state at a time. A change, its event and its log row are committed together. A
-// promotion (a scheduled task becomes pending) has no log row. Claim decides in SQL: one statement locks the first rows of the index
-// task_live_ready, skips locked rows, and writes the log. Small claims of one queue in
-// one process share that statement. Every other change (report, sweep, cancel, and an operator's
-// retry or resolution) locks its rows, lets package task decide, and applies all decisions in one round trip that ends in
-// COMMIT. These changes lock rows in id order, except Sweep: Sweep and Claim skip locked rows instead
-// of waiting for them.
+// A task is in one state at a time. A change, its event and its log row are committed together. Not every change has an
+// event (see publishes and insertEvents). A promotion (a scheduled task becomes pending) has no log row.
 //
-// A failed task that waits for RETRY_BACKOFF is a scheduled task; package task sets its due time. Sweep
-// takes an equal part of due rows from each queue (task_live_due_queues), so no queue waits for the
-// backlog of another.
+// Claim and Extend decide in one SQL statement each, without package task. The statement of a claim takes the first
+// rows in the order of the index task_live_ready, skips locked rows, and writes the log. Small claims of one queue in
+// one process share a statement. Every other change (report, sweep, cancel, and an operator's retry or resolution)
+// locks its rows, lets package task decide, and applies all decisions in one round trip that ends in COMMIT. These
+// changes lock rows in id order, except Sweep: Sweep and Claim skip locked rows instead of waiting for them.
 //
-// If Postgres's response to a claim is lost, the function looks up the claim by its id. The statement of the claim may
-// still be running. So the lookup first takes an advisory lock that each claim holds until its end.
+// A task that waits for its next try (RETRY_BACKOFF) is scheduled; package task sets its due time. Sweep takes an equal
+// part of due rows from each queue (task_live_due_queues), so no queue waits for the backlog of another. Expired leases
+// are the exception: Sweep takes them in the order of their end.
+//
+// If Postgres's response to a claim is lost, Claim finds the claimed tasks by the id of the claim. The statement of the
+// claim may still be running. So Claim first waits for an advisory lock that each claim holds until its transaction
+// ends.
 //
 // A report that would change an archived task has the verdict stale_claim.
 //
 // # Cost
 //
 // functions/e2e/testdata/costs.txt has the statements, WAL bytes, blocks and allocations of each
-// hot call, and a test there fails when one grows by more than a tenth. A submission in a flush
+// hot call, and costs_test.go fails when one grows by more than a tenth. A submission in a flush
 // (one transaction, see store.Coalescer) of 500 rows takes 16 to 17 µs of Postgres's processor time. In
 // a flush of 64 rows it takes twice as much. A task in a claim of 100 takes 20 to 22 µs. Measured
 // optimizations, and how much less of this time they take:
@@ -55,8 +57,8 @@
 // # Statistics
 //
 // SMS and subscribe messages are counted apart. task_done.subscribe marks the results of subscribe
-// messages, so counting reads no bodies. task_totals has the totals of each closed UTC day:
-// maintenance closes a day when it writes these totals. Statistics counts only later results. A change
-// that withdraws a result takes the advisory lock TotalsLock in shared mode. Closing a day takes it in
-// exclusive mode.
+// messages, so counting reads no bodies. To close a UTC day is to write its totals to task_totals; maintenance does
+// that. Statistics counts only the results after the last closed day, and adds the stored totals. A change that
+// withdraws a result takes the advisory lock TotalsLock in shared mode. Closing a day takes it in exclusive mode, so no
+// result is withdrawn while it is counted.
 package tasks

@@ -10,14 +10,14 @@ import (
 // kindOf returns the kind of the event that a task has reached the state s.
 func kindOf(s task.State) string { return "task." + s.String() }
 
-// publishes reports whether the mode publishes a change.
+// publishes reports whether an event of the change is published in mode m, if the event has a receiver.
 func publishes(m store.EventMode, c Change) bool {
 	changed := c.Before.State != c.After.State || c.Before.Reason != c.After.Reason
 	return changed && (m == store.AllEvents || m == store.FinalEvents && c.After.State.Final())
 }
 
-// insertEvents writes one row for each caller, kind and reason, with the tasks whose event is for an endpoint or a
-// callback URL.
+// insertEvents writes one row for each caller, kind and reason. The row has the ids of the tasks whose event has a
+// receiver: an endpoint of the caller, or the task's own callback URL.
 var insertEvents = store.BulkStatement[task.Task]{Text: `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)
@@ -35,7 +35,7 @@ group by kind, reason, caller_id`,
 	},
 }
 
-// queueEvents adds the events of the changes to the batch.
+// queueEvents adds the events of the changes to the batch. Call Notify of the returned notifier after the commit.
 func (st *Store) queueEvents(batch *pgx.Batch, changes []Change) *store.Notifier {
 	n := st.db.NewNotifier()
 	var published []task.Task

@@ -18,6 +18,6 @@ type Change struct {
 type Hooks struct {
 	// Changed adds statements to the batch that applies the changes.
 	Changed func(batch *pgx.Batch, changes []Change)
-	// MayRevive returns an error if the finished task, which is locked, must not be sent again.
+	// MayRevive returns an error if the final task t must not become live again. t is locked.
 	MayRevive func(ctx context.Context, conn *pgx.Conn, t task.Task) error
 }

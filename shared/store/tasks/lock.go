@@ -15,7 +15,7 @@ import (
 // beginLockSQL returns now(), and limits how long the transaction waits for each lock.
 const beginLockSQL = `select now(), set_config('lock_timeout', $1, true)`
 
-// lockLiveSQL locks in id order, so that two transactions never deadlock. lockDoneSQL runs after lockLiveSQL. So it also
+// lockLiveSQL and lockDoneSQL lock in id order, to avoid deadlocks. lockDoneSQL runs after lockLiveSQL. So it also
 // finds tasks that were finished while lockLiveSQL waited.
 const (
 	lockLiveSQL = liveTasks + `where l.id = any($1::uuid[]) order by l.id for update`
@@ -30,8 +30,9 @@ const (
 `
 )
 
-// A report locks a task only if it can change the task (task.Task.Report): claims skip locked tasks, so with a lock anybody who knows
-// the id of a task could keep others from claiming it. Other tasks are only read, in the state that lockReportedLiveSQL saw or a later one.
+// A report locks a task only if it can change the task (task.Task.Report). Claims skip locked tasks: if every report
+// locked its task, anybody who knows the id of a task could keep others from claiming it. Tasks that no report can
+// change are only read, after lockReportedLiveSQL has run.
 const (
 	lockReportedLiveSQL = liveTasks + reportedLive + changesLive + `) order by l.id for update`
 	lockReportedDoneSQL = doneTasks + reportedDone + changesDone + `) order by d.id for update of d`
@@ -48,24 +49,24 @@ const (
 	changesDone = `coalesce(d.claimed_by, reporter) = reporter and app_id = app and claim in (0, claim_id) and succeeded and d.status = 3 and d.reason in (3, 4, 5)`
 )
 
-// tasksExistSQL finds the tasks that are live, and the tasks that are done and have a body, which lockDoneSQL
-// needs. It reads both tables in one snapshot, so it also finds a task that another transaction is moving
-// from one table to the other.
+// tasksExistSQL finds the tasks that lockLiveSQL or lockDoneSQL can find: live tasks, and done tasks with a body. It
+// reads both tables in one snapshot, so it also finds a task that another transaction is moving from one table to the
+// other.
 const tasksExistSQL = `
 select id from task_live where id = any($1::uuid[])
 union all
 select d.id from task_done d where d.id = any($1::uuid[]) and exists (select from tasks where tasks.id = d.id offset 0)`
 
-// Locked has the tasks that a transaction has locked, or only read (Read), and now() of the transaction.
+// Locked has the tasks that a transaction has locked (Lock), or has read without locks (Read).
 type Locked struct {
 	tasks map[task.ID]task.Task
-	read  map[task.ID]task.Task // read without a lock, for reports that cannot change them
+	read  map[task.ID]task.Task // of lockReported: tasks that it only read, because no report can change them
 	exist map[task.ID]bool      // tasks that tasksExistSQL found in the last round; some may not be locked
-	Now   time.Time
+	Now   time.Time             // now() of the transaction
 }
 
-// Of returns one locked task. found is false if the task is archived, does not exist, or has lost its
-// state. The error is task.CodeServerBusy if the task exists but no round could lock it, because it moved
+// Of returns one of the tasks. found is false if the task is archived, does not exist, or has lost its row of task_live
+// or task_done. The error is task.CodeServerBusy if the task exists but no round could lock it, because it moved
 // between the tables each time.
 func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 	t, found = l.tasks[id]
@@ -75,7 +76,7 @@ func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 	return t, found, err
 }
 
-// reported is Of for a report: it also returns a task that is read without a lock. isLocked reports whether the report may change it.
+// reported is Of for a report: it also returns tasks that lockReported only read. Reports may change only locked tasks.
 func (l Locked) reported(id task.ID) (t task.Task, isLocked, found bool, err error) {
 	if _, isLocked = l.tasks[id]; !isLocked {
 		if t, found = l.read[id]; found {
@@ -86,7 +87,7 @@ func (l Locked) reported(id task.ID) (t task.Task, isLocked, found bool, err err
 	return t, isLocked, found, err
 }
 
-// missing returns the tasks that are neither locked nor read.
+// missing returns the ids whose tasks are neither locked nor read.
 func (l Locked) missing(ids []task.ID) []task.ID {
 	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool {
 		_, isLocked := l.tasks[id]
@@ -95,37 +96,39 @@ func (l Locked) missing(ids []task.ID) []task.ID {
 	})
 }
 
-// How long a transaction waits for a locked row. A report that is run alone has already waited once.
+// How long a transaction waits for a locked row. A report that is run alone has already waited once, in a flush with
+// others.
 const (
 	LockTimeout      = "250ms"
 	lockTimeoutAlone = "20ms"
 )
 
-// lockRounds limits how often Lock searches both tables. A round misses a task if the task is live while
-// lockDoneSQL runs, and done when lockLiveSQL runs.
+// lockRounds limits how often Lock searches both tables. Each round runs lockDoneSQL, then lockLiveSQL. It misses a
+// task that is live during the first and done during the second.
 const lockRounds = 5
 
-// Lock begins a transaction and locks the tasks. If all tasks are live, Lock needs one round trip. Otherwise it searches
-// both tables for the missing tasks. If a task moved between the tables during the search, Lock searches again.
+// Lock begins a transaction and locks the tasks. If all tasks are live, Lock needs one round trip. Otherwise it
+// searches both tables for the missing tasks. If the search missed a task that exists, Lock searches again, up to
+// lockRounds times.
 func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
-	return search{
+	return lockStatements{
 		live: lockLiveSQL, done: lockDoneSQL,
 		args: func(ids []task.ID) []any { return []any{ids} },
 	}.run(ctx, conn, ids, timeout)
 }
 
-// Read is Lock without locks, for a transaction that cannot change the tasks.
+// Read is Lock without locks, for a transaction that does not change the tasks.
 func Read(ctx context.Context, conn *pgx.Conn, ids []task.ID) (Locked, error) {
-	return search{
+	return lockStatements{
 		live: readLiveSQL, done: readDoneSQL,
 		args: func(ids []task.ID) []any { return []any{ids} },
 	}.run(ctx, conn, ids, LockTimeout)
 }
 
-// lockReported is Lock for reports. Tasks that they cannot change are read, and not locked.
+// lockReported is Lock for reports. It only reads the tasks that no report can change.
 func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeout string) (Locked, error) {
 	idOf := func(r *Report) task.ID { return r.TaskID }
-	return search{
+	return lockStatements{
 		live: lockReportedLiveSQL, done: lockReportedDoneSQL, read: []string{readReportedLiveSQL, readReportedDoneSQL},
 		args: func(ids []task.ID) []any {
 			of := slices.DeleteFunc(slices.Clone(reports), func(r *Report) bool { return !slices.Contains(ids, r.TaskID) })
@@ -137,14 +140,14 @@ func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeou
 	}.run(ctx, conn, store.Column(reports, idOf), timeout)
 }
 
-// search has the statements that lock or read tasks by their ids.
-type search struct {
+// lockStatements are the statements of Lock, Read or lockReported. args returns their parameters.
+type lockStatements struct {
 	live, done string
-	read       []string // of tasks that are not locked
+	read       []string // for the tasks that are only read, which live and done leave out
 	args       func(ids []task.ID) []any
 }
 
-func (s search) run(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
+func (s lockStatements) run(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
 	locked := Locked{tasks: make(map[task.ID]task.Task, len(ids)), read: map[task.ID]task.Task{}}
 	queue := func(batch *pgx.Batch, into map[task.ID]task.Task, args []any, statements ...string) {
 		for _, sql := range statements {

@@ -11,32 +11,34 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A claim reads the head of the index task_live_ready. While an old snapshot is open anywhere on the server,
-// Postgres cannot remove the index entries of tasks that were claimed since. A claim that starts at the head
-// scans all these dead entries. After ten minutes at 1,000 tasks a second, each claim takes 0.2 s, and ten
+// A claim reads the head of the index task_live_ready. While an old snapshot is open, such as that of a long
+// transaction, Postgres cannot remove the index entries of the tasks that were claimed after it. A claim that starts at
+// the head scans all these dead entries. After ten minutes at 1,000 tasks a second, each claim takes 0.2 s, and ten
 // claims a second need more than two cores.
 //
-// So each process keeps in memory the position that its claims have reached in each priority bucket
-// of a queue: the low-water mark. If claims from the head are slow because of dead rows, claims start at the
-// marks, and only a scan in the background reads the entries below the marks. The scan sets the marks
-// again and, as a claim does, sweeps due tasks. A task that becomes pending below a mark, for example a
-// retry, waits for the next scan. So does a task in a bucket that this process does not know.
+// So each process keeps in memory the position that its claims have reached in each priority bucket of a queue: the
+// low-water mark. If claims from the head are slow because of dead rows, claims start at the marks, and only a scan in
+// the background reads the entries below the marks. The scan sets the marks again. It also sweeps due tasks, which
+// claims do only while no marks are in use. If a task becomes pending below a mark, for example for a retry, this
+// process does not claim it before the next scan. The same is true of a task in a bucket that this process does not
+// know.
 const (
-	slowClaim  = 20 * time.Millisecond
-	slowInARow = 3                // after so many slow claims, a scan in the background decides whether marks are used
-	manyDead   = 20_000           // marks are used if task_live has at least this many dead rows
-	scanFactor = 20               // the wait after a scan in the background, as a multiple of the duration of the scan
-	scanLimit  = 10 * time.Second // the longest wait between two scans, and the timeout of a scan
-	markMargin = time.Second      // a task may be committed later than a claimed task with a newer id
+	slowClaim  = 20 * time.Millisecond // a claim that takes at least this long is slow
+	slowInARow = 3                     // after so many slow claims in a row, a scan in the background decides whether marks are used
+	manyDead   = 20_000                // marks are used if task_live has at least this many dead rows
+	scanFactor = 20                    // the wait after a scan in the background, as a multiple of the duration of the scan
+	scanLimit  = 10 * time.Second      // the longest wait between two scans, and the timeout of a scan
+	markMargin = time.Second           // marks stay this far behind: a task may be committed later than a task with a newer id
 )
 
-// priorityBucket has the tasks of a queue with the same priority and retry count.
+// priorityBucket stands for the tasks of a queue with the same priority and retry count.
 type priorityBucket struct {
 	priority   int16
 	retryCount int16
-	low        task.ID // the low-water mark
+	low        task.ID // the low-water mark; of the result of firstPending: the first pending task
 }
 
+// lowWaterMarks has the low-water marks of the queues that this process claims from.
 type lowWaterMarks struct {
 	mu     sync.Mutex
 	queues map[string]*queueMarks
@@ -46,8 +48,8 @@ type queueMarks struct {
 	buckets   []priorityBucket // in claim order
 	slow      int              // consecutive slow claims from the head of the queue
 	inUse     bool
-	scheduled bool          // a scan in the background runs or will run
-	interval  time.Duration // until the next scan
+	scheduled bool          // a scan in the background is waiting or running
+	interval  time.Duration // wait before the next scan
 }
 
 // maxMarkedQueues limits the queues in lowWaterMarks. When lowWaterMarks is full, the queues without marks in use are
@@ -101,7 +103,7 @@ func (m *lowWaterMarks) observe(queue string, took time.Duration, found bool) (s
 	return q.slow >= slowInARow
 }
 
-// advance moves the mark of each bucket up to markMargin before its newest claimed task, and never down.
+// advance raises the mark of each bucket to markMargin before its newest claimed task. It never lowers a mark.
 func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 	if len(claimed) == 0 {
 		return
@@ -121,8 +123,8 @@ func (m *lowWaterMarks) advance(queue string, claimed []Claimed) {
 
 func lowBefore(t time.Time) task.ID { return task.IDFloor(t.Add(-markMargin)) }
 
-// schedule reports whether to start a scan in the background. in is the time until its start. Each queue has one scan at
-// a time.
+// schedule reports whether to start a scan in the background, and after which time. Each queue has at most one scan
+// that is waiting or running.
 func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,10 +136,10 @@ func (m *lowWaterMarks) schedule(queue string) (in time.Duration, ok bool) {
 	return q.interval, true
 }
 
-// set ends a scan in the background that began at start. pending are the buckets with pending tasks; low is the first
-// such task. set moves the mark of each known bucket to markMargin before start, since new tasks have newer ids, or to the
-// first pending task if it is older. missed is the number of buckets with a task that claims would not have found.
-func (m *lowWaterMarks) set(queue string, pending []priorityBucket, start time.Time, inUse bool) (missed int) {
+// endScan ends a scan in the background that began at start. pending is the result of firstPending. endScan sets the
+// mark of each bucket to markMargin before start, since new tasks have newer ids, or to the first pending task if that
+// is older. missed is the number of buckets with a pending task that claims would not have found.
+func (m *lowWaterMarks) endScan(queue string, pending []priorityBucket, start time.Time, inUse bool) (missed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q := m.queue(queue)

@@ -53,10 +53,10 @@ func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, r
 	}
 	st.WithinQuota(ctx, caller, len(valid), func(fit int, refusal *task.Error) (saved int) {
 		if fit < len(valid) {
-			limited := &places{refusal: refusal}
+			limited := &callQuota{refusal: refusal}
 			limited.left.Store(int64(fit))
 			for _, s := range valid {
-				s.places = limited
+				s.quota = limited
 			}
 		}
 		outs, errs = st.Submit(rows)

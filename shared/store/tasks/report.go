@@ -24,8 +24,8 @@ func (st *Store) Report(reports []*Report) ([]Reported, []error) {
 	return outs, errs
 }
 
-// flushReports locks the tasks, lets the domain decide in order of arrival, and applies all
-// decisions at once.
+// flushReports locks the tasks, lets the domain decide in order of arrival, and commits all decisions in one
+// transaction. After that, it handles the reports on archived tasks.
 func (st *Store) flushReports(ctx context.Context, reports []*Report, alone bool) ([]Reported, error) {
 	var last reportTry
 	err := st.db.RetryLostCommit(ctx, func(bool) (err error) {
@@ -49,8 +49,8 @@ type reportTry struct {
 }
 
 // reportOnce runs one transaction of reports. It returns the results even after an error, since the transaction
-// may have been committed. Once reportOnce has locked the tasks, a previous try that changed one of them has
-// ended. So reportOnce then queries whether the previous try was committed. If so, it returns previous.
+// may have been committed. Once reportOnce has locked the tasks, the transaction of a previous try that changed one of
+// them has ended. So reportOnce then queries whether the previous try was committed. If so, it returns previous.
 func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, previous reportTry) (reportTry, error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 	}
 	defer conn.Release()
 	timeout := LockTimeout
-	if alone { // its first flush has waited already
+	if alone { // the flush that failed before has already waited
 		timeout = lockTimeoutAlone
 	}
 	locked, err := lockReported(ctx, conn.Conn(), reports, timeout)
@@ -88,7 +88,8 @@ func (st *Store) reportOnce(ctx context.Context, reports []*Report, alone bool, 
 
 const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
 
-// decideReports decides about the reports in order. The changes have one entry for each changed task.
+// decideReports decides about the reports in order. It returns one change for each changed task, even if several
+// reports changed it.
 func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Reported, []Change, []VerdictLog) {
 	out := make([]Reported, len(reports))
 	current := make(map[task.ID]task.Task, len(locked.tasks))
@@ -99,7 +100,7 @@ func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Re
 			out[i] = Reported{err: err}
 			continue
 		}
-		if !found || !showsTask(t, r.CallerID, r.Queues) {
+		if !found || !isVisible(t, r.CallerID, r.Queues) {
 			continue
 		}
 		if after, changed := current[r.TaskID]; changed {
@@ -107,7 +108,7 @@ func decideReports(locked Locked, reports []*Report, backoff task.Backoff) ([]Re
 		}
 		after, verdict := t.Report(r.Report, backoff, locked.Now)
 		switch {
-		case verdict == task.Applied && !isLocked: // the task has changed since lockReported looked for tasks to lock
+		case verdict == task.Applied && !isLocked: // the task changed after lockReported decided which tasks to lock
 			out[i] = Reported{err: store.Busy()}
 			continue
 		case verdict == task.Applied:

@@ -17,15 +17,15 @@ type VerdictLog struct {
 	errorCode     string
 	Message       string
 	request       string // JSON
-	foreignCaller *int64 // the caller of a stale report, if not known to have claimed the task; else nil
+	foreignCaller *int64 // the caller of a stale report, if it did not make the newest claim of the task; else nil
 }
 
 var logVerdicts = store.BulkStatement[VerdictLog]{Columns: verdictColumns, Text: `
 insert into report_logs (@columns)
 select * from unnest(@arrays) as t (@columns)`}
 
-// logForeign logs only the first report of each foreignCaller on a task, or a few if they run at the same time. Otherwise any
-// caller who knows the id of a task could fill the log.
+// logForeign logs only the first report of each foreignCaller on a task, or a few if they run at the same time. If it
+// logged all, any caller who knows the id of a task could fill the log.
 var logForeign = store.BulkStatement[VerdictLog]{Text: `
 insert into report_logs (@columns)
 select t.* from unnest(@arrays) as t (@columns)

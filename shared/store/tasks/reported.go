@@ -14,9 +14,10 @@ type Report struct {
 	Request []byte   // the report as received, for report_logs
 }
 
-// showsTask reports whether a task exists for a caller with these queues (empty = all). A task that the caller claimed still exists for
-// it after an admin has taken the queue from the caller: otherwise what the caller has sent would be sent again.
-func showsTask(t task.Task, caller int64, queues []string) bool {
+// isVisible reports whether a task exists for a caller with these queues (empty = all). A task that the caller claimed
+// still exists for it after an admin has taken the queue from the caller: otherwise what the caller has sent would be
+// sent again.
+func isVisible(t task.Task, caller int64, queues []string) bool {
 	return len(queues) == 0 || slices.Contains(queues, t.Queue) || t.ClaimedBy != nil && *t.ClaimedBy == caller
 }
 
@@ -44,7 +45,7 @@ func (r *Report) log(t task.Task, verdict task.Verdict) VerdictLog {
 type Reported struct {
 	Task    task.Task // after the report
 	Verdict task.Verdict
-	Found   bool // false: no such task, or not one of the caller's queues
+	Found   bool // false: there is no such task, or the caller may not see it (isVisible)
 
 	archived bool
 	err      error // of this report alone

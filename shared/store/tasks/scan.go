@@ -7,17 +7,17 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// scanLater schedules a scan in the background, after several slow claims, unless a scan of the queue is already scheduled or running.
+// scanLater schedules a scan of the queue in the background, unless one is already scheduled or running.
 func (st *Store) scanLater(queue string) {
 	if in, ok := st.marks.schedule(queue); ok {
 		time.AfterFunc(in, func() { st.scan(queue) })
 	}
 }
 
-// sweepRows is how many due tasks a claim or a scan in the background sweeps at most.
+// sweepRows is the limit of a sweep that a claim or a scan in the background makes (see Store.sweep).
 const sweepRows = 100
 
-// deadRowsSQL returns the number of dead rows of task_live, from Postgres's statistics.
+// deadRowsSQL returns Postgres's estimate of the number of dead rows in task_live.
 const deadRowsSQL = `select pg_stat_get_dead_tuples('task_live'::regclass)`
 
 // firstPendingSQL returns the first pending task of each bucket of queue $1, in claim order.
@@ -33,9 +33,9 @@ with recursive first (priority, retry_count, id) as (
 )
 select priority, retry_count, id from first order by priority, retry_count`
 
-// scan sets the low-water marks of a queue (see lowWaterMarks). It runs in the background: no claim waits for it. While marks
-// are used, claims do not sweep due tasks, so scan does. If the scan fails, marks are not used, and claims sweep again. Marks are
-// not used either if there are few dead rows: then claims were slow for another reason.
+// scan sets the low-water marks of a queue (see low_water_marks.go). It runs in the background: no claim waits for it.
+// While marks are in use, claims do not sweep due tasks, so scan does. After a scan that fails, or that finds fewer
+// than manyDead dead rows, marks are not in use: claims start at the head of the queue and sweep again.
 func (st *Store) scan(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanLimit)
 	defer cancel()
@@ -50,16 +50,16 @@ func (st *Store) scan(queue string) {
 			pending, err = st.firstPending(ctx, queue)
 		}
 	}
-	missedBuckets := st.marks.set(queue, pending, start, useMarks && err == nil)
+	missedBuckets := st.marks.endScan(queue, pending, start, useMarks && err == nil)
 	for name, n := range swept.Pending {
 		st.onPending(name, n)
 	}
-	if missedBuckets > 0 { // claims would not have found at least one task of each
+	if missedBuckets > 0 { // in each of them, claims would have missed at least one task
 		st.onPending(queue, missedBuckets)
 	}
 }
 
-// firstPending returns the buckets that have pending tasks. In them, low is the id of the first pending task.
+// firstPending returns the buckets of a queue that have pending tasks. Their low is the id of the first pending task.
 func (st *Store) firstPending(ctx context.Context, queue string) (buckets []priorityBucket, err error) {
 	var b priorityBucket
 	err = store.QueryEach(ctx, st.db.Hot, firstPendingSQL, []any{queue}, []any{&b.priority, &b.retryCount, &b.low}, func() {

@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one task to create, or one refused request to log. The ID is created before the
-// commit, so that the transaction can be run again if its response is lost.
+// Submission is one task to create, or one refused request to log. The ID is created before the transaction, so that
+// a transaction whose response was lost can be run again.
 type Submission struct {
 	ID          task.ID
 	Key         *task.Hash // hash of caller, resource and idempotency key; nil = no key given
@@ -23,14 +23,14 @@ type Submission struct {
 	Phone       string // as task.Country normalizes it; "" if a refused request has none
 	Source      string
 	CallbackURL string
-	Metadata    []byte    // a JSON object; nil = none
-	SendAt      time.Time // zero = at once
-	ExpiresAt   time.Time // zero = never, unless TTL is set
-	TTL         time.Duration
+	Metadata    []byte        // a JSON object; nil = none
+	SendAt      time.Time     // zero = at once
+	ExpiresAt   time.Time     // zero = never, unless TTL is set
+	TTL         time.Duration // the task expires so long after its send time; 0 = not set
 	Draft       task.Draft
 
-	// Refused is why the request is refused; nil = the request is valid. If the key is known, the request
-	// is a replay despite Refused: a request that was accepted stays accepted.
+	// Refused is why the request is refused; nil = the request is valid. If the same request was accepted with this key
+	// before, it is a replay despite Refused: a request that was accepted stays accepted.
 	Refused *task.Error
 
 	RequestID string
@@ -38,26 +38,27 @@ type Submission struct {
 	UserAgent string
 	Request   []byte // the request body as received; need not be JSON
 
-	tried    bool    // an insert of ID was sent, so the task may exist
-	places   *places // shared by the valid rows of a call; nil = none of them is beyond the quota
-	hasPlace bool    // this row has taken one of the places
+	tried     bool       // an insert of ID was sent, so the task may exist
+	quota     *callQuota // shared by the valid rows of a call; nil = all of them are within the quota
+	usesQuota bool       // the row was counted in quota
 }
 
-// places has the number of new tasks that the quota of a caller admits in one call. Replays need no place.
-type places struct {
+// callQuota has the number of new tasks that the quota of a caller still admits in one call. Replays do not count.
+type callQuota struct {
 	left    atomic.Int64
-	refusal *task.Error // of tasks that get no place
+	refusal *task.Error // of the tasks beyond the quota
 }
 
-// takePlace takes a place for a new task, and returns the refusal if there is none. A row that is tried again keeps its place.
-func (s *Submission) takePlace() *task.Error {
-	if s.places == nil || s.hasPlace {
+// takeQuota counts a new task in its quota, and returns the refusal if none is left. A row that is tried again is not
+// counted again.
+func (s *Submission) takeQuota() *task.Error {
+	if s.quota == nil || s.usesQuota {
 		return nil
 	}
-	if s.places.left.Add(-1) < 0 {
-		return s.places.refusal
+	if s.quota.left.Add(-1) < 0 {
+		return s.quota.refusal
 	}
-	s.hasPlace = true
+	s.usesQuota = true
 	return nil
 }
 
@@ -73,15 +74,15 @@ func (s *Submission) Expiry(now time.Time) time.Time {
 	}
 }
 
-// loggedAgent returns the User-Agent header, which may have any bytes, as a text that can be stored.
+// loggedAgent returns at most 500 characters of the User-Agent header, without the bytes that Postgres cannot store.
 func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.UserAgent), 500) }
 
 // Submitted is the result of a Submission.
 type Submitted struct {
 	ID       task.ID
 	State    task.State
-	Replayed bool // the key was known: ID and Text are those of the first call, State is the present state
-	Archived bool // with Replayed: the task is archived
+	Replayed bool // an earlier call created the task: ID and Text are from that call, State is the present state
+	Archived bool // only if Replayed: the task is archived
 	Text     string
 	Unused   []string    // parameters that the template does not use
 	Refused  *task.Error // why nothing was stored except the log row; nil = not refused

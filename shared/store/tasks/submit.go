@@ -11,8 +11,8 @@ import (
 )
 
 // Submit stores the submissions, together with those of other calls, and returns when all have been
-// processed. The two slices have one entry for each row, in order. A refusal is in Submitted. The error
-// task.CodeKeyInFlight means that another call with the same key is in progress. After any other error, it
+// processed. The two slices have one entry for each row, in order. A refusal is not an error, but in Submitted.Refused.
+// The error task.CodeKeyInFlight means that another call with the same key is in progress. After any other error, it
 // is unknown whether the row was stored.
 func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := st.submits.Do(rows)
@@ -29,8 +29,8 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 }
 
 // flushSubmissions commits the rows in one transaction. If the response to the commit is lost, the
-// transaction is run again, and finds the ids if they were committed. An error after the commit affects
-// only rows with the action resolve.
+// transaction is run again, and finds the ids that were committed. Then it resolves the rows whose key or id existed
+// before. An error there fails only these rows.
 func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	blocked, err := st.blockedWords(ctx)
 	if err != nil {
@@ -51,15 +51,15 @@ func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone
 	return f.out, nil
 }
 
-// commit inserts or refuses the rows, except rows that get the action resolve. If mayBeStored is true, an earlier try may
-// have stored rows, so commit looks for their ids.
+// commit inserts or refuses the rows, except rows that get the action resolve. If mayBeStored is true, an earlier try
+// may have stored rows, so commit first queries which of their ids exist.
 func (f *submitFlush) commit(ctx context.Context, mayBeStored bool) error {
 	f.composed = make([]task.Composed, len(f.rows))
 	f.defaults = make([]*task.DefaultContent, len(f.rows))
 	query := mayBeStored
 	for i, s := range f.rows {
 		f.actions[i], f.out[i] = insert, Submitted{ID: s.ID}
-		query = f.start(i, s) || query
+		query = f.composeEarly(i, s) || query
 	}
 	conn, err := f.store.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -74,9 +74,9 @@ func (f *submitFlush) commit(ctx context.Context, mayBeStored bool) error {
 	return store.WrapConnectionLost(conn.Conn(), err)
 }
 
-// composeAndInsert handles flushes with rows that need templates, default content or a check of their key. It
-// locks the rows of default content before it reads keys. So if another call used the same default
-// content, that call has been committed, and its key is found.
+// composeAndInsert is commit for a flush in which a row needs a template, default content, or a query of its key or
+// id. It locks the rows of default content before it reads keys. So if another call with the same key used the default
+// content first, that call has been committed, and its key is found.
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, mayBeStored bool) error {
 	found, err := f.lookUp(ctx, conn, mayBeStored)
 	if err != nil {
@@ -96,10 +96,10 @@ func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, mayB
 	return store.RollbackOn(conn, f.insert(ctx, conn, true))
 }
 
-// decide composes or refuses a row that has no key or whose key is free.
+// decide composes or refuses a row that has no key or whose key is not used.
 func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 	if s.Refused == nil {
-		s.Refused = s.takePlace()
+		s.Refused = s.takeQuota()
 	}
 	if s.Refused != nil {
 		f.refuse(i, s.Refused)
@@ -124,8 +124,8 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 	}
 }
 
-// resolve sets the results of the rows with the action resolve: an earlier call, or an earlier try of this
-// flush, inserted their key or id. It also logs the replays.
+// resolve sets the results of the rows with the action resolve: an earlier call, an earlier row, or an earlier try of
+// this flush inserted their key or id. It also logs replays and refusals.
 func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID
 	var keys []task.Hash

@@ -20,7 +20,7 @@ const (
 type submitFlush struct {
 	store    *Store
 	rows     []*Submission
-	alone    bool // rows has one row, which was in a failed flush before
+	alone    bool // rows has one row, which was in a flush that failed (see store.Coalescer)
 	actions  []action
 	out      []Submitted
 	composed []task.Composed
@@ -28,21 +28,21 @@ type submitFlush struct {
 	blocked  func(text string) bool
 }
 
-// start composes or refuses a row if no query is needed for that. It reports whether the row needs a query. The key of a row
-// that is refused, or may be beyond a quota, must be queried, since the row may be a replay.
-func (f *submitFlush) start(i int, s *Submission) (query bool) {
+// composeEarly composes or refuses a row if no query is needed for that. It reports whether a query is needed. The key
+// of a row that is refused or may be beyond the quota must be queried, since the row may be a replay.
+func (f *submitFlush) composeEarly(i int, s *Submission) (query bool) {
 	switch {
 	case s.Refused != nil && s.Key == nil:
 		f.refuse(i, s.Refused)
 		return false
-	case s.Refused != nil, s.places != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
+	case s.Refused != nil, s.quota != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
 		return true
 	default:
 		return !f.compose(i, s.Draft, nil) && s.Key != nil
 	}
 }
 
-// compose sets the final text, or refuses the row and returns false.
+// compose sets the final text of a row and returns true, or refuses the row and returns false.
 func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
 	composed, err := draft.Compose(tmpl)
 	if err == nil && f.blocked(composed.Text) {
@@ -63,8 +63,8 @@ func (f *submitFlush) refuse(i int, err error) {
 	f.actions[i], f.out[i].Refused = refuse, refusal
 }
 
-// lockTimeout returns the lock timeout of a flush with keys. It returns "" for a flush without keys: the lock timeout
-// of the role then applies.
+// lockTimeout returns the lock timeout of a flush with keys. For a flush without keys it returns "": the lock timeout
+// of the database role applies.
 func (f *submitFlush) lockTimeout() string {
 	switch {
 	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):

@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockDefaultsSQL locks the default contents that were not sent. allDefaultsSQL runs after it, and also finds those that were
-// sent, before the lock or during the wait for it. allDefaultsSQL locks no rows: submissions that need a sent default content
-// are refused, and must not make other callers wait.
+// lockDefaultsSQL locks the default contents that were not sent. allDefaultsSQL runs after it, and also finds those
+// that were sent before, or while lockDefaultsSQL waited. allDefaultsSQL locks no rows: a submission whose default
+// content was sent is refused, and must not make other callers wait.
 const (
 	lockDefaultsSQL = selectDefaults + ` and not is_sent order by phone_number for update`
 	allDefaultsSQL  = selectDefaults
@@ -25,8 +25,8 @@ from default_sms_data
 where phone_number = any($1::varchar[])`
 )
 
-// wantedTemplatesSQL finds the active templates that the drafts of a flush ask for by id or name, and the
-// default template. The default template is the active template with the lowest id.
+// wantedTemplatesSQL finds the active templates that the drafts of a flush name by id ($1) or name ($2), and the
+// default template: the active template with the lowest id.
 const wantedTemplatesSQL = `
 select id, template_name, template_content
 from sms_templates
@@ -45,12 +45,12 @@ select id from archived_tasks where id = any($1::uuid[])`
 type submitFacts struct {
 	defaults  map[string]*task.DefaultContent // by normalized phone number
 	locked    map[int32]bool                  // ids of the locked default contents
-	templates []task.StoredTemplate           // by id
-	keys      map[task.Hash]bool
-	ids       map[task.ID]bool // ids of this flush that an earlier try has committed
+	templates []task.StoredTemplate           // in order of id
+	keys      map[task.Hash]bool              // keys of this flush that are already used
+	ids       map[task.ID]bool                // ids of this flush that an earlier try has committed
 }
 
-// lookUp begins the transaction and reads the facts, in one round trip.
+// lookUp begins the transaction, locks default contents and reads the facts, in one round trip.
 func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, mayBeStored bool) (*submitFacts, error) {
 	var phones, names []string
 	var templateIDs []int32
@@ -104,8 +104,8 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, mayBeStored bo
 	return found, conn.SendBatch(ctx, &batch).Close()
 }
 
-// template returns the template that a draft asks for, or the default template if the draft asks for none by id or name.
-// It returns nil if the draft uses no template, or if the template does not exist.
+// template returns the template that a draft names by id or name, or the default template if the draft names none. It
+// returns nil if the draft uses no template, or if there is no such active template.
 func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	if !d.UseTemplate {
 		return nil
@@ -176,9 +176,9 @@ func keyedColumns() []store.BulkColumn[readyRow] {
 		}))
 }
 
-// An insert is insertInput, insertTimes and insertRows. It creates bodies, live rows and log rows. If an id
-// exists, an earlier try of the same submission is still being committed. The insert then waits for that
-// commit and fails, and the flush is run again.
+// An insert is insertInput, insertTimes and insertRows. It creates bodies, live rows and log rows. If an id already
+// exists, an earlier try of the same submission was committed after lookUp or is still being committed. The insert
+// waits for that commit and fails, and the flush is run again.
 const (
 	insertInput = `
 with input as materialized (
@@ -205,7 +205,7 @@ with input as materialized (
 const insertPlain = insertInput + insertTimes + insertRows
 
 // insertKeyed also writes the keys and marks default content as sent. If the key of a row exists, the row is
-// neither inserted nor returned. The rows are sorted by key, so that two flushes never deadlock.
+// neither inserted nor returned. The rows are sorted by key, so that two flushes with the same keys do not deadlock.
 const insertKeyed = insertInput + `, new_keys as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from input where key is not null
@@ -228,8 +228,8 @@ const insertTaskEvents = `, events as (
 const selectInserted = `
 select id, state from live`
 
-// The inserts: [0] without events, [1] with events. plainInserts take less time to plan. A flush uses them
-// if none of its rows has a key or default content.
+// The inserts: [0] without events, [1] with events. A flush uses plainInserts, which take less time to plan, if none of
+// its rows has a key or default content.
 var (
 	plainInserts = [2]store.BulkStatement[readyRow]{
 		{Columns: plainColumns, Text: insertPlain + selectInserted},

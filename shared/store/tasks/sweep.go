@@ -10,16 +10,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timed selects the tasks that have no lease and become due: scheduled tasks, and pending tasks with an expiry. Held tasks
-// have no due_at.
+// timed selects the tasks that become due and have no lease: scheduled tasks, and pending tasks with an expiry. Tasks
+// in processing (state 2) have a lease, and held tasks have no due_at.
 const timed = `state <> 2 and due_at is not null`
 
-// lockDueSQL locks due tasks: up to $1 tasks of queue $2, an equal part of $1 tasks of each other queue, and
-// the first $1 / 2 expired leases. So a queue with many due tasks does not delay the first due tasks of other
-// queues. An empty $2 means no queue.
+// lockDueSQL locks due tasks: up to $1 tasks of queue $2, up to $1 tasks of other queues in equal parts, and the $1 / 2
+// tasks of any queue whose leases expired first. So a queue with many due tasks does not delay the first due tasks of
+// other queues. An empty $2 means no queue.
 //
-// The other queues are the first $1 in order of hash from a random start, and the queue whose task is due
-// first. So every queue with due tasks is found after some batches, even if many queues have no due task.
+// The other queues are those with due tasks among $1 queues, in order of hash from a random start, and the queue whose
+// task was due first. So every queue with due tasks is found after some batches, even if many queues have no due task.
 // Conditions on ranges select the tasks of one queue: with equalities, the planner could scan
 // task_live_due, the index of all queues. Locked rows are skipped.
 const lockDueSQL = `
@@ -56,8 +56,8 @@ with recursive queues (hash, queue, due_at) as (
 )
 select ` + liveColumns + `, now() from l`
 
-// dueSQL returns when the first pause ends, when the first task is due, and the present time.
-// If nothing is due, a sweep needs no transaction.
+// dueSQL returns when the first pause ends, when the first task is due, and now(). If both times are in the future, a
+// sweep ends without a transaction.
 const (
 	dueSQL     = `select ` + dueColumns
 	dueColumns = `(select min(until) from queue_pauses), least(
@@ -87,18 +87,17 @@ func (d *nextDue) at() time.Time {
 
 // Swept is the result of one batch of a sweep.
 type Swept struct {
-	Rows     int
+	Rows     int  // tasks that were processed
 	More     bool // more tasks may be due
 	Pending  PendingByQueue
-	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task is due or the next pause ends; zero = never. In the past if more tasks are due, or if the due task or the pause is locked
+	Verdicts map[task.Verdict]int // tasks by verdict
+	Next     time.Time            // when the next task is due or the next pause ends; zero = never. In the past if more tasks are due, or if the due task or the pause is locked
 }
 
-// Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
-// claims and expires tasks. It also removes ended pauses of queues. It processes about limit tasks,
-// an equal part of each queue, and half as many expired leases. Any number of sweeps may run at once.
-// Pending is returned even with an error: the commit may have succeeded, and the next sweep
-// would not find these tasks again.
+// Sweep processes due tasks in one transaction: it promotes scheduled tasks, ends claims whose lease expired, and fails
+// expired tasks. Before that, it removes ended pauses of queues. It processes about limit tasks without a lease, an
+// equal part of each queue, and limit / 2 expired leases. Any number of sweeps may run at once. Pending is returned
+// even with an error: the commit may have succeeded, and the next sweep would not find these tasks again.
 func (st *Store) Sweep(ctx context.Context, limit int) (Swept, error) {
 	return st.sweep(ctx, limit, "")
 }
@@ -114,8 +113,8 @@ func (st *Store) sweep(ctx context.Context, limit int, queue string) (swept Swep
 	return swept, store.Wrap("sweep", err)
 }
 
-// sweepOnce adds the tasks that became pending to pending. If the commit may have succeeded despite an error, it
-// adds them too.
+// sweepOnce makes one sweep, and adds the numbers of tasks that became pending to pending. It adds them too if the
+// commit returned an error but may have succeeded.
 func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending PendingByQueue) (Swept, error) {
 	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := st.db.Hot.Acquire(ctx)

@@ -33,12 +33,13 @@ func (st *Store) ByID(ctx context.Context, id task.ID) (Detail, error) {
 	}
 }
 
-// RecordReveal adds an audit entry: an operator was shown the phone number and content of a task.
+// RecordReveal adds an audit entry: an operator was shown the phone number and content of a task. It adds at most one
+// entry an hour for the same task and operator.
 func (st *Store) RecordReveal(ctx context.Context, id task.ID, by store.Operator) error {
 	return store.Wrap("record reveal", st.db.RecordReveal(ctx, by, "task.reveal", `{"revealed":["phone_number","content"]}`, id.String()))
 }
 
-// ByKey finds the task of a submission's key. If no call with the key was committed, the error is task.CodeNotFound.
+// ByKey finds the task that was submitted with a key. If there is none, the error is task.CodeNotFound.
 func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	var id task.ID
 	err := st.db.Hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)
@@ -51,7 +52,7 @@ func (st *Store) ByKey(ctx context.Context, key task.Hash) (Detail, error) {
 	return st.ByID(ctx, id)
 }
 
-// Cancel ends a task that is not claimed. by is nil if the submitter cancels its own task.
+// Cancel ends a scheduled or pending task. by is nil if the submitter cancels its own task.
 func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
 		log := VerdictLog{ID: id, Verdict: task.CancelledManually, Message: after.Result}
@@ -64,7 +65,8 @@ func (st *Store) Cancel(ctx context.Context, id task.ID, by *store.Operator) (ta
 	return t, store.Wrap("cancel", err)
 }
 
-// RetryFailed makes a failed task pending again, with all its retries.
+// RetryFailed makes a failed task pending again, with all its retries. If its send time is still to come, the task
+// becomes scheduled.
 func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator) (task.Task, error) {
 	t, err := st.decideAnywhere(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
 		QueueVerdicts(batch, []VerdictLog{{ID: id, claimID: before.ClaimID, Verdict: task.RetriedManually, Message: by.Reason}})
@@ -73,7 +75,7 @@ func (st *Store) RetryFailed(ctx context.Context, id task.ID, by store.Operator)
 	return t, store.Wrap("retry", err)
 }
 
-// Resolve settles a held task; the operator's reason becomes its result.
+// Resolve ends a held task, or makes it pending again, as how says. The operator's reason becomes the task's result.
 func (st *Store) Resolve(ctx context.Context, id task.ID, how task.Resolution, by store.Operator) (task.Task, error) {
 	resolve := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
 	t, err := st.decideAnywhere(ctx, id, resolve, func(batch *pgx.Batch, before, after task.Task) {
@@ -83,7 +85,7 @@ func (st *Store) Resolve(ctx context.Context, id task.ID, how task.Resolution, b
 	return t, store.Wrap("resolve", err)
 }
 
-// taskJSON returns the state of a task for its audit entry.
+// taskJSON returns what an audit entry shows of a task.
 func taskJSON(t task.Task) string {
 	return store.MustJSON(map[string]any{
 		"state": t.State.String(), "reason": t.Reason.String(), "retry_count": t.RetryCount, "result": t.Result,

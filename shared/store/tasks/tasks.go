@@ -10,16 +10,18 @@ import (
 
 // Config is the configuration of a Store.
 type Config struct {
-	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	StatusOf     func(code string) int // the HTTP status of a refusal with this code, for receive_logs.status_code
 	Backoff      task.Backoff          // how long retries wait, by queue
 	PhoneCountry task.Country          // phone numbers of this country may be written without a country code
-	Waiting      int64                 // default limit of an account's tasks that are not final; 0 = no limit
+	Waiting      int64                 // the most tasks of an account that are not final, by default; 0 = no limit
 	Hooks        Hooks
 
-	// OnPending is called when a scan in the background has found or made pending tasks of a queue, about n; nil = no call.
+	// OnPending is called when a scan in the background (see Store.scan) has made about n tasks of a queue pending, or
+	// has found pending tasks that claims would not find. nil = no call.
 	OnPending func(queue string, n int)
 
-	// BlockedWords returns the test for blocked words that submissions must pass.
+	// BlockedWords returns contains, which reports whether a text contains a blocked word. Such submissions are
+	// refused.
 	BlockedWords func(ctx context.Context) (contains func(text string) bool, err error)
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// insertDone leaves out tasks that already have a row in task_done. Only an attacker who controls a function can write
-// a second result, which must not make the changes of other tasks fail.
+// insertDone leaves out tasks that already have a row in task_done: a unique violation would make the changes of other
+// tasks fail. Only an attacker who controls a function can write such a row.
 var insertDone = store.BulkStatement[task.Task]{Columns: changedDone, Text: `
 insert into task_done (@columns)
 select * from unnest(@arrays) as t (@columns)
@@ -35,9 +35,9 @@ const (
 	deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
 )
 
-// adjustTotalsSQL corrects the stored totals of a day when a counted result of that day is
-// withdrawn. lockTotalsSQL waits for a count under way. An attacker can write a total; greatest prevents
-// its overflow.
+// adjustTotalsSQL corrects the stored totals of a day when a counted result of that day is withdrawn: $1 is the time of
+// the result, $2 its status, and $3 is true for a subscribe message. lockTotalsSQL first waits for a count under way.
+// An attacker can write any total; greatest prevents an overflow.
 const (
 	TotalsLock      = "7310001" // advisory lock
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
@@ -49,9 +49,10 @@ update task_totals set
 where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null or $1::timestamptz < counted_to)`
 )
 
-// QueueChanges adds the statements that apply the changes and publish their events.
+// QueueChanges adds the statements that apply the changes and write their events. It sorts changes. Call Notify of the
+// returned notifier after the commit.
 func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifier {
-	// Rows of task_totals are locked in order of day, so that two transactions never deadlock.
+	// Rows of task_totals are locked in order of day, to avoid deadlocks.
 	slices.SortStableFunc(changes, func(a, b Change) int { return a.Before.FinishedAt.Compare(b.Before.FinishedAt) })
 	var live, done []task.Task                      // the changed tasks
 	var leavingLive, leavingDone, revived []task.ID // revived tasks are also in leavingDone
@@ -97,7 +98,7 @@ type (
 )
 
 // decide changes one task for an operator or a submitter: it locks the task, calls the given decision, and
-// commits the change together with the statements of extra.
+// commits the change together with the statements of extra. If the decision changes nothing, extra is not called.
 func (st *Store) decide(ctx context.Context, id task.ID, decide decision, extra extraStatements) (task.Task, error) {
 	var after task.Task
 	err := st.db.WithPartitions(ctx, func() error {
