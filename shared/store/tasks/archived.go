@@ -19,8 +19,8 @@ func (st *Store) archived(ctx context.Context, ids ...task.ID) ([]Detail, error)
 	return store.QueryRows(ctx, st.db.Hot, store.RowByName[Detail](), archivedSQL, ids)
 }
 
-// reportArchived sets and logs the results of reports on archived tasks. Archived tasks never
-// change: a report that would change an archived task is stale.
+// reportArchived sets and logs the results of reports on archived tasks. Reports never change archived tasks: the
+// verdict of a report that would change one is task.Stale.
 func (st *Store) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {

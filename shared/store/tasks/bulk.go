@@ -27,17 +27,18 @@ const (
 )
 
 const (
-	// MaxBulk is the most tasks of one bulk change.
+	// MaxBulk is the most tasks that one bulk change may match.
 	MaxBulk = 1_000_000
 
 	bulkLease                 = 30 * time.Second
 	maxRunningBulks           = 20      // of all accounts
-	reservedBulks             = 5       // of these, for operators who are not limited to queues
+	reservedBulks             = 5       // of maxRunningBulks: only for operators who are not limited to queues
 	maxRunningBulksPerAccount = 5       // see callers.Caller.Account
 	bulkStartLock             = 7310020 // advisory lock
 )
 
-// BulkFilter selects the tasks to change. To must be set, so that tasks submitted later are not changed.
+// BulkFilter selects the tasks to change, as Filter does. To must be set, so that tasks submitted later are not
+// changed.
 type BulkFilter struct {
 	State    string     `json:"state"`
 	Reason   string     `json:"reason,omitempty"`
@@ -50,7 +51,8 @@ type BulkFilter struct {
 	To       time.Time  `json:"to"`
 }
 
-// valid reports whether responses can contain the filter.
+// valid reports whether an API response can show the filter, which has caller ids of at least 0 and times that JSON
+// allows.
 func (f BulkFilter) valid() bool {
 	return (f.CallerID == nil || *f.CallerID >= 0) && (f.From == nil || store.ValidTime(*f.From)) && store.ValidTime(f.To)
 }
@@ -68,10 +70,10 @@ type Bulk struct {
 	Place      *task.ID // only tasks with an id below Place remain; nil = all remain
 	Looked     int      // tasks that were examined
 	Changed    int
-	Refused    int // tasks whose change was refused
-	LastError  *string
-	StoppedBy  *string // nil = nobody
-	StopReason *string // why the service stopped the bulk change; nil = not stopped by the service
+	Refused    int     // tasks whose change was refused
+	LastError  *string // why the last refused task was refused
+	StoppedBy  *string // the operator who stopped the bulk change; nil = no operator did
+	StopReason *string // why the service stopped the bulk change; nil = the service did not
 	CreatedAt  time.Time
 	FinishedAt *time.Time // nil = running
 
@@ -80,7 +82,7 @@ type Bulk struct {
 
 const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
 
-// remaining returns the filter of the next tasks, at most limit: tasks with an id below Place.
+// remaining returns the filter of the next tasks, at most limit: those that match Filter and have an id below Place.
 func (b *Bulk) remaining(limit int) Filter {
 	state, _ := task.ParseState(b.Filter.State)
 	f := Filter{State: &state, Phone: b.Filter.Phone, Source: b.Filter.Source, Queue: b.Filter.Queue, Queues: b.Filter.Queues, CallerID: b.Filter.CallerID, To: b.Filter.To, Limit: limit}
@@ -116,7 +118,7 @@ func (b *Bulk) decide(t task.Task, now time.Time) (task.Task, error) {
 	}
 }
 
-// verdict returns the verdict for the log of a changed task, and the action for the audit entry.
+// verdict returns the verdict for the log of a changed task, and the action for its audit entry.
 func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	switch b.Action {
 	case BulkCancel:
@@ -167,8 +169,8 @@ insert into bulk_changes (id, caller_id, caller_name, request_id, action, filter
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $8 = 0 then now() end)
 returning ` + bulkColumns
 
-// StartBulk stores a bulk change. RunBulk executes it as long as the operator could start it with this token. If matched
-// is 0, the bulk change is stored as finished.
+// StartBulk stores a bulk change. RunBulk executes it only while the operator would be allowed to start it with this
+// token. If matched is 0, the bulk change is stored as finished.
 func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, filter BulkFilter, matched int, token TokenProof, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		if err := mayStartBulk(ctx, tx, len(filter.Queues) > 0, by); err != nil {
@@ -181,7 +183,7 @@ func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, f
 	return b, store.Wrap("start bulk change", err)
 }
 
-// mayStartBulk refuses an operator when too many bulk changes are running. limited means that the operator may use only some
+// mayStartBulk refuses a new bulk change if too many are running. limited means that its operator may use only some
 // queues.
 func mayStartBulk(ctx context.Context, tx pgx.Tx, limited bool, by store.Operator) error {
 	if _, err := tx.Exec(ctx, lockStartSQL, bulkStartLock); err != nil {
@@ -260,9 +262,9 @@ func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
 	return b, err
 }
 
-// leaseBulkSQL leases the bulk change that has waited longest. If the operator of that bulk change could not start it now,
-// leaseBulkSQL stops it. A lease that ends more than a minute from now does not count: it is from a clock that was ahead. The
-// built-in admin has no row in callers, and may continue.
+// leaseBulkSQL leases the bulk change that has waited longest. If its operator would not be allowed to start it now,
+// leaseBulkSQL stops it. A lease that ends more than a minute from now does not count: it was written while the clock
+// was ahead. The bulk changes of the built-in admin, who has no row in callers, always continue.
 const leaseBulkSQL = `
 with next as (
     select id, caller_id, token_salt, token_proof,
@@ -286,9 +288,10 @@ from judged
 where id = bulk_id
 returning ` + bulkColumns
 
-// progressSQL is the fence of a batch: it changes no row if the bulk change was stopped, or if another process has
-// committed this batch. It also ends the lease: the next batch is of the bulk change that has waited longest. An attacker who
-// controls a function can write large counters; least prevents their overflow.
+// progressSQL stores the progress of a batch. It is also the fence of the batch: it changes no row if the bulk change
+// was stopped, or if another process has committed this batch. It ends the lease, so that RunBulk continues with the
+// bulk change that has waited longest. An attacker who controls a function can write large counters; least prevents an
+// overflow.
 const progressSQL = `
 update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, changed = least(changed, 2000000000) + $5,
     refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
@@ -303,7 +306,7 @@ const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_
 type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
-	More    bool           // call RunBulk again, even after an error: the error concerns one bulk change only
+	More    bool           // call RunBulk again, even after an error: other bulk changes may run
 	Next    time.Time      // if More is false: when the first lease of a bulk change ends; zero = none is leased
 }
 
@@ -311,14 +314,14 @@ type BulkResult struct {
 const nextBulkSQL = `select min(leased_to) from bulk_changes where finished_at is null and leased_to <= now() + interval '1 minute'`
 
 // RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. One
-// transaction commits the batch and the new Place, so a batch is applied once even if processes die. If single tasks may
-// have made the batch fail (store.IsRowError), the tasks are changed one by one. A task whose change the database never
-// accepts (store.IsPoison) counts as refused. After any other failure, the bulk change waits for the end of its lease, and
-// the next calls run other bulk changes.
+// transaction commits the batch and the new Place, so a batch is applied once even if processes die. If single tasks
+// may have made the batch fail (store.IsRowError), the tasks are changed one by one. A task whose change the database
+// will never accept (store.IsPoison) counts as refused. After any other failure, the bulk change waits for the end of
+// its lease, and the next calls run other bulk changes.
 func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
 	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
 	switch {
-	case task.CodeOf(err) == task.CodeNotFound: // if a process died, nothing but the end of its lease frees a bulk change
+	case task.CodeOf(err) == task.CodeNotFound: // a bulk change whose process died continues only after the end of its lease
 		result.Next, err = st.db.QueryTime(ctx, nextBulkSQL)
 		return result, store.Wrap("bulk change", err)
 	case err != nil:
@@ -346,12 +349,12 @@ type bulkBatch struct {
 	bulk  Bulk
 	ids   []task.ID
 	place task.ID // Place after the batch
-	last  bool
-	full  bool // the batch leaves out tasks of its page: no more than Matched tasks are changed
-	bad   bool // the batch has one task, and the database refuses its change
+	last  bool    // the bulk change is finished after the batch
+	full  bool    // tasks of the page are left out, since no more than Matched tasks may be changed
+	bad   bool    // the batch has one task, and the database refuses its change
 }
 
-// nextBatch returns the batch of a page of tasks. The batch is the last one if no task follows the page, or if the page has
+// nextBatch returns the batch for a page of tasks. The batch is the last one if no page follows, or if the page has
 // more tasks than may still be changed.
 func (b *Bulk) nextBatch(page Page) bulkBatch {
 	n := max(min(len(page.Tasks), b.Matched-b.Changed), 0) // Changed exceeds Matched only if an attacker wrote the row of bulk_changes
@@ -452,7 +455,7 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 	return result, notifier.Notify(conn.SendBatch(ctx, &sql).Close())
 }
 
-// decideBatch returns the changes, the number of refused tasks, and the reason of the last refusal.
+// decideBatch returns the changes, the number of refused tasks, and why the last of these was refused.
 func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, locked Locked, batch *bulkBatch) (changes []Change, refused int, lastError *string, err error) {
 	for _, id := range batch.ids {
 		before, found, err := locked.Of(id)

@@ -248,7 +248,7 @@ on conflict (name) do update set name = excluded.name returning id`, name, queue
 }
 
 // A bulk change continues only while its operator would be allowed to begin it.
-func TestBulkStopsWithTheRightsOfItsOperator(t *testing.T) {
+func TestBulkStopsIfItsOperatorLostTheRights(t *testing.T) {
 	t.Parallel()
 	two := []string{"default", "promo"}
 	for name, c := range map[string]struct {
@@ -325,8 +325,8 @@ func TestBulkChangesOfOneAccountAreLimited(t *testing.T) {
 	require.ErrorContains(t, err, "20 bulk changes are running")
 }
 
-// A row that the database refuses is counted as refused, and the other rows are changed.
-func TestBulkSkipsADamagedRow(t *testing.T) {
+// A task whose change the database refuses counts as refused, and the other tasks are changed.
+func TestBulkSkipsATaskThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 5} {
 		t.Run(fmt.Sprint("batch of ", n), func(t *testing.T) {

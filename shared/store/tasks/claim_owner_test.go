@@ -34,7 +34,7 @@ func expireAndSweep(t *testing.T, db *storetest.DB) {
 
 const claimant, stranger = 5, 6 // callers
 
-// The newest claim belongs to its caller even after the claim has ended, whatever the state of its task.
+// The newest claim of a task belongs to its caller even after the claim has ended, whatever the state of the task.
 func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tasks.Submission{

@@ -74,7 +74,7 @@ func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	db.MustSubmit(t, zombie)
 	lost := db.Claim(t)
 	db.ExpireLeases(t)
-	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan, which must leave the expired lease to it
+	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan, which must not sweep the expired lease first
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
 	require.Len(t, again, 1, "claims process expired leases without a sweep")
 	require.Equal(t, zombie.ID, again[0].ID)
@@ -125,7 +125,7 @@ func TestExpiredTaskIsNotMarked(t *testing.T) {
 	}
 	require.NoError(t, mark(marked))
 	db.Exec(t, `update task_live set expires_at = now()`)
-	require.NoError(t, mark(marked), "its message may have been sent")
+	require.NoError(t, mark(marked), "the task was marked before it expired, so its message may have been sent")
 	require.Equal(t, task.CodeStaleClaim, task.CodeOf(mark(late)))
 	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: late.ID, AppID: "app", Lease: time.Minute}, nil)
 	require.NoError(t, err, "the claim is live until its lease ends")

@@ -18,8 +18,8 @@ import (
 )
 
 // Two instances run all operations at once: submissions with the same keys, claims whose
-// leases often expire, extensions, sweeps, and reports that are late, repeated or contradict
-// others. No task may be lost, be submitted twice, be both live and done, or succeed twice.
+// leases often expire, extensions, sweeps, and reports that are late, repeated or
+// contradictory. No task may be lost, be submitted twice, be both live and done, or succeed twice.
 func TestConcurrentOperationsLoseAndRepeatNoTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -37,7 +37,7 @@ func (st *Store) ClaimTogether(ctx context.Context, reqs []ClaimRequest) ([][]Cl
 	return st.claimTogether(ctx, reqs)
 }
 
-// LastClaimID returns the last id that this process drew; 0 = none.
+// LastClaimID returns the last claim id that this store used; 0 = none.
 func (st *Store) LastClaimID() int64 { return st.claimIDs.last }
 
 func (st *Store) RecentlyNonEmpty(queue string) bool { return st.nonEmpty.has(queue) }

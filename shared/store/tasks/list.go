@@ -12,10 +12,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Filter selects the tasks of a list. A field with the zero value selects all tasks.
+// Filter selects the tasks of a list: those that match every field that is not zero.
 type Filter struct {
 	State    *task.State
-	Reason   task.Reason // of a failure
+	Reason   task.Reason // why the task failed
 	Phone    string
 	Source   string
 	Queue    string
@@ -33,8 +33,8 @@ type Page struct {
 	Next  task.ID // Filter.After of the next page; zero = this is the last page
 }
 
-// scanRows limits the index entries that the query of one page scans. A filter that matches few
-// tasks gives short or empty pages, but never a long query.
+// scanRows limits the index entries that the query of one page scans (for each spelling of a phone number). A filter
+// that matches few tasks gives short or empty pages, but never a long query.
 const scanRows = 10_000
 
 // The SQL of a list is listColumns, a from clause, listTail and listEnd. The from clause has the
@@ -63,8 +63,8 @@ const listEnd = `order by c.id desc limit $9`
 
 const joinBody = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
 
-// The lists, by the index that they scan: of bodies (by phone number, if the filter has one), of live rows
-// in one state, and of failed results.
+// The lists, by the index that they scan: an index of all bodies or of those with one phone number, of the live rows in
+// one state, or of the failed results.
 const (
 	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
 		`and ($3::text is null or c.phone_number = $3) ` + listEnd
@@ -159,8 +159,8 @@ func (f *Filter) bounds() (low, high task.ID) {
 	return low, high
 }
 
-// indexStatements returns the statements that scan the index with the fewest entries: list reads a page, and edge, with
-// edgeArgs, returns the edge of the page.
+// indexStatements returns the statements that scan the index with the fewest entries for f: list reads a page, and
+// edge, with the parameters edgeArgs, returns the edge of the page.
 func (f *Filter) indexStatements(low, high task.ID) (list, edge string, edgeArgs []any) {
 	switch {
 	case f.Phone == "" && (f.Reason != task.NoReason || f.State != nil && *f.State == task.Failed):

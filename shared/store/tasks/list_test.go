@@ -70,7 +70,7 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 		"the caller 0":             {tasks.Filter{CallerID: new(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
 		"from a time":              {tasks.Filter{From: rejected.ID.Time()}, []*tasks.Submission{processing, sent, rejected}},
 		"before a time":            {tasks.Filter{To: phone.ID.Time()}, []*tasks.Submission{bulk, scheduled}},
-		"after the page before":    {tasks.Filter{After: bulk.ID}, []*tasks.Submission{scheduled}},
+		"after a page":             {tasks.Filter{After: bulk.ID}, []*tasks.Submission{scheduled}},
 		"after a page, in a range": {tasks.Filter{After: sent.ID, To: processing.ID.Time(), From: rejected.ID.Time()}, []*tasks.Submission{rejected}},
 	} {
 		var want []task.ID
@@ -103,9 +103,9 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 	}
 }
 
-// insertTasks inserts the tasks 1 to n of the queue default, oldest first. Every 10th task is
-// pending. Of the others every 25th failed, and the rest succeeded. Task 1 has the source rare
-// and the phone number 999.
+// insertTasks inserts the tasks 1 to n of the queue default, oldest first. Tasks whose number is
+// divisible by 10 are pending. Of the others, those divisible by 25 failed, and the rest succeeded.
+// Task 1 has the source rare and the phone number 999.
 func insertTasks(t *testing.T, db *storetest.DB, n int) {
 	t.Helper()
 	const id = `(lpad(to_hex(1700000000000 + i), 12, '0') || '70008000000000000001')::uuid`

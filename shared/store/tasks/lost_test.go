@@ -60,9 +60,9 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 	}
 }
 
-// newFailover calls prepare with a new database and copies the database. It returns its URL, a
-// proxy to it, and failOver, which replaces the database by the copy: what was committed after
-// prepare is lost, and sequences return the same numbers again. After failOver the proxy
+// newFailover calls prepare with a new database, and copies the database. It returns the URL of the
+// database, a proxy to it, and failOver, which replaces the database by the copy: what was committed
+// after prepare is lost, and sequences return the same numbers again. After failOver the proxy
 // refuses connections until it is restored.
 func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *sandbox.Proxy, failOver func()) {
 	t.Helper()
@@ -90,9 +90,9 @@ func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *
 	}
 }
 
-// A commit that no standby has is lost in a failover, and the new primary uses the id of its
-// transaction again. So the status of this id does not prove that the report is stored. In the
-// test the copy is on the same server, for which the id is committed.
+// A transaction that no standby has is lost in a failover, and the new primary gives its
+// transaction id to another transaction. So if this id is committed, the report may still be lost.
+// In the test the copy is on the same server, for which the id of the lost transaction is committed.
 func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	s := storetest.Submission()

@@ -12,13 +12,13 @@ import (
 )
 
 // Pause is a pause of a queue: tasks of the queue are not claimed. Tasks that are already claimed stay with
-// their sender. New tasks are still accepted, and tasks are still promoted and expired.
+// their sender. New tasks are still accepted, scheduled tasks still become pending, and tasks still expire.
 type Pause struct {
 	Queue     string
-	Until     time.Time // the end; zero = when an operator resumes the queue
+	Until     time.Time // the end; zero = none: an operator must resume the queue
 	Reason    string    // for operators
 	PausedBy  string    // name of the operator or function
-	Manual    bool
+	Manual    bool      // an operator paused the queue; false = a function
 	CreatedAt time.Time
 
 	Left         time.Duration // time left until Until, by the database's clock; 0 or less = ended. Queries set it if Until is set
@@ -43,9 +43,9 @@ const notPaused = `not exists (select from queue_pauses where queue = $1 and (un
 
 const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
 
-// pauseSQL creates or replaces a pause. It does nothing and returns no row if the end is in the past. A
-// function ($5 is false) does not replace a manual pause that is in force, nor a pause that ends at the same
-// time or later: then too pauseSQL does nothing and returns no row.
+// pauseSQL creates or replaces a pause, and returns its row. It does nothing and returns no row if the end is in the
+// past, or if a function ($5 is false) would replace a manual pause that is in force, or a pause that ends at the same
+// time or later.
 const pauseSQL = `
 insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
 select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
@@ -54,8 +54,8 @@ on conflict (queue) do update set until = excluded.until, reason = excluded.reas
 where excluded.by_hand or p.until <= now() or not p.by_hand and p.until < coalesce(excluded.until, 'infinity')
 returning ` + pauseColumns
 
-// PauseQueue pauses p.Queue until p.Until for p.Reason, and replaces any other pause of the
-// queue. If p.Until is in the past, the error is task.CodeInvalid.
+// PauseQueue pauses p.Queue until p.Until, and replaces any other pause of the queue. It uses only these two fields of
+// p and Reason. If p.Until is in the past, the error is task.CodeInvalid.
 func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (after Pause, err error) {
 	by.Reason = p.Reason
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -73,9 +73,9 @@ func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (af
 	return after, store.Wrap("pause queue", err)
 }
 
-// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if p.Until is in
-// the past, or if the queue has a manual pause or a pause that ends at the same time or later. The caller must
-// run Sweep at the end of the pause.
+// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if p.Until is in the past,
+// or if the queue has a manual pause that is in force, or a pause that ends at the same time or later. The caller must
+// make sure that Sweep runs at the end of the pause.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
 	_, _, err := queryPause(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
 	return store.Wrap("pause queue", err)
@@ -86,8 +86,8 @@ func pauseSubject(queue string) string { return "queue/" + queue }
 // lockPauseSQL finds and locks the pause that is in force.
 const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
 
-// endPauseSQL does not delete the row of the pause. Sweep deletes the row and wakes pollers, even if the
-// process that resumed the queue has died.
+// endPauseSQL sets the end of a pause to now. It does not delete the row: Sweep does, and returns the pending tasks of
+// the queue, so pollers are woken even if the process that resumed the queue has died.
 const endPauseSQL = `update queue_pauses set until = now() where queue = $1 returning ` + pendingOf + `$1` + pendingLimit
 
 // pendingOf, a queue and pendingLimit form a subquery that counts the queue's pending tasks up to 1000.
@@ -116,17 +116,18 @@ func (st *Store) ResumeQueue(ctx context.Context, queue string, by store.Operato
 
 const queuePauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1`
 
-// QueuePause returns the pause of a queue and whether the pause is in force. An ended pause is
-// returned until a sweep removes its row.
+// QueuePause returns the pause of a queue and whether the pause is in force. It also returns an ended pause, until a
+// sweep removes its row.
 func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused bool, err error) {
 	p, found, err := queryPause(ctx, st.db.Hot, queuePauseSQL, queue)
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
 }
 
-// PendingByQueue has, for each queue, the number of tasks that became available to senders.
+// PendingByQueue has, for each queue, the number of tasks that became pending. For a queue whose pause ended, it also
+// has the number of its pending tasks, counted up to 1000.
 type PendingByQueue map[string]int
 
-// removeEndedPausesSQL removes ended pauses and returns how many tasks of each queue are pending.
+// removeEndedPausesSQL removes ended pauses and returns how many tasks of each of their queues are pending.
 // Locked rows are skipped.
 const removeEndedPausesSQL = `
 delete from queue_pauses p where queue = any(array(select queue from queue_pauses where until <= now() for update skip locked))
@@ -169,13 +170,13 @@ func (p *Pause) setEnd(until *time.Time, now time.Time) {
 	}
 }
 
-// QueueState is a queue with its live tasks and the pause that is in force.
+// QueueState has the counts of a queue's live tasks, and its pause that is in force.
 type QueueState struct {
 	QueueCounts
 	Pause *Pause // nil = not paused
 }
 
-// ofPage is the condition that a queue can be on a page: its name is after $1, and in $2 unless $2 is empty.
+// ofPage is the condition that a queue can be on a page: its name is after $1, and $2 is empty or has its name.
 const ofPage = `queue > $1 and (cardinality($2::text[]) = 0 or queue = any($2))`
 
 // queuesSQL limits both sides of the join to the size of a page: rows beyond it cannot be on the page.

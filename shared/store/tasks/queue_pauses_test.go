@@ -135,9 +135,9 @@ func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
 	soon, late := now.Add(time.Hour), now.Add(2*time.Hour)
 	for name, c := range map[string]struct {
 		old      *tasks.Pause // nil = none
-		ended    bool         // the old one
-		until    time.Time    // end of the new one
-		replaces bool
+		ended    bool         // the old pause has ended
+		until    time.Time    // end of the new pause
+		replaces bool         // the new pause replaces the old one
 	}{
 		"no pause":                              {until: soon, replaces: true},
 		"an end in the past":                    {until: now.Add(-time.Second)},

@@ -10,10 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countTasksSQL counts, for each account (see callers.Caller.Account), the tasks that are not final. It
-// scans task_live: there is no index by caller, since each submission, claim and report would have to update it.
-// If task_live is larger than $1 bytes, the query scans a random sample of about $1 bytes. It then subtracts
-// twice the standard error of the sample, at about 64 rows a page. So a caller below its quota is hardly ever
+// countTasksSQL counts, for each account (see callers.Caller.Account), the tasks that are not final. It scans
+// task_live: there is no index by caller, since each submission, claim and report would have to update it. If task_live
+// is larger than $1 bytes, the query scans a random sample of about $1 bytes, and estimates the counts from it. It
+// subtracts twice the standard error, for about 64 rows in a page. So an account below its quota is hardly ever
 // refused.
 const countTasksSQL = `
 with s as materialized (
@@ -37,13 +37,13 @@ func (st *Store) countTasks(ctx context.Context, sample int) (map[int64]quota.Wa
 	return byAccount, store.Wrap("count waiting tasks", err)
 }
 
-// SubmitWithinQuota is Submit for a caller whose waiting tasks are limited. All tasks of the caller's account
-// that are not final are waiting tasks. Only the rows beyond the limit are refused, with task.CodeQuota. But
-// a replay beyond the limit is answered as usual.
+// SubmitWithinQuota is Submit for a caller whose waiting tasks are limited. All tasks of the caller's account that are
+// not final are waiting tasks. Only the rows beyond the limit are refused, with task.CodeQuota. A replay is never
+// refused for the limit.
 //
-// A submission waits for a count (see package quota) only before it is refused. So a caller may exceed its quota by the
-// tasks that a process accepts before its first count, and by the tasks that other processes accept between
-// two counts. A count of a sample errs in favour of the caller.
+// A submission waits for a count (see package quota) only before it is refused. So an account may exceed its quota by
+// the tasks that a process accepts before its first count, and by the tasks that other processes accept between two
+// counts. A count of a sample is too low rather than too high.
 func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, rows []*Submission) (outs []Submitted, errs []error) {
 	var valid []*Submission
 	for _, s := range rows {
@@ -70,9 +70,9 @@ func (st *Store) SubmitWithinQuota(ctx context.Context, caller callers.Caller, r
 	return outs, errs
 }
 
-// WithinQuota calls submit for n new tasks. The first fit tasks are within the caller's quota, and refusal is
-// the error for the rest. submit returns how many tasks were saved. If a task was saved despite an error, the
-// next count includes it.
+// WithinQuota calls submit for n new tasks. fit is how many of them are within the caller's quota, and refusal is
+// the error for the rest. submit returns how many tasks were saved. It need not count a task that was saved despite an
+// error: the next count of the database includes it.
 func (st *Store) WithinQuota(ctx context.Context, caller callers.Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
 	q := st.taskQuotas
 	limit := q.ByDefault

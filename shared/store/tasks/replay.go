@@ -40,12 +40,12 @@ type firstCall struct {
 	id          task.ID
 	fingerprint task.Hash
 	content     string
-	state       *task.State // nil = the task has none
+	state       *task.State // nil = the task was deleted from the archive, or has lost its row (see check)
 	archived    bool
 }
 
-// check returns an error if the result of the call is unknown. This happens only if an attacker who controls a
-// function has deleted rows.
+// check returns an error if rows of the call or of its task are missing. Only an attacker who controls a function can
+// have deleted them.
 func (c firstCall) check(found bool) error {
 	switch {
 	case !found:
@@ -56,7 +56,8 @@ func (c firstCall) check(found bool) error {
 	return nil
 }
 
-// refusal returns why a call with the key of c gets no task. It is nil if the call with this fingerprint is a replay of c.
+// refusal returns why a call with the key of c and this fingerprint gets no task. It is nil if the call is a replay of
+// c.
 func (c firstCall) refusal(fingerprint task.Hash) *task.Error {
 	switch {
 	case c.fingerprint != fingerprint:

@@ -55,7 +55,7 @@ func TestReportOfAnotherClaimIsStale(t *testing.T) {
 	for name, r := range map[string]task.Report{
 		"another app":                 {TaskID: s.ID, AppID: "other", Outcome: task.SentOK},
 		"the claim id of another app": {TaskID: s.ID, AppID: "other", ClaimID: c.ClaimID, Outcome: task.SentOK},
-		"not a claim":                 {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Outcome: task.SentOK},
+		"an id that no claim has":     {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Outcome: task.SentOK},
 	} {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Search has the ids by which to search for tasks. Caller and Queues limit the result.
+// Search has the key and the ids by which to search for tasks. Queues limits all results, but Caller only those of Key.
 type Search struct {
 	Key     string   // an idempotency key of any caller; "" = none
 	ClaimID int64    // of a task's newest claim; 0 = none
@@ -21,14 +21,15 @@ type Search struct {
 }
 
 const (
-	searchCallers = 2000                // a key is searched for only with the ids of this many callers, the newest
+	searchCallers = 2000                // a key is searched for only among the keys of this many callers, the newest
 	searchTime    = 3 * time.Second     // timeout of findBackwards, whose tables have no index by request or claim
 	searchLimit   = 20                  // tasks that one query returns
-	searchBack    = 31 * 24 * time.Hour // findBackwards searches rows up to at least this age
+	searchBack    = 31 * 24 * time.Hour // findBackwards searches back at least this far
 )
 
-// inQueues is the condition that a task is in one of the queues $3; empty = all queues. The SQL itself leaves out tasks of
-// other queues, so that neither the next steps of a search nor its duration show whether such a task exists.
+// inQueues returns the condition that the task with this id (an SQL expression) is in one of the queues $3; empty = all
+// queues. The SQL itself leaves out tasks of other queues, so that neither the next steps of a search nor its duration
+// show whether such a task exists.
 func inQueues(id string) string {
 	return `($3::text[] = '{}' or exists (select from tasks t where t.id = ` + id + ` and t.queue = any($3)) or exists (select from archived_tasks t where t.id = ` + id + ` and t.queue = any($3)))`
 }
@@ -46,8 +47,8 @@ var (
 	searchRequestSQL   = `select r.task_id from receive_logs r where r.request_id = $1 and r.task_id is not null and r.created_at >= $4 and r.created_at < $5 and ` + inQueues("r.task_id") + ` limit $2`
 )
 
-// Find returns the tasks that match Key or ClaimID. If there are none, it returns the tasks that match Request. Each query
-// returns at most searchLimit tasks. complete is false if searchTime ended before findBackwards did.
+// Find returns the ids of the tasks that match Key or ClaimID. If there are none, it returns those that match Request.
+// Each query returns at most searchLimit ids. complete is false if searchTime ended before findBackwards did.
 func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
 	complete = true
 	if s.Key != "" {

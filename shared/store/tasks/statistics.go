@@ -29,11 +29,11 @@ type Counts struct {
 // (status 0), and held tasks as processing (status 1).
 type LiveCounts struct {
 	Scheduled     int64 // also counted in PendingNew or PendingRetry
-	PendingNew    int64 // never tried
-	PendingRetry  int64
+	PendingNew    int64 // with retry count 0
+	PendingRetry  int64 // with a higher retry count
 	Processing    int64
 	Held          int64          // also counted in Processing
-	OldestPending *time.Duration // how long the oldest pending task has waited for a sender; nil = none is pending
+	OldestPending *time.Duration // the longest time that a task has been pending until now; nil = none is pending
 }
 
 // QueueCounts are the LiveCounts of one queue.
@@ -60,9 +60,9 @@ const countLive = `
 
 const ofSubscribe = `queue in ('` + task.WeChatQueue + `', '` + task.RecordedQueue + `')`
 
-// liveRows returns one row for SMS and one for subscribe messages, each with the counts of all its queues and
-// null as the queue. It also returns one row for each of the 1000 queues with most tasks, subscribe messages
-// first. Callers choose the names of queues, so there may be very many queues.
+// liveRows returns one row for SMS and one for subscribe messages, each with the counts of all its queues and null as
+// the queue. It also returns one row for each of 1000 queues: those of subscribe messages, and the SMS queues with most
+// live tasks. Callers choose the names of queues, so there may be very many queues.
 const liveRows = `
     select ` + ofSubscribe + ` as subscribe, null as queue, ` + countLive + ` group by 1
     union all (
@@ -152,8 +152,8 @@ func age(seconds *float64) *time.Duration {
 	return &d
 }
 
-// CountingSQL prepares a transaction that counts results. It allows bitmap scans, the only way to scan the
-// index on reported_at, and sets the statement timeout to $1.
+// CountingSQL prepares a transaction that counts results. It allows bitmap scans, without which Postgres cannot use the
+// BRIN index on reported_at, and sets the statement timeout to $1.
 const CountingSQL = `select set_config('enable_bitmapscan', 'on', true), set_config('statement_timeout', $1, true)`
 
 // LongestCount is the longest statement timeout to use with CountingSQL.

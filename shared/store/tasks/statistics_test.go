@@ -40,7 +40,7 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	require.Equal(t, int64(1), s.SMS.Failed)
 	require.Len(t, s.SMS.Queues, 2)
 	require.Equal(t, "bulk", s.SMS.Queues[0].Queue)
-	require.InDelta(t, 90, s.SMS.Live.OldestPending.Seconds(), 30, "the oldest pending task of all queues")
+	require.InDelta(t, 90, s.SMS.Live.OldestPending.Seconds(), 30, "the longest pending time in all queues")
 	require.Less(t, s.SMS.Queues[1].OldestPending.Seconds(), 30.0)
 	s.SMS.Live.OldestPending = nil
 	require.Equal(t, tasks.LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.SMS.Live)

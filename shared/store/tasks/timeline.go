@@ -21,12 +21,12 @@ type Event struct {
 
 	AppID      string `json:"app_id"`
 	ClaimID    int64  `json:"claim_id"`
-	CallerID   *int64 `json:"caller_id"`
+	CallerID   *int64 `json:"caller_id"`   // of the submission, of the operator, or of a report by a caller that did not claim the task
 	CallerName string `json:"caller_name"` // of the operator who decided
 	State      string `json:"state"`       // the task's state after an operator's decision
 	Status     int    `json:"status"`      // the status that a sender reported: 2 = succeeded, 3 = failed; 0 = none
 	StatusCode int    `json:"status_code"` // the HTTP status of the response to a submission
-	Verdict    string `json:"verdict"`     // the effect of a report, an extension, the end of a lease, an expiry or a decision
+	Verdict    string `json:"verdict"`     // a task.Verdict, or "extended" or "sending" (see EventExtended)
 	ErrorCode  string `json:"error_code"`
 	Message    string `json:"message"`
 	RequestID  string `json:"request_id"`
@@ -42,7 +42,7 @@ const (
 	EventReceived EventKind = "received" // the submission that created the task
 	EventReplayed EventKind = "replayed" // the same submission again
 	EventClaimed  EventKind = "claimed"  // claimed by a sender app
-	EventExtended EventKind = "extended" // a lease was extended, or the task was marked as sending; Message is the end of the lease
+	EventExtended EventKind = "extended" // a lease was extended; Verdict is "sending" if the task was also marked, else "extended"; Message is the end of the lease
 	EventReport   EventKind = "report"   // a sender app's report
 	EventVerdict  EventKind = "verdict"  // a lease ended, the task expired, or an operator or the submitter decided
 )
@@ -92,8 +92,8 @@ type timelineLine struct {
 	Fields json.RawMessage
 }
 
-// Timeline returns a page of a task's history, oldest first. It has the newest lines of each log before
-// a cursor, at most limit of each. The next page has older lines; next is zero on the last page.
+// Timeline returns a page of a task's history, oldest event first. The page has the newest lines of each log before
+// a cursor, at most limit of each log. The next page has older lines; next is zero on the last page.
 func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
 	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
 		timelineSQL, id, limit+1, before[0], before[1], before[2])
