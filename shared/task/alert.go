@@ -64,8 +64,8 @@ func (l Limits) On() bool {
 
 // AlertRules are the thresholds for alerts.
 type AlertRules struct {
-	FailureRate Limits        // failed part of the tasks that finished within the window; each less than 1
-	MinFinished int           // fewer results within the window raise no failure rate alert
+	FailureRate Limits        // the part of the tasks finished within Window that failed; each less than 1
+	MinFinished int           // with fewer results within Window, no alert for the failure rate is raised
 	Window      time.Duration // how far back results count
 	Backlog     Limits        // number of pending tasks
 	StreamFull  float64       // used part of a stream's bytes, less than 1; 0 = off
@@ -105,11 +105,11 @@ func (r AlertRules) limit(kind AlertKind, queue string) float64 {
 	return ofQueue(r.FailureRate, queue)
 }
 
-// An alert clears at 80% of its threshold, so that a value near the threshold raises only one alert.
+// The alert of a queue clears at 80% of its threshold, so that a value near the threshold raises only one alert.
 const clearRatio = 0.8
 
-// CheckQueues returns the alerts to raise, and the open alerts to clear with their present values. Fewer results than
-// MinFinished can clear an alert: an alert for the failure rate ends when its window is empty.
+// CheckQueues returns the alerts to raise, and the open alerts to clear, with their present values. An alert for the
+// failure rate can clear with fewer results than MinFinished, also with none.
 func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
 	type key struct {
 		kind  AlertKind

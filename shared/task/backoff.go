@@ -40,7 +40,7 @@ func parseWaits(list string) ([]time.Duration, error) {
 	return waits, nil
 }
 
-// delay returns the delay of the nth retry of a task of the queue; n begins at 1.
+// delay returns the delay of the nth retry of a task of the queue. n begins at 1; 0 counts as 1.
 func (b Backoff) delay(queue string, n int16) time.Duration {
 	waits := ofQueue(b, queue)
 	if len(waits) == 0 {

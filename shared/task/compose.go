@@ -14,8 +14,8 @@ type Draft struct {
 	TemplateName string // "" = not given
 }
 
-// NeedsDefault reports whether the draft has neither text nor parameters nor a template, so that the stored default
-// content of the phone number must be sent.
+// NeedsDefault reports whether the draft has no text and no parameters, and names no template. Then the stored default
+// content of the phone number must be sent, even if UseTemplate is set.
 func (d Draft) NeedsDefault() bool {
 	return d.Content == "" && d.Params == nil && d.TemplateID == 0 && d.TemplateName == ""
 }
@@ -34,7 +34,7 @@ type StoredTemplate struct {
 	Content string
 }
 
-// DefaultContent is the stored default of one phone number.
+// DefaultContent is the stored default content of one phone number, which is sent once.
 type DefaultContent struct {
 	ID          int32
 	Content     string

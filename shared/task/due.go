@@ -3,8 +3,8 @@ package task
 import "time"
 
 // SettleDue decides what happens to a task whose DueAt has passed. If the task is claimed, its lease has expired (see
-// expireLease). An unclaimed task fails if its ExpiresAt has passed. Else it becomes pending. backoff has the delay of a
-// retry.
+// expireLease). Any other task fails if its ExpiresAt has passed, and else becomes pending. backoff has the delays of
+// retries.
 func (t Task) SettleDue(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
@@ -39,9 +39,9 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (next Task, v Verdict)
 	}
 }
 
-// retryUnsent makes a task that was not sent pending again. It counts a retry if one is left: claims take tasks with
-// fewer retries first, so a task that makes its senders crash does not delay new tasks. If no retry is left, the task still
-// becomes pending: its senders, or what they depend on, were down.
+// retryUnsent retries a task that was not sent and has not expired. It counts a retry if one is left: claims take tasks
+// with fewer retries first, so a task that makes its senders crash does not delay new tasks. If no retry is left, the
+// task is still retried: its senders, or what they depend on, were down.
 func (t Task) retryUnsent(backoff Backoff, now time.Time) Task {
 	switch {
 	case t.expired(now):
@@ -53,7 +53,7 @@ func (t Task) retryUnsent(backoff Backoff, now time.Time) Task {
 	}
 }
 
-// withResult sets a result text of the original SMS API, and the verdict as the error code.
+// withResult sets the result, and the verdict as the error code.
 func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
 	t.Attempt = Attempt{Result: result, ErrorCode: string(v)}
 	return t, v

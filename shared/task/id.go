@@ -34,8 +34,8 @@ func NewID() ID {
 	return id
 }
 
-// IDFloor returns the lowest id that NewID can return at t or later, to an accuracy of 245 ns. A time before 1970 counts
-// as 1970, and a time after the year 10889 as its last tick.
+// IDFloor returns the lowest id that NewID can return at t or later; t is rounded down by up to 245 ns. A time before
+// 1970 counts as the first tick of 1970, and a time too late for an id (after the year 10889) as the last tick.
 func IDFloor(t time.Time) ID { return idAt(tickOf(t)) }
 
 // ParseID reads the canonical text of a UUID of any version: hexadecimal digits in groups of 8-4-4-4-12, in either case.

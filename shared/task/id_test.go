@@ -49,7 +49,7 @@ func TestNewID(t *testing.T) {
 		before := time.Now()
 		created := NewID().Time()
 		require.Equal(t, time.UTC, created.Location())
-		// The sequence may run ahead of the clock while other tests draw from it.
+		// NewID may run ahead of the clock while other tests call it often.
 		require.WithinRange(t, created, before.Add(-time.Microsecond), time.Now().Add(time.Second))
 	})
 }

@@ -13,8 +13,8 @@ import (
 // Hash is the first 128 bits of a SHA-256; the database stores it as a uuid.
 type Hash [16]byte
 
-// KeyHash identifies an idempotency key of a caller for a kind of resource. Lengths are hashed too, so that different
-// arguments never have the same bytes.
+// KeyHash identifies an idempotency key of a caller for a kind of resource, such as "sms". Lengths are hashed too, so
+// that different arguments are never hashed as the same bytes.
 func KeyHash(caller int64, resource, key string) Hash {
 	b := make([]byte, 0, 512)
 	b = binary.BigEndian.AppendUint64(b, uint64(caller))

@@ -2,7 +2,7 @@ package task
 
 import "time"
 
-// Cancel withdraws a task that no sender has claimed. Cancelling a cancelled task changes nothing.
+// Cancel withdraws a scheduled or pending task. Cancelling a cancelled task changes nothing.
 func (t Task) Cancel(now time.Time) (Task, error) {
 	switch {
 	case t.State == Failed && t.Reason == Cancelled:
@@ -24,7 +24,7 @@ const (
 	ResolveResend    Resolution = "resend"
 )
 
-// Resolve settles a held task. reason becomes the task's result.
+// Resolve applies an operator's decision to a held task. reason becomes the task's result.
 func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error) {
 	if t.State != Held {
 		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a held task can be resolved")
@@ -48,8 +48,8 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 // reason: the submitter withdrew the task, or the message may have been sent.
 func (t Task) RetriedOnlyIfNamed() bool { return t.Reason == Cancelled || t.Reason == UnknownOutcome }
 
-// Retry makes a failed task pending again with all its retries. A task that was cancelled before its send time is scheduled for
-// this time again.
+// Retry makes a failed task pending again with all its retries. If its send time is still to come, since the task was
+// cancelled before it, the task is scheduled for this time again.
 func (t Task) Retry(now time.Time) (Task, error) {
 	switch {
 	case t.State != Failed:

@@ -12,9 +12,9 @@ const (
 	maxSeparators = 4 // between two digits of a number, as in "(138) - 7654"
 )
 
-// MaskNumbers prepares a text for logs and pages. It masks each run of 7 or more digits, since the run may be a phone
-// number. Digits of any script count, with or without separators between them. Times, IP addresses and UUIDs with
-// letters stay.
+// MaskNumbers prepares a text for logs and pages. It masks the middle of each run of 7 or more digits, since the run
+// may be a phone number. Digits of any script count, with or without separators between them. Times, IP addresses and
+// UUIDs with letters are not masked.
 func MaskNumbers(text string) string {
 	if countDigits(text) < minMasked {
 		return text

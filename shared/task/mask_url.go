@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// MaskURL masks all of a URL but its scheme and host: the rest may be a secret, such as the key of a chat robot.
+// MaskURL masks all of a URL except its scheme and host: the rest may be a secret, such as the key of a chat robot. If
+// text is not a URL with a host, all of it is masked.
 func MaskURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -29,7 +30,8 @@ func MaskURLFields(text []byte) []byte {
 	})
 }
 
-// HostOf returns the host of a URL for logs and error texts, since the rest may be a secret; "" if text is not a URL.
+// HostOf returns the host of a URL for logs and error texts, since the rest may be a secret. If text is not a URL with
+// a host, it returns "".
 func HostOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -30,8 +30,8 @@ func (c Country) Valid() bool {
 // Phone converts a phone number to the form in which it is stored: digits, with or without + before them. If text is
 // not a phone number, problem says why and what is accepted. Whether text is a phone number does not depend on c.
 //
-// Punctuation is removed. If c is not "", a number with + or 00 and a national number of c are converted to E.164. All
-// other numbers are short codes and access codes, and are not changed.
+// Punctuation is removed. If c is "", nothing else is changed. Otherwise numbers with + or 00 and national numbers of c
+// are converted to E.164. All others are taken for short codes or access codes, and are not changed.
 //
 // Only lengths and prefixes are checked, by E.164: there is no list of existing numbers.
 func (c Country) Phone(text string) (number, problem string) {
@@ -70,8 +70,8 @@ func (c Country) Spellings(number string) []string {
 	return spellings
 }
 
-// trunk returns the prefix of numbers that are dialled within the country. In countries without a prefix, a leading 0 is
-// part of the number.
+// trunk returns the prefix that is dialled before a national number within the country, in most countries 0. In
+// countries without such a prefix, a leading 0 is part of the number.
 func (c Country) trunk() string {
 	switch c {
 	case "1":
@@ -88,8 +88,8 @@ func (c Country) trunk() string {
 	return "0"
 }
 
-// national returns the national part of a number without + or 00. ok is false for short codes and access codes. In some
-// countries, the length shows whether the number begins with the country code.
+// national returns the national part of digits, a number without + or 00. It removes the trunk prefix, and the country
+// code if the length shows that there is one. ok is false for short codes and access codes.
 func (c Country) national(digits string) (rest string, ok bool) {
 	switch c {
 	case "1", "7": // ten digits

@@ -8,7 +8,7 @@ import (
 // Outcome is how an attempt ended, as the sender reports it.
 type Outcome int16
 
-// SentOK and SentFailed are reported as status 2 and 3, the numbers of the SMS API that Sendonce replaced.
+// SentOK and SentFailed are reported as status 2 and 3, as in the original SMS API.
 const (
 	SentOK Outcome = iota
 	SentFailed
@@ -35,7 +35,7 @@ type Report struct {
 	SentAt      time.Time     // when the message was sent, if reported
 }
 
-// Verdict is the effect of a report, a due time or a manual change; report_logs stores it.
+// Verdict is the effect of a report, a due time or a manual change. report_logs stores verdicts, but never Promoted.
 type Verdict string
 
 const (
@@ -44,15 +44,15 @@ const (
 	Stale             Verdict = "stale_claim"   // not of the newest claim, or the claim has ended with another outcome; nothing changed
 	Promoted          Verdict = "promoted"      // a scheduled task became pending
 	TimeoutRetry      Verdict = "timeout_retry" // the lease expired; the task is retried
-	TimeoutHeld       Verdict = "timeout_held"
+	TimeoutHeld       Verdict = "timeout_held"  // the lease expired; an operator decides
 	TimeoutFailed     Verdict = "timeout_failed"
-	ExpiredVerdict    Verdict = "expired"
+	ExpiredVerdict    Verdict = "expired" // ExpiresAt passed, perhaps during a lease that expired
 	CancelledManually Verdict = "cancelled"
 	ResolvedManually  Verdict = "resolved"
 	RetriedManually   Verdict = "retried"
 )
 
-// Report applies a report. The returned task equals t unless the verdict is Applied. backoff has the delay of a retry.
+// Report applies a report. The returned task equals t unless the verdict is Applied. backoff has the delays of retries.
 //
 // A report that is not of the newest claim is Stale (see isOfNewestClaim). While the claim has not ended, a report is Applied.
 // After that, a report with the outcome that ended the claim is Already, a late success is Applied if the task accepts it (see
@@ -72,13 +72,13 @@ func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// isOfNewestClaim reports whether r is of the newest claim. The app must match, so that nobody can settle another
-// sender's task with a guessed claim_id.
+// isOfNewestClaim reports whether r is of the newest claim. App and caller must match, so that nobody can report on
+// another sender's task with a guessed claim_id.
 func (t Task) isOfNewestClaim(r Report) bool {
 	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID) && !t.IsForeign(r.CallerID)
 }
 
-// IsForeign reports whether another caller made the newest claim.
+// IsForeign reports whether a known caller other than this one made the newest claim.
 func (t Task) IsForeign(caller int64) bool { return t.ClaimedBy != nil && *t.ClaimedBy != caller }
 
 // acceptsLateSuccess reports whether a success that is reported after the newest claim has ended still changes the task.
@@ -124,7 +124,8 @@ func (t Task) applyOutcome(r Report, backoff Backoff, now time.Time) Task {
 	return t.retry(backoff, now)
 }
 
-// settleUnknown applies a policy to an attempt with unknown outcome. exhausted is the reason if no retry is left.
+// settleUnknown applies a policy to an attempt with unknown outcome. With the policy Resend, exhausted is why the task
+// fails if no retry is left.
 func (t Task) settleUnknown(p Policy, exhausted Reason, backoff Backoff, now time.Time) Task {
 	switch {
 	case p == Hold:

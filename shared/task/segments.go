@@ -29,8 +29,8 @@ func Segments(text string) (count int, encoding Encoding) {
 	return count, UCS2
 }
 
-// countParts counts the messages of a text. single is the size of one message that has all of the text. part is the size
-// of each of several messages. ok is false if the encoding lacks a character: width returns 0 or less for the character.
+// countParts counts the messages that a text needs: one if it fits in single, else parts of the size part. ok is false
+// if the encoding lacks a character, for which width returns 0 or less.
 func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
 	total, used := 0, part // so that the first character begins a message
 	for _, r := range text {

@@ -9,7 +9,7 @@ const (
 // IsSubscription reports whether the queue is one of subscribe messages.
 func IsSubscription(queue string) bool { return queue == WeChatQueue || queue == RecordedQueue }
 
-// SendStatus is send_status of subscribe_message_logs.
+// SendStatus is the column send_status of subscribe_message_logs.
 type SendStatus int16
 
 const (
@@ -41,8 +41,9 @@ func (t Task) waitsAfterFailure() bool {
 	return (t.State == Scheduled || t.State == Pending) && t.Ended == EndedFailed
 }
 
-// Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new request
-// is skipped. A waiting task of RecordedQueue is replaced too: no sender polls that queue, so the task would wait for ever.
+// Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new
+// request is skipped. A waiting task of RecordedQueue is replaced too: no sender polls that queue, so the task would
+// never be sent.
 func (t Task) Replaceable() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }

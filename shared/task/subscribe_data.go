@@ -16,8 +16,8 @@ import (
 // {"thing1": {"value": "Tea"}, ...}. A value is a string or a number.
 //
 // The type of a keyword is its name without the number at the end. Values are checked by WeChat's documented rules for
-// their types. Unknown types are accepted. WeChat may still refuse the data, since only WeChat has the keywords of a
-// template.
+// their types; keywords of unknown types may have any value that is not empty. WeChat may still refuse the data, since
+// only WeChat knows which keywords a template has.
 func CheckSubscribeData(raw []byte) []Field {
 	var keywords map[string]json.RawMessage
 	if !utf8.Valid(raw) || json.Unmarshal(raw, &keywords) != nil || len(keywords) == 0 {

@@ -8,7 +8,7 @@ type State int16
 
 // Only Pending tasks are claimed.
 const (
-	Scheduled  State = iota // waits for its send time or its next try
+	Scheduled  State = iota // waits for its send time, or for the end of the delay before its next try
 	Pending                 // waits for a sender
 	Processing              // claimed by a sender under a lease
 	Held                    // outcome unknown; waits for an operator
@@ -50,10 +50,10 @@ const (
 	NoReason         Reason = iota
 	Rejected                // the sender reported that a retry would not help
 	RetriesExhausted        // the sender reported that a retry may help, but none was left
-	TimedOut                // the last allowed lease expired
+	TimedOut                // the lease expired, and no retry was left
 	UnknownOutcome          // unknown whether the message was sent; it is not sent again
-	Expired                 // not sent in time
-	Cancelled               // withdrawn before a sender claimed it
+	Expired                 // ExpiresAt passed before the task was claimed, or before it could be retried
+	Cancelled               // withdrawn while it was scheduled or pending
 )
 
 // String returns the reason's name on the wire, "" for NoReason and for a number that is no reason.
@@ -87,20 +87,20 @@ func (p Policy) String() string { return nameAt(int(p), "resend", "hold", "fail"
 // ParsePolicy parses a name on the wire.
 func ParsePolicy(name string) (Policy, bool) { return parseName(name, Fail) }
 
-// Ending is how the newest claim of a task ended.
+// Ending is how the newest claim of a task ended, or what a late success or an operator made of it later.
 type Ending int16
 
 const (
 	Open            Ending = iota // not ended, or never claimed
 	EndedFailed                   // reported as failed
 	EndedUnknown                  // reported as unknown
-	EndedReleased                 // returned untried
+	EndedReleased                 // returned without a try
 	EndedByTimeout                // the lease expired
 	EndedSucceeded                // reported as sent
-	EndedByOperator               // resolved manually
+	EndedByOperator               // the held task was resolved
 )
 
-// The result texts of the original SMS API.
+// The results that the service itself writes. The first three are those of the original SMS API.
 const (
 	ResultTimeoutRetry     = "处理超时，自动重试"
 	ResultTimeoutExhausted = "处理超时，超过最大重试次数"
@@ -134,10 +134,10 @@ type Task struct {
 	// The newest claim. It is kept after it ended, to distinguish late reports from stale ones.
 	ClaimID      int64
 	AppID        string
-	ClaimedBy    *int64 // the caller that claimed; nil = never claimed
+	ClaimedBy    *int64 // the caller that claimed; nil = never claimed, or not known
 	Ended        Ending
-	MarksSending bool      // its app marks the task before it sends the message
-	SendingAt    time.Time // when the app marked it
+	MarksSending bool      // the app promised to mark the task before it sends the message
+	SendingAt    time.Time // when the app marked the task
 }
 
 // Attempt is the result of the last attempt to send the task, or of a later decision such as a cancellation.
@@ -148,7 +148,7 @@ type Attempt struct {
 	SentAt    time.Time
 }
 
-// ServiceCaller stands for the caller if a function of the service itself claims a task. No other caller has this id.
+// ServiceCaller is the caller id of tasks that a function of the service itself claims. No caller has this id.
 const ServiceCaller int64 = -1
 
 func (t Task) expired(now time.Time) bool {

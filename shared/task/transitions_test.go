@@ -66,7 +66,7 @@ func TestReportOfOpenClaim(t *testing.T) {
 	}
 }
 
-// This test has every state, reason, ending and outcome, with reports of the newest claim and of other claims.
+// Every state, reason, ending and outcome is tested, with reports of the newest claim and of other claims.
 func TestReportsKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for state := Scheduled; state <= Failed; state++ {
