@@ -68,7 +68,7 @@ var apiErrors = map[string]string{
 	"has a country code that begins with 0; it %s": "国家代码以 0 开头；%s",
 	"has more than %s characters; it %s":           "超过 %s 个字符；%s",
 	"is for subscribe messages: %s":                "是订阅消息的队列，短信不能使用",
-	"must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are left out": "必须是 3 到 19 位数字，或 + 加 7 到 15 位数字；空格、短横线、点和括号会被忽略",
+	"must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are ignored": "必须是 3 到 19 位数字，或 + 加 7 到 15 位数字；空格、短横线、点和括号会被忽略",
 	"must not contain %s here; it %s": "此处不能有 %s；%s",
 	"no such queue: a name %s":        "没有这个队列：队列名%s",
 

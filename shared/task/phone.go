@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	phoneRule = "must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are left out"
+	phoneRule = "must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are ignored"
 
 	maxPhoneText = 50 // characters of a number as it is written
 	minDigits    = 3  // some short codes of operators and banks have three digits, such as 139 and 900
