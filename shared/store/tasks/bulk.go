@@ -51,8 +51,8 @@ type BulkFilter struct {
 	To       time.Time  `json:"to"`
 }
 
-// valid reports whether an API response can show the filter, which has caller ids of at least 0 and times that JSON
-// allows.
+// valid reports whether an API response can have the filter: the caller id is not negative, and the times can be
+// written as JSON (store.ValidTime).
 func (f BulkFilter) valid() bool {
 	return (f.CallerID == nil || *f.CallerID >= 0) && (f.From == nil || store.ValidTime(*f.From)) && store.ValidTime(f.To)
 }

@@ -76,7 +76,7 @@ func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	db.ExpireLeases(t)
 	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan, which must not sweep the expired lease first
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
-	require.Len(t, again, 1, "claims process expired leases without a sweep")
+	require.Len(t, again, 1, "a claim recovers expired leases without a call of Sweep")
 	require.Equal(t, zombie.ID, again[0].ID)
 	require.Equal(t, int16(1), again[0].RetryCount)
 	require.NotEqual(t, again[0].ClaimID, lost[0].ClaimID)

@@ -77,9 +77,9 @@ func changedDone() []store.BulkColumn[task.Task] {
 		store.Array("app_id text", func(t task.Task) *string { return store.OrNull(t.AppID) }),
 		store.Array("claimed_by bigint", func(t task.Task) *int64 { return t.ClaimedBy }),
 		store.Array("sent_at timestamptz", func(t task.Task) *time.Time { return store.TimeOrNull(t.SentAt) }),
-		store.Array("subscribe boolean", subscription))
+		store.Array("subscribe boolean", isSubscription))
 }
 
-func taskID(t task.Task) task.ID    { return t.ID }
-func reason(t task.Task) int16      { return int16(t.Reason) }
-func subscription(t task.Task) bool { return task.IsSubscription(t.Queue) }
+func taskID(t task.Task) task.ID      { return t.ID }
+func reason(t task.Task) int16        { return int16(t.Reason) }
+func isSubscription(t task.Task) bool { return task.IsSubscription(t.Queue) }

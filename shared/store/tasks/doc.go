@@ -2,8 +2,9 @@
 //
 // # Changes
 //
-// A task is in one state at a time. A change, its event and its log row are committed together. Not every change has an
-// event (see publishes and insertEvents). A promotion (a scheduled task becomes pending) has no log row.
+// A task is in one state at a time. A change, its event and its log row are committed together. A change has an event
+// only if store.EventMode includes it and the event has a receiver. A promotion (a scheduled task becomes pending) has
+// no log row.
 //
 // Claim and Extend decide in one SQL statement each, without package task. The statement of a claim takes the first
 // rows in the order of the index task_live_ready, skips locked rows, and writes the log. Small claims of one queue in
@@ -57,8 +58,8 @@
 // # Statistics
 //
 // SMS and subscribe messages are counted apart. task_done.subscribe marks the results of subscribe
-// messages, so counting reads no bodies. To close a UTC day is to write its totals to task_totals; maintenance does
-// that. Statistics counts only the results after the last closed day, and adds the stored totals. A change that
+// messages, so counting reads no bodies. Maintenance closes a UTC day by writing its totals to task_totals.
+// Statistics counts only the results after the last closed day, and adds the stored totals. A change that
 // withdraws a result takes the advisory lock TotalsLock in shared mode. Closing a day takes it in exclusive mode, so no
 // result is withdrawn while it is counted.
 package tasks

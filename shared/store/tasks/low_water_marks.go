@@ -35,7 +35,7 @@ const (
 type priorityBucket struct {
 	priority   int16
 	retryCount int16
-	low        task.ID // the low-water mark; of the result of firstPending: the first pending task
+	low        task.ID // the low-water mark; in the result of firstPending, the id of the first pending task
 }
 
 // lowWaterMarks has the low-water marks of the queues that this process claims from.

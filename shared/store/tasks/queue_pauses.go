@@ -54,8 +54,8 @@ on conflict (queue) do update set until = excluded.until, reason = excluded.reas
 where excluded.by_hand or p.until <= now() or not p.by_hand and p.until < coalesce(excluded.until, 'infinity')
 returning ` + pauseColumns
 
-// PauseQueue pauses p.Queue until p.Until, and replaces any other pause of the queue. It uses only these two fields of
-// p and Reason. If p.Until is in the past, the error is task.CodeInvalid.
+// PauseQueue pauses p.Queue until p.Until with the reason p.Reason; other fields of p are ignored. It replaces any
+// other pause of the queue. If p.Until is in the past, the error is task.CodeInvalid.
 func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (after Pause, err error) {
 	by.Reason = p.Reason
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {

@@ -14,9 +14,9 @@ type Report struct {
 	Request []byte   // the report as received, for report_logs
 }
 
-// isVisible reports whether a task exists for a caller with these queues (empty = all). A task that the caller claimed
-// still exists for it after an admin has taken the queue from the caller: otherwise what the caller has sent would be
-// sent again.
+// isVisible reports whether a caller with these queues (empty = all) may see the task. The caller of the newest claim
+// may see it even after an admin has taken the queue from this caller: otherwise its report would be refused, and a
+// message that it has sent would be sent again.
 func isVisible(t task.Task, caller int64, queues []string) bool {
 	return len(queues) == 0 || slices.Contains(queues, t.Queue) || t.ClaimedBy != nil && *t.ClaimedBy == caller
 }

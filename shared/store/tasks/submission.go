@@ -74,7 +74,7 @@ func (s *Submission) Expiry(now time.Time) time.Time {
 	}
 }
 
-// loggedAgent returns at most 500 characters of the User-Agent header, without the bytes that Postgres cannot store.
+// loggedAgent returns the first 500 characters of the User-Agent header. Bytes that Postgres cannot store are replaced.
 func (s *Submission) loggedAgent() string { return task.Cut(store.Storable(s.UserAgent), 500) }
 
 // Submitted is the result of a Submission.
