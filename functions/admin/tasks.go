@@ -238,7 +238,7 @@ func shownCaller(id *int64) *api.ID {
 	return (*api.ID)(id)
 }
 
-func taskEvent(e tasks.Event) api.TaskEvent {
+func taskEvent(e tasks.TimelineEvent) api.TaskEvent {
 	return api.TaskEvent{
 		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: api.ID(e.ClaimID), CallerID: shownCaller(e.CallerID),
 		CallerName: e.CallerName, State: e.State, Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,

@@ -118,7 +118,7 @@ func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 		claimed := db.Claim(t)[0]
 		const reports = 1200 // of 2000 bytes
 		db.Exec(t, `insert into report_logs (task_id, claim_id, app_id, verdict, error_message) select $1, n, 'app', 'x', repeat('😀', 500) from generate_series(1, $2) n`, s.ID, reports)
-		var got []tasks.Event
+		var got []tasks.TimelineEvent
 		pages := 0
 		for cursor, more := (tasks.TimelineCursor{}), true; more; pages++ {
 			page, next, err := db.Tasks.Timeline(t.Context(), s.ID, cursor, reports)

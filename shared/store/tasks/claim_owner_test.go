@@ -125,7 +125,7 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
 	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
-	var reports []tasks.Event
+	var reports []tasks.TimelineEvent
 	for _, e := range events {
 		if e.Event == tasks.EventReport && e.CallerID != nil && *e.CallerID == stranger {
 			reports = append(reports, e)

@@ -221,7 +221,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	require.Equal(t, "curl", events[0].UserAgent)
 	require.Equal(t, 200, events[0].StatusCode)
 	require.Equal(t, claimed.ClaimID, events[2].ClaimID)
-	require.Equal(t, tasks.Event{
+	require.Equal(t, tasks.TimelineEvent{
 		At: events[3].At, Event: tasks.EventReport, AppID: "app", ClaimID: claimed.ClaimID, Status: 3, Verdict: "applied", ErrorCode: "E1", Message: "no signal",
 	}, events[3])
 	require.Equal(t, "the tower is back", events[4].Message)
@@ -232,10 +232,10 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 1)
 	require.NoError(t, err)
 	require.Len(t, events, 3, "a page has at least the newest line of each log")
-	require.Equal(t, []tasks.EventKind{tasks.EventReplayed, tasks.EventClaimed, tasks.EventVerdict}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
+	require.Equal(t, []tasks.EventKind{tasks.EventReplayed, tasks.EventClaimed, tasks.EventVerdict}, store.Column(events, func(e tasks.TimelineEvent) tasks.EventKind { return e.Event }))
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, next, 1)
 	require.NoError(t, err)
-	require.Equal(t, []tasks.EventKind{tasks.EventReceived, tasks.EventReport}, store.Column(events, func(e tasks.Event) tasks.EventKind { return e.Event }))
+	require.Equal(t, []tasks.EventKind{tasks.EventReceived, tasks.EventReport}, store.Column(events, func(e tasks.TimelineEvent) tasks.EventKind { return e.Event }))
 	require.Zero(t, next)
 	events, _, err = db.Tasks.Timeline(t.Context(), task.NewID(), tasks.TimelineCursor{}, 1)
 	require.NoError(t, err)

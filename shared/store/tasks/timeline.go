@@ -13,9 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Event is one line of a task's timeline, read from receive_logs, send_logs or report_logs. Fields that its log does not
-// have are zero.
-type Event struct {
+// TimelineEvent is one line of a task's timeline, read from receive_logs, send_logs or report_logs. Fields that its log
+// does not have are zero.
+type TimelineEvent struct {
 	At    time.Time `json:"-"`
 	Event EventKind `json:"-"`
 
@@ -34,10 +34,10 @@ type Event struct {
 	UserAgent  string `json:"user_agent"`
 }
 
-// EventKind says what happened.
+// EventKind is the kind of a TimelineEvent.
 type EventKind string
 
-// The kinds of events.
+// The kinds of events of a timeline.
 const (
 	EventReceived EventKind = "received" // the submission that created the task
 	EventReplayed EventKind = "replayed" // the same submission again
@@ -94,7 +94,7 @@ type timelineLine struct {
 
 // Timeline returns a page of a task's history, oldest event first. The page has the newest lines of each log before
 // a cursor, at most limit of each log. The next page has older lines; next is zero on the last page.
-func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []Event, next TimelineCursor, err error) {
+func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor, limit int) (events []TimelineEvent, next TimelineCursor, err error) {
 	lines, more, err := store.QueryPageBy(ctx, st.db.Read, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine],
 		timelineSQL, id, limit+1, before[0], before[1], before[2])
 	if err != nil {
@@ -115,9 +115,9 @@ func (st *Store) Timeline(ctx context.Context, id task.ID, before TimelineCursor
 	if more {
 		next = oldest
 	}
-	events = make([]Event, len(page))
+	events = make([]TimelineEvent, len(page))
 	for i, l := range page {
-		events[i] = Event{At: l.At, Event: l.Event}
+		events[i] = TimelineEvent{At: l.At, Event: l.Event}
 		if err := json.Unmarshal(l.Fields, &events[i]); err != nil {
 			return nil, next, store.Wrap("timeline", err)
 		}
