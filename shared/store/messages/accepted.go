@@ -22,10 +22,10 @@ const (
 	SavePoisoned        // the database can never store the message: it is a dead letter, and its sender is notified
 )
 
-// SaveAccepted saves messages that a stream has accepted, in the stream's order, and the acknowledgements to
-// their senders, in one transaction. If the database refuses some messages, each message has a transaction of
-// its own. After an error, repeat the call with the same rows: no message is lost or saved twice, but an
-// acknowledgement may be sent again.
+// SaveAccepted saves messages that a stream has accepted and, in the same transaction, the acknowledgements to their
+// senders. The rows must be in the order of the stream. If single rows may have made the transaction fail
+// (store.IsRowError), SaveAccepted saves each message in a transaction of its own. After an error, repeat the call with
+// the same rows: no message is lost or saved twice, but an acknowledgement may be sent again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
 	if len(rows) == 1 && store.IsPoison(err) {
@@ -45,7 +45,7 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 	return out, nil
 }
 
-// addDeadLetter makes a dead letter of a poisoned message, and notifies the sender of the message.
+// addDeadLetter stores a poisoned message as a dead letter, with the acknowledgement "rejected" for its sender.
 func (st *Store) addDeadLetter(ctx context.Context, m *Submission, reason string) error {
 	notifier := st.db.NewNotifier()
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
@@ -64,8 +64,9 @@ const (
 	rememberPoisonedSQL = `
 insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
-	// rememberAcceptedSQL also sets the delivery times that RecordDelivered has stored in accepted_messages. The
-	// two statements write the same row for each id, so the later one sees what the earlier one wrote.
+	// rememberAcceptedSQL stores the sequence numbers of messages. It also copies the delivery times that RecordDelivered
+	// has stored in accepted_messages to the live or final rows of the messages. RecordDelivered and this statement write
+	// the same row of accepted_messages for each id, so the later one sees what the earlier one wrote.
 	rememberAcceptedSQL = `
 with t as materialized (
     select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
@@ -95,13 +96,13 @@ func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Sa
 	notifier := st.db.NewNotifier()
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		inserted := map[task.ID]time.Time{}
-		fresh := freshMessages(rows)
+		toInsert := rowsToInsert(rows)
 		var batch pgx.Batch
-		queueNewMessages(&batch, fresh, inserted)
+		queueNewMessages(&batch, toInsert, inserted)
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
-		fingerprints, seqs, err := savedBefore(ctx, tx, fresh, inserted)
+		fingerprints, seqs, err := savedFingerprints(ctx, tx, toInsert, inserted)
 		if err != nil {
 			return err
 		}
@@ -125,14 +126,15 @@ left join lateral (
     select accept_seq from accepted_messages where accepted_messages.id = m.id and saved_at is not null offset 0
 ) a on true`
 
-// savedBefore returns the fingerprint of the message that is saved under each id. For messages that were saved
-// before this transaction, it also returns the sequence number in accepted_messages; 0 = none.
-func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*Submission, inserted map[task.ID]time.Time) (
+// savedFingerprints returns the fingerprint of the message that is saved under the id of each row, by this transaction
+// (inserted) or before. For a message that was saved before, it also returns the sequence number in accepted_messages;
+// 0 = none.
+func savedFingerprints(ctx context.Context, tx pgx.Tx, rows []*Submission, inserted map[task.ID]time.Time) (
 	fingerprints map[task.ID]task.Hash, seqs map[task.ID]int64, err error,
 ) {
-	fingerprints, seqs = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
+	fingerprints, seqs = make(map[task.ID]task.Hash, len(rows)), map[task.ID]int64{}
 	var before []task.ID
-	for _, m := range fresh {
+	for _, m := range rows {
 		if _, isNew := inserted[m.ID]; isNew {
 			fingerprints[m.ID] = m.Fingerprint
 		} else {
@@ -168,8 +170,8 @@ func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerpri
 	return out
 }
 
-// usageOfAccepted counts the messages that the stream stored, rejected messages and repeats included. If a call
-// is repeated because its response was lost, the same sequence numbers are not counted again.
+// usageOfAccepted returns how many bytes the stream of accepted messages stored for each caller, including rejected and
+// repeated messages. If a call of SaveAccepted is repeated, the same sequence numbers are not counted again.
 func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
@@ -181,8 +183,8 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 }
 
 // queueAcks adds the statements that store the acknowledgements to the senders, and the sequence numbers of the
-// messages. If a message was saved before with the same sequence number, the stream has delivered it a second time: its
-// acknowledgement is stored already.
+// messages. If a message was saved before with the same sequence number, the stream has delivered the same entry a second
+// time: the acknowledgement is stored already.
 func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
 	acks := map[string][]*Submission{}
 	for i, m := range rows {
@@ -203,14 +205,14 @@ func queueAcks(batch *pgx.Batch, notifier *store.Notifier, rows []*Submission, o
 const purgeCandidatesSQL = `
 select id, accept_seq from accepted_messages where accept_seq is not null and saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
 
-// AcceptedSeq is the sequence number of an accepted message in the stream.
+// AcceptedSeq is an accepted message with its sequence number in the stream.
 type AcceptedSeq struct {
 	ID  task.ID
 	Seq int64
 }
 
-// PurgeCandidates returns the oldest messages in the stream, up to limit, that were saved or rejected at least
-// window ago. The synchronous standby, if there is one, has them too.
+// PurgeCandidates returns the messages in the stream that were saved or rejected at least window ago: up to limit, those
+// with the lowest sequence numbers. It returns when the synchronous standby, if there is one, has these messages too.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
 	saved, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
 	if err == nil && len(saved) > 0 {
@@ -219,8 +221,9 @@ func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limi
 	return saved, store.Wrap("list purge candidates", err)
 }
 
-// keepSendersSQL keeps the rows of poisoned messages without their sequence numbers in the stream: the relay reads from
-// such a row who gets the acknowledgement. No other row has a sender.
+// keepSendersSQL is the first part of an update of the rows of poisoned messages that leave the stream. It moves their
+// sequence numbers to purged_seq and keeps the rows, because the relay reads from them who gets the acknowledgement. Only
+// the row of a poisoned message has a sender.
 const (
 	keepSendersSQL = `update accepted_messages a set accept_seq = null, purged_seq = coalesce(a.accept_seq, a.purged_seq)`
 
@@ -233,8 +236,8 @@ with t as materialized (
 delete from accepted_messages a using t where a.id = t.id and a.accept_seq = t.seq and a.sender is null`
 )
 
-// MarkPurged records that the stream no longer has these messages. Rows of poisoned messages stay,
-// until ForgetDelivered removes them.
+// MarkPurged records that the stream no longer has these messages: it deletes their rows of accepted_messages. Rows of
+// poisoned messages stay until ForgetDelivered removes them.
 func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(purged, func(p AcceptedSeq) task.ID { return p.ID }),
 		store.Column(purged, func(p AcceptedSeq) int64 { return p.Seq }))
@@ -259,15 +262,15 @@ with part as materialized (
 )
 select id from part order by id desc limit 1`
 
-	// beginStreamSQL sets the time of the last scan to 1970.
+	// beginStreamSQL sets the time of the last scan to 1970, so that a scan is due at once.
 	beginStreamSQL = `
 insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
 on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
 where accepted_checked.stream_created <> excluded.stream_created`
 )
 
-// beginStream removes the rows of the earlier stream, because the new stream uses the same sequence numbers again. Then it begins
-// the progress of the new stream. If it fails in the middle, the next call goes on.
+// beginStream removes the rows of the earlier stream, because the new stream uses the same sequence numbers again. Then it
+// sets the progress of the new stream to 0. If it fails in the middle, the next call continues.
 func (st *Store) beginStream(ctx context.Context, created time.Time) error {
 	for after := (task.ID{}); ; {
 		err := st.db.Hot.QueryRow(ctx, forgetEarlierSQL, created, after, forgetEarlierRows).Scan(&after)
@@ -282,9 +285,9 @@ func (st *Store) beginStream(ctx context.Context, created time.Time) error {
 	return err
 }
 
-// Checked is the progress of comparing a stream with the saved messages, as sequence numbers of the stream.
+// Checked is how far the stream was compared with the saved messages. Its numbers are sequence numbers of the stream.
 type Checked struct {
-	Seq         uint64        // no message up to Seq is missing
+	Seq         uint64        // all messages up to Seq are saved, rejected or dead letters
 	LastSeq     uint64        // of the last message in the stream at the last scan
 	ConsumedSeq uint64        // all messages up to ConsumedSeq had been consumed at the last scan
 	Ago         time.Duration // since the last scan
@@ -322,8 +325,8 @@ const missingSequencesSQL = `
 select seq from generate_series($1::bigint, $2::bigint) as seq
 where not exists (select from accepted_messages a where a.accept_seq = seq)`
 
-// MissingSequences returns, in order, the sequence numbers from first to last whose messages were neither saved
-// nor rejected. The cost of the call grows with the range.
+// MissingSequences returns, in order, the sequence numbers from first to last that no row of accepted_messages has: their
+// messages were neither saved nor rejected, or they were purged. The cost of the call grows with the range.
 func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
 	seqs, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[uint64], missingSequencesSQL, int64(first), int64(last))
 	slices.Sort(seqs)
@@ -333,7 +336,7 @@ func (st *Store) MissingSequences(ctx context.Context, first, last uint64) ([]ui
 const knownAcceptedSQL = `
 select a.accept_seq from unnest($1::uuid[], $2::bigint[]) as t (id, seq) join accepted_messages a on a.id = t.id and a.accept_seq = t.seq`
 
-// KnownAccepted returns the sequence numbers of the entries that were saved or rejected.
+// KnownAccepted returns the sequence numbers of the entries that were saved or rejected and are not purged.
 func (st *Store) KnownAccepted(ctx context.Context, entries []AcceptedSeq) (known map[int64]bool, err error) {
 	known = map[int64]bool{}
 	var seq int64

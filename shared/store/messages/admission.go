@@ -14,8 +14,9 @@ import (
 )
 
 // countMessagesSQL counts the waiting messages of the callers of an account (see Caller.Account), at most $2
-// rows of each caller in each index. It also returns the sequence number up to which accepted messages are saved.
-// The bytes of a message to a stream count once for each send, because the stream stores a copy each time.
+// rows of each caller in each of three indexes. It also returns the highest sequence number of a saved accepted message:
+// the quota assumes that all accepted messages up to this number are saved. The bytes of a message to a stream count once
+// for each send, because the stream stores a copy each time.
 const countMessagesSQL = `
 with c as materialized (
     select $1::bigint as id union select id from callers where account_id = $1
@@ -43,8 +44,8 @@ select stream, caller_id from (
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where size > 0 and total > size / 2 and own > size / 4`
 
-// sentToUserSQL counts, up to $3, the messages that $1 sent to the user $2 within 15 minutes. If $1 is an account
-// (see Caller.QuotaName), the messages of the other callers of the account count too.
+// sentToUserSQL counts, up to $3, the messages that $1 sent to the user $2 within the last 15 minutes. If $1 is the name
+// of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
 const sentToUserSQL = `
 select count(*) from (
     select from messages where kind = 2 and sender in (
@@ -52,12 +53,12 @@ select count(*) from (
     ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
 ) m`
 
-// Admission counts a message for its caller, and for the inbox of its user, before the message is saved or
-// accepted. End must follow in any case: it removes the message from the counts, unless Saved or Accepted was
-// called before.
+// Admission is a message that Admit has counted before it is saved or accepted: for its caller and, if it is addressed to
+// a user, for the sender's share of the inbox. End must follow in any case: it removes the message from the counts, unless
+// Saved or Accepted was called before.
 type Admission struct {
 	quota.Admission
-	inbox *inboxReservation // of a message to a user
+	inbox *inboxReservation // nil unless the message is addressed to a user and the inbox has a limit
 }
 
 // Saved records that the message was just committed. Do not call Saved for a replay.
@@ -79,14 +80,14 @@ func (a Admission) End() {
 }
 
 // Admit counts a message of a caller before the message is saved, or accepted by a stream (accepted). It refuses
-// the message (task.CodeQuota) if the caller would exceed its quota of waiting messages, has used more than its
-// share of a stream, or has sent a quarter of an inbox to this user within 15 minutes. Only the last refusal
-// names a field, to, since the caller may still send to other users. A replay must succeed even if Admit refuses
-// it.
+// the message (task.CodeQuota) if the account of the caller would exceed its quota of waiting messages, has used more than
+// its share of a stream, or has sent a quarter of an inbox to this user within 15 minutes. Only the last refusal names a
+// field, to, since the caller may still send to other users. If Admit refuses, the caller of Admit must still look for a
+// saved message with the same id, because a replay must succeed.
 //
-// The count of waiting messages in the database is at most 1 s old, or 10 s if it is below a tenth of the quota. It is
-// older if counting takes more than 50 ms. A caller can exceed its quota by the messages that other processes accept
-// after the count, but not within one process.
+// While messages are submitted, the waiting messages in the database are counted about every second, every 10 s if they
+// are below a tenth of the quota, and less often if counting takes more than 50 ms. An account can exceed its quota by the
+// messages that other processes accept after the count, but not by messages of one process.
 func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission, accepted bool) (Admission, *task.Error) {
 	if caller.ID == 0 { // the built-in admin
 		return Admission{}, nil

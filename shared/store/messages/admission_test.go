@@ -53,7 +53,7 @@ func TestQuotaLimitsWaitingMessages(t *testing.T) {
 		n++
 		return storetest.Message(fmt.Sprint(n), append(change, ofCaller(caller.ID))...)
 	}
-	awaitCount := func(db *storetest.DB) { // Admit does not wait for a slow first count
+	awaitCount := func(db *storetest.DB) { // Admit waits for the first count only half a second
 		require.Eventually(t, func() bool {
 			if admission, refused := db.Messages.Admit(t.Context(), greedy, next(greedy), false); refused == nil {
 				admission.End()
@@ -74,7 +74,7 @@ func TestQuotaLimitsWaitingMessages(t *testing.T) {
 
 	another := storetest.OpenAt(t, url, waitingAtMost(3, 0))
 	awaitCount(another)
-	require.False(t, trySubmit(t, another, greedy, next(greedy)), "another process counts the same messages")
+	require.False(t, trySubmit(t, another, greedy, next(greedy)), "another process counts the messages of this one")
 	require.True(t, trySubmit(t, another, modest, next(modest)))
 
 	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null where caller_id = 1`)
@@ -139,7 +139,7 @@ func TestQuotaLimitsConcurrentCalls(t *testing.T) {
 	calls.Wait()
 	require.LessOrEqual(t, admitted.Load(), int64(20))
 	require.GreaterOrEqual(t, admitted.Load(), int64(15), "a message may be counted twice: in the database and in this process")
-	require.EqualValues(t, admitted.Load(), db.Count(t, `select count(*) from message_live`))
+	require.EqualValues(t, admitted.Load(), db.Count(t, `select count(*) from message_live`), "no refused message is saved")
 }
 
 func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
@@ -158,12 +158,12 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	}
 	before := db.Messages.CountedAt(1)
 	require.Eventually(t, func() bool {
-		require.False(t, accept(4), "none of the accepted messages is saved in the database")
+		require.False(t, accept(4), "the accepted messages count, although none is saved in the database")
 		return db.Messages.CountedAt(1).After(before)
 	}, time.Minute, 10*time.Millisecond)
 	require.False(t, accept(4))
 	db.Exec(t, `insert into accepted_messages (accept_seq, id) values (3, gen_random_uuid())`)
-	require.Eventually(t, func() bool { return accept(4) }, time.Minute, 10*time.Millisecond, "saved messages that are not live do not count")
+	require.Eventually(t, func() bool { return accept(4) }, time.Minute, 10*time.Millisecond, "accepted messages up to the saved sequence number count only if they are live, and none is")
 }
 
 func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
@@ -288,7 +288,7 @@ func TestSenderFillsAtMostAQuarterOfAnInbox(t *testing.T) {
 		n++
 		return !trySubmit(t, another, greedy, sentTo(greedy, "vic", fmt.Sprint("again ", n)))
 	}, time.Minute, 5*time.Millisecond, "another process reads the count from the database")
-	require.LessOrEqual(t, n, 26, "the number of the first refused message")
+	require.LessOrEqual(t, n, 26, "at most 25 messages are admitted before one is refused")
 	require.True(t, trySubmit(t, another, modest, sentTo(modest, "vic", "2")))
 	require.True(t, trySubmit(t, another, greedy, sentTo(greedy, "zoe", "another")))
 }

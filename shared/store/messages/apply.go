@@ -32,14 +32,14 @@ const messagesExistSQL = `
 select id from messages where id = any($1::uuid[]) and (exists (select from message_live where message_live.id = messages.id offset 0)
     or exists (select from message_done where message_done.id = messages.id offset 0))`
 
-// messageLockTimeout is how long a confirmation or an operator waits for a locked message. A relay
-// holds its locks for about 3 s at most.
+// messageLockTimeout is how long a confirmation, a change by an operator or RecordDelivered waits for a locked message.
+// A relay usually holds its locks for less than 3 s.
 const messageLockTimeout = "4s"
 
 // lockedMessages are the messages that a transaction has locked.
 type lockedMessages struct {
 	byID  map[task.ID]Detail
-	exist map[task.ID]bool // the messages that exist, locked or not
+	exist map[task.ID]bool // the messages that exist and are not archived, locked or not
 	now   time.Time        // by the database's clock
 }
 
@@ -59,7 +59,7 @@ func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessa
 	locked := &lockedMessages{byID: make(map[task.ID]Detail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	collect := func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m Detail, now time.Time) {
-			if locked.now = now; locked.byID[m.ID].ID.IsZero() { // if a message has both rows, the live row counts
+			if locked.now = now; locked.byID[m.ID].ID.IsZero() { // if a message has a live and a final row, the live row counts
 				locked.byID[m.ID] = m
 			}
 		})
@@ -70,8 +70,8 @@ func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessa
 	return locked
 }
 
-// get returns a locked message. The error is task.CodeNotFound if the message does not exist. It is store.Busy if
-// neither statement locked the message, because it changed from final to live between them: try again.
+// get returns a locked message. The error is task.CodeNotFound if the message does not exist or is archived. It is
+// store.Busy if neither statement locked the message, because the message changed from final to live between them: try again.
 func (l *lockedMessages) get(id task.ID) (Detail, error) {
 	m, found := l.byID[id]
 	switch {
@@ -153,7 +153,7 @@ func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 			update = append(update, c)
 		}
 	}
-	if len(final) > 0 { // a live row of such a message is from a compromised function, and would stay due for ever
+	if len(final) > 0 { // only a compromised function writes a live row of such a message; the row would stay due permanently
 		batch.Queue(deleteLiveMessagesSQL, store.Column(final, changedID))
 	}
 	if len(finish) > 0 {

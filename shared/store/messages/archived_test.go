@@ -44,7 +44,7 @@ func TestArchivedMessage(t *testing.T) {
 	require.Equal(t, []int{2, 1, 1, 1}, []int{
 		db.Count(t, `select count(*) from messages`), db.Count(t, `select count(*) from message_live`),
 		db.Count(t, `select count(*) from message_done`), db.Count(t, `select count(*) from message_receipts`),
-	}, "messages that are not final or became final lately stay")
+	}, "messages that are not final, or became final less than 90 days ago, stay")
 
 	t.Run("is found by its id", func(t *testing.T) {
 		after := db.MustMessage(t, m.ID)
@@ -53,7 +53,7 @@ func TestArchivedMessage(t *testing.T) {
 		after.Archived = false
 		require.Equal(t, before, after, "all fields are archived")
 	})
-	t.Run("is returned to its repeats", func(t *testing.T) {
+	t.Run("is the result of its repeats", func(t *testing.T) {
 		want := messages.Submitted{State: "received", Status: msg.Received, Replayed: true, Archived: true}
 		outs := db.MustSave(t, storetest.Message("k", func(r *messages.Submission) { *r = *m; r.CallID = task.NewID() }), storetest.Message("new"))
 		require.Equal(t, []messages.Submitted{want, {State: "sending"}}, outs)
@@ -132,7 +132,7 @@ func TestReceiptConfirmedWhileMessageIsArchivedIsKept(t *testing.T) {
 	require.Equal(t, "abandoned", mustConfirm(t, db, m.ID, "points"))
 	release()
 	require.Equal(t, 1, <-archived)
-	require.Equal(t, "received", mustConfirm(t, db, m.ID, "stock"), "both have confirmed")
+	require.Equal(t, "received", mustConfirm(t, db, m.ID, "stock"), "the receipts of both consumers count")
 }
 
 func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {

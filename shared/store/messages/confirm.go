@@ -25,8 +25,8 @@ select kind, destination, confirm_token, 2, false from archived_messages where i
 // Recipient is the receiver of a message, and what a confirmation by one consumer would find.
 type Recipient struct {
 	To        msg.Address
-	Token     []byte        // the confirm token of a message to a URL; nil = it has none yet
-	FirstSend msg.FirstSend // of a message that is not final, with msg.IsRecipient; otherwise msg.WasSent
+	Token     []byte        // the confirm token of a message to a URL; nil = it has none, or none yet
+	FirstSend msg.FirstSend // of a live message, for a caller with msg.IsRecipient; always msg.WasSent if the message is final
 	Confirmed bool          // the consumer has confirmed the message; false if the message is archived
 }
 
@@ -48,8 +48,8 @@ func (st *Store) AwaitReceipt(ctx context.Context) error {
 // maxAwaitPause limits the pauses of AwaitSend between two queries: they double from 10 ms, and take 1.3 s together.
 const maxAwaitPause = time.Second
 
-// AwaitSend waits until a send of the message is recorded, because a receiver often confirms a message before the relay has
-// committed the send. The error is task.CodeServerBusy if no send is recorded within 1.3 s.
+// AwaitSend waits while the first send of a message may have happened and is not recorded (msg.MaybeSent): a receiver often
+// confirms a message before the relay has committed the send. The error is task.CodeServerBusy if this lasts for 1.3 s.
 // AwaitSend takes no lock: the relay skips locked messages, so with a lock one receiver could delay the send to all others.
 func (st *Store) AwaitSend(ctx context.Context, id task.ID) error {
 	for pause := 10 * time.Millisecond; pause < maxAwaitPause; pause *= 2 {
@@ -113,8 +113,8 @@ const consumersSQL = `select consumer from message_receipts where message_id = $
 const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
 
 // Confirm records a confirmation and returns the changed message. A consumer counts once, however often it
-// confirms. A message can be confirmed at any time, even when it is abandoned or archived. The error is
-// task.CodeNotFound if there is no such message or the message was never sent. It is task.CodeServerBusy while
+// confirms. A message can be confirmed at any time after its first send, even when it is abandoned or archived. The error
+// is task.CodeNotFound if there is no such message or the message was never sent. It is task.CodeServerBusy while
 // the first send may be in progress, or if another transaction keeps the message locked for 4 s.
 func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
@@ -129,8 +129,8 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 	return after, store.Wrap("confirm message", err)
 }
 
-// decide returns the message after the confirmation. consumers have already confirmed it. If c.Consumer is
-// one of them, repeated is true and nothing changes.
+// decide returns the message after the confirmation. consumers are those that have confirmed it before. If c.Consumer is
+// one of them, repeated is true and the message is not changed.
 func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, repeated bool, err error) {
 	switch m.FirstSend(c.Permission) {
 	case msg.NotSent:

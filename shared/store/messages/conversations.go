@@ -25,7 +25,7 @@ type Conversation struct {
 type ReadCursor struct {
 	UpTo   task.ID   // the newest message that the member has read; zero = none
 	ReadAt time.Time // when UpTo was set; zero = never
-	Unread int       // newer messages of the other member; MaxUnread = that many or more
+	Unread int       // messages of the other member newer than UpTo; MaxUnread = that many or more
 }
 
 // ofConversation selects the messages m between the users $1 and $2.
@@ -37,8 +37,8 @@ const olderThanMessage = ` and (created_at, id) < (coalesce($3::timestamptz, 'in
     order by created_at desc, id desc limit $5`
 
 // conversationSQL merges the messages of both directions, from the main tables and from the archive. It adds up
-// the lengths of the data, and loads only messages that fit in a page (store.CollectPage) and one more. The
-// database knows the length of a text without loading the text.
+// the lengths of the data, and loads only the messages that fit in a page (1 MiB, see store.CollectPage) and one more.
+// The database knows the length of a text without loading the text.
 const conversationSQL = `
 select s.*
 from (

@@ -106,14 +106,14 @@ func TestEachMemberHasItsOwnCursor(t *testing.T) {
 	require.Equal(t, second, got[1].UpTo)
 	require.Equal(t, 1, got[1].Unread)
 	require.WithinDuration(t, time.Now(), got[1].ReadAt, time.Minute)
-	require.Equal(t, [2]messages.ReadCursor{got[1], got[0]}, db.MustConverse(t, "bob", "ann", first, 1).Read, "in the order of the arguments, on every page")
+	require.Equal(t, [2]messages.ReadCursor{got[1], got[0]}, db.MustConverse(t, "bob", "ann", first, 1).Read, "the cursors are in the order of the arguments, and on every page")
 
 	for _, id := range []task.ID{first, second} {
 		require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", id))
 		require.Equal(t, got, read(), "an older message, or the same again, changes nothing")
 	}
 	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", reply))
-	require.Equal(t, reply, read()[1].UpTo, "up to a message of one's own")
+	require.Equal(t, reply, read()[1].UpTo, "the cursor can be at a message of one's own")
 	require.Equal(t, 1, read()[1].Unread)
 	require.NoError(t, db.Messages.MarkRead(ctx, "bob", "ann", last))
 	require.NoError(t, db.Messages.MarkRead(ctx, "ann", "bob", reply))

@@ -35,8 +35,8 @@ where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null 
 returning s.id`
 )
 
-// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for saved messages. These messages have the time now, and
-// MarkPurged would not remove rows without a sequence number.
+// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for saved messages. The live or final rows of these
+// messages have the time now, and MarkPurged would not remove rows without a sequence number.
 const forgetNotedSQL = `
 delete from accepted_messages where id = any(array(
     select id from accepted_messages where id = any($1::uuid[]) and saved_at is null order by id for update))`
@@ -46,13 +46,13 @@ delete from accepted_messages where id = any(array(
 // the time. The earliest of several times counts. A message that was saved under the same id with another
 // fingerprint is not changed.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
-	// This is a transaction of its own: the statements below may wait for a relay, and SaveAccepted would wait as
-	// long for the rows of this statement.
+	// This is a transaction of its own. The statements below may wait for a relay. In one transaction with them, this
+	// statement would keep its rows locked for as long, and SaveAccepted would have to wait.
 	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
 		return store.Wrap("record delivered messages", err)
 	}
 	var batch pgx.Batch
-	saved := map[task.ID]bool{} // messages that have the time now
+	saved := map[task.ID]bool{} // messages whose live or final row has the time now
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
 	// While a statement waits for a lock, a message may change from live to final or back.
 	for _, sql := range []string{deliveredLiveSQL, deliveredDoneSQL, deliveredLiveSQL} {
@@ -80,7 +80,7 @@ func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error)
 
 const (
 	deliveredKept = 30 * 24 * time.Hour // for a delivery time whose message is not saved
-	poisonedKept  = 24 * time.Hour      // for the sender of a poisoned message, until the acknowledgement is published
+	poisonedKept  = 24 * time.Hour      // for the row of a poisoned message: the relay must have published the acknowledgement by then
 )
 
 // forgetDeliveredSQL removes a limited number of rows, so that it always ends before the statement timeout.
@@ -90,8 +90,8 @@ delete from accepted_messages where id = any(array(
     where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))
     limit 10000 for update skip locked))`
 
-// ForgetDelivered removes delivery times that are 30 days old and that no save has read, mostly of messages that were never
-// saved. It also removes the rows of poisoned messages that the stream no longer has, a day after they were rejected.
+// ForgetDelivered removes rows of accepted_messages without a sequence number: delivery times that are 30 days old, mostly
+// of messages that were never saved, and poisoned messages that the stream no longer has, a day after their rejection.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
 	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), poisonedKept.Seconds())
 	return store.Wrap("forget delivered messages", err)

@@ -20,7 +20,7 @@ func mustRecordDelivered(t *testing.T, db *storetest.DB, at time.Time, rows ...*
 		store.Column(rows, func(m *messages.Submission) task.Hash { return m.Fingerprint }), at))
 }
 
-func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
+func TestDeliveryTimeIsStoredBeforeAndAfterSave(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
@@ -34,7 +34,7 @@ func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
 	found, err = db.Messages.DeliveredAt(t.Context(), late.ID)
 	require.NoError(t, err)
 	require.Zero(t, found)
-	require.Equal(t, []uint64{1}, missing(t, db, 1, 1), "delivered is not saved")
+	require.Equal(t, []uint64{1}, missing(t, db, 1, 1), "a message that is only delivered is missing")
 	mustSaveAccepted(t, db, early, late)
 	require.True(t, delivered(early).Equal(at), "the time was recorded before the message was saved")
 	require.Zero(t, delivered(late))
@@ -42,7 +42,7 @@ func TestDeliveryTimeIsStoredInAnyOrder(t *testing.T) {
 	require.True(t, delivered(late).Equal(at), "the time was recorded after the message was saved")
 	mustRecordDelivered(t, db, at.Add(time.Minute), early, late, late) // the same message twice
 	mustRecordDelivered(t, db, at.Add(-time.Minute), late)
-	require.True(t, delivered(early).Equal(at), "the first of two counts")
+	require.True(t, delivered(early).Equal(at), "the earliest time counts")
 	require.True(t, delivered(late).Equal(at.Add(-time.Minute)))
 
 	saved := storetest.Message("direct")
@@ -111,7 +111,7 @@ func TestDeliveryTimeOfUnsavedMessageIsDeleted(t *testing.T) {
 	require.Equal(t, []messages.AcceptedSeq{{ID: kept.ID, Seq: 1}}, saved)
 }
 
-func TestDeliveryTimeOfPurgedMessageLeavesNoRow(t *testing.T) {
+func TestRecordDeliveredLeavesNoRowOfPurgedMessage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	saved, unsaved := accepted(1, "saved"), accepted(2, "unsaved")
@@ -120,5 +120,5 @@ func TestDeliveryTimeOfPurgedMessageLeavesNoRow(t *testing.T) {
 	at := time.Now().Truncate(time.Microsecond)
 	mustRecordDelivered(t, db, at, saved, unsaved)
 	require.True(t, db.MustMessage(t, saved.ID).DeliveredAt.Equal(at))
-	require.Equal(t, 1, db.Count(t, `select count(*) from accepted_messages`), "only the row that a save will read")
+	require.Equal(t, 1, db.Count(t, `select count(*) from accepted_messages`), "only the row of the unsaved message is left: a save will read it")
 }

@@ -1,7 +1,7 @@
 package messages
 
-// PostSources lists, as source, the callers that have messages for URLs, with the earliest due time of each:
-// one index probe for each caller.
+// PostSources lists, as source, the callers that have messages to URLs with sends left, due or not, and the earliest due
+// time of each: one index probe for each caller.
 const PostSources = `
 with recursive source (caller_id, next_at) as (
     (select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 order by caller_id, next_at limit 1)

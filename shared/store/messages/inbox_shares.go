@@ -18,8 +18,8 @@ const (
 
 // inboxShares limits how many messages a sender sends to one user within 15 minutes, so that one sender
 // cannot push the messages of others out of an inbox. The messages of this process are counted exactly, before
-// they are saved. For a pair with more than a few messages, the database is queried for the messages of other
-// processes.
+// they are saved. For a pair of sender and user with more than a few messages (see uncounted), the database is queried
+// for the messages of other processes.
 type inboxShares struct {
 	limit      int // messages of a sender to a user; 0 = no limit
 	countSaved func(ctx context.Context, pair inboxPair) (int, error)
@@ -32,7 +32,7 @@ type inboxShares struct {
 type inboxPair struct{ sender, user string }
 
 type inboxShare struct {
-	byMinute [inboxMinutes]int // messages that this process accepted; minute m is at m % inboxMinutes
+	byMinute [inboxMinutes]int // messages that this process saved or a stream accepted; minute m is at m % inboxMinutes
 	minute   int64             // the newest minute in byMinute
 	inFlight int               // messages of calls that have not ended
 
@@ -40,15 +40,15 @@ type inboxShare struct {
 	counted time.Time // when others was counted
 }
 
-// accepted returns how many messages this process accepted within the last 15 minutes.
-func (s *inboxShare) accepted(now time.Time) (n int) {
+// kept removes the minutes that are too old from byMinute, and returns the number of messages in the others.
+func (s *inboxShare) kept(now time.Time) (n int) {
 	minute := now.Unix() / 60
 	for m := max(s.minute, minute-inboxMinutes) + 1; m <= minute; m++ {
 		s.byMinute[m%inboxMinutes] = 0
 	}
 	s.minute = max(s.minute, minute)
-	for _, accepted := range s.byMinute {
-		n += accepted
+	for _, kept := range s.byMinute {
+		n += kept
 	}
 	return n
 }
@@ -74,7 +74,7 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	if age > countMaxAge {
 		s.others = 0
 	}
-	total := s.accepted(now) + s.inFlight + s.others
+	total := s.kept(now) + s.inFlight + s.others
 	every := quota.CountEvery
 	if total*10 < i.limit {
 		every = quota.CountEverySlow
@@ -90,15 +90,15 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	return &inboxReservation{shares: i, share: s}
 }
 
-// share returns the counts of a pair. If there are too many pairs, it removes pairs with nothing in flight, first
-// those with few messages and, if that is not enough, all: the database still has their saved messages.
+// share returns the counts of a pair. If there are too many pairs, it removes pairs without messages in flight: first
+// those with few messages and, if that is not enough, the others too. The database still has their saved messages.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	if s := i.byPair[pair]; s != nil {
 		return s
 	}
 	for _, atMost := range []int{i.uncounted(), i.limit} {
 		if len(i.byPair) >= inboxPairs {
-			maps.DeleteFunc(i.byPair, func(_ inboxPair, s *inboxShare) bool { return s.inFlight == 0 && s.accepted(now) <= atMost })
+			maps.DeleteFunc(i.byPair, func(_ inboxPair, s *inboxShare) bool { return s.inFlight == 0 && s.kept(now) <= atMost })
 		}
 	}
 	if i.byPair == nil {
@@ -115,7 +115,7 @@ func (r *inboxReservation) keep() { r.end(1) }
 // release removes the message from the counts, unless keep was called before.
 func (r *inboxReservation) release() { r.end(0) }
 
-func (r *inboxReservation) end(accepted int) {
+func (r *inboxReservation) end(kept int) {
 	if r == nil {
 		return
 	}
@@ -124,8 +124,8 @@ func (r *inboxReservation) end(accepted int) {
 	if !r.ended {
 		r.ended = true
 		r.share.inFlight--
-		r.share.accepted(time.Now()) // sets minute
-		r.share.byMinute[r.share.minute%inboxMinutes] += accepted
+		r.share.kept(time.Now()) // sets minute
+		r.share.byMinute[r.share.minute%inboxMinutes] += kept
 	}
 }
 
@@ -139,6 +139,6 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	i.counting = false
 	if err == nil { // otherwise the last count is kept
 		s.counted = time.Now()
-		s.others = max(saved-s.accepted(s.counted), 0)
+		s.others = max(saved-s.kept(s.counted), 0)
 	}
 }

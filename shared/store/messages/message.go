@@ -15,16 +15,16 @@ import (
 )
 
 // messageBody has the first columns of a row for readMessage. One of messageLive, messageWaiting,
-// messageDone and messageArchived follows, then receipts and now(). The aliases are m for the body, l
-// for the live row and d for the final one.
+// messageDone and messageArchived must follow, then the receipts and now(). The aliases are m for the body, l
+// for the live row and d for the final row.
 const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
     coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
     coalesce(m.accept_seq, 0), m.accepted_at, coalesce(m.producer, ''), m.fingerprint`
 
 const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
-// messageWaiting is messageLive, but if the stream of a due message is paused, the error is the reason of the
-// pause.
+// messageWaiting is messageLive, but if stream_pauses has a row for the stream of a due message, the error is the
+// reason in this row.
 const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
     coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
@@ -44,8 +44,8 @@ const ReceiptJSON = `jsonb_build_object('consumer', r.consumer, 'confirmedAt', r
 
 const receiptsOfBody = `(select coalesce(jsonb_agg(` + ReceiptJSON + ` order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
 
-// noReceipts stands for receipts that are not needed. A statement that waits for a lock could not return all
-// receipts: it does not see receipts that are committed while it waits.
+// noReceipts takes the place of the receipts in a statement that locks messages. Such a statement could not return all
+// receipts: it does not see receipts that are committed while it waits for a lock.
 const noReceipts = `'[]'::jsonb`
 
 // bodyOfLive joins the bodies m of live rows l, always by their primary key.
@@ -105,7 +105,7 @@ type Detail struct {
 type Receipt struct {
 	Consumer    string    `json:"consumer"`
 	ConfirmedAt time.Time `json:"confirmedAt"`
-	SendNo      int16     `json:"sendNo"` // the last send before the confirmation
+	SendNo      int16     `json:"sendNo"` // the number, in its epoch, of the last send recorded before the confirmation; 0 = none
 }
 
 // Valid implements store.Element.
@@ -121,8 +121,8 @@ func scanMessages(rows pgx.Rows, each func(m Detail, now time.Time)) error {
 	return err
 }
 
-// scanClaimed calls each for every row of bodyOrNull. It scans the columns after those of readMessage into more.
-// It skips and counts rows without a body.
+// scanClaimed calls each for every row with a body, and counts the rows without a body (see bodyOrNull). Before it
+// calls each, it scans the columns after those of readMessage into more.
 func scanClaimed(rows pgx.Rows, each func(m Detail, now time.Time), more ...any) (bodiless int, err error) {
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
 		if row.RawValues()[0] == nil { // the id of the body
@@ -153,7 +153,7 @@ func readMessage(row pgx.CollectableRow, more ...any) (m Detail, now time.Time, 
 		&m.Receipts, &now,
 	}
 	err = row.Scan(append(targets, more...)...)
-	if err == nil && !json.Valid(m.Data) { // a compromised function wrote the row, and no response could contain the data
+	if err == nil && !json.Valid(m.Data) { // only a compromised function writes such data; as a JSON string it fits into a response
 		m.Data, err = json.Marshal(string(m.Data))
 	}
 	m.SentAt, m.AcceptedAt, m.NextAt, m.DeliveredAt = store.OrZero(sent), store.OrZero(accepted), store.OrZero(next), store.OrZero(delivered)

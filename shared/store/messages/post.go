@@ -15,7 +15,7 @@ import (
 // claimPostsSQL claims due messages to URLs: it sets next_at to the end of the lease.
 const claimPostsSQL = PostSources +
 	// $4 is the limit of a destination, $5 that of an account (InFlightLimits).
-	// in_flight: the posts that this process has claimed. busy_accounts: how many of these each account has.
+	// in_flight: the posts that this process has claimed and not settled. busy_accounts: how many of these each account has.
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::text[]) as f (caller_id, destination_key)
 ), busy_accounts as materialized (
@@ -27,9 +27,9 @@ const claimPostsSQL = PostSources +
     from source s left join callers c on c.id = s.caller_id left join busy_accounts b on b.account = coalesce(c.account_id, s.caller_id)
     where s.next_at <= now() and coalesce(b.n, 0) < $5
 )` +
-	// due: the 64 earliest of each caller and, so that no destination hides another one, the $4 earliest of each of 64
-	// destinations. If a caller has more destinations, open.start, a random hash, chooses where the 64 begin. The condition on
-	// one destination is a range, so that the planner uses the index of destinations (message_live_hosts).
+	// due: for each caller its 64 earliest due posts and, so that no destination hides another one, the $4 earliest due posts
+	// to each of 64 of its destinations. If a caller has more destinations, open.start, a random hash, chooses where the 64
+	// begin. The condition on one destination is a range, so that the planner uses the index of destinations (message_live_hosts).
 	`, due as (
     select o.account, o.account_in_flight, m.id, m.destination_key, m.next_at
     from open o cross join lateral (
@@ -63,13 +63,15 @@ const claimPostsSQL = PostSources +
         order by hashtextextended(destination_key, 0), destination_key, next_at limit $4
     ) m
 )` +
-	// by_destination: destination_turn is the position of a due post at its destination: the posts in flight come first, then the due ones, earliest first.
+	// by_destination: destination_turn is the position of a due post at its destination. The posts in flight come first,
+	// then the due ones, earliest first.
 	`, by_destination as (
     select due.*, coalesce(busy.n, 0) + row_number() over (partition by due.destination_key order by due.next_at) as destination_turn
     from due left join (select destination_key, count(*) as n from in_flight group by destination_key) busy on busy.destination_key = due.destination_key
 )` +
-	// by_account: account_turn is the position of a due post in its account: the posts in flight come first, then the due ones by destination_turn.
-	// claimed: the posts with the lowest account_turn, so that the accounts take turns; locked rows are skipped.
+	// by_account: account_turn is the position of a due post in its account. The posts in flight come first, then the due
+	// ones by destination_turn.
+	// claimed: the posts with the lowest account_turn, so that the accounts take turns. Locked rows are skipped.
 	`, by_account as (
     select id, account_in_flight + row_number() over (partition by account order by destination_turn, random()) as account_turn
     from by_destination where destination_turn <= $4
@@ -100,8 +102,8 @@ type InFlightLimits struct {
 }
 
 // ClaimPosts claims due messages to URLs, up to limits. inFlight are the posts that this process has claimed and
-// not settled: they count towards the limits. There must be at most limits.All of them. A post that is not settled within lease
-// is due again, as if it had not been sent.
+// not settled, at most limits.All: they count towards the limits. A post that is not settled within lease is due again, as
+// if it had not been sent.
 func (st *Store) ClaimPosts(ctx context.Context, limits InFlightLimits, inFlight []Post, lease time.Duration) (posts []Post, err error) {
 	for again := true; again && err == nil && len(posts) == 0; {
 		posts, again, err = st.claimPosts(ctx, limits, inFlight, lease)
@@ -132,12 +134,13 @@ type Posted struct {
 
 // SettledPosts is the result of SettlePosts.
 type SettledPosts struct {
-	Unsettled []int       // indexes of results that are not stored, because another transaction had locked the message; settle them again
+	Unsettled []int       // indexes of results that are not stored, because another transaction had locked the messages; settle these posts again
 	NextTries []time.Time // when messages are due again
 }
 
-// SettlePosts stores the results of posts. The posts are of many callers, so it never waits for a message that another
-// transaction has locked, but returns the index of its result in Unsettled. It drops the result of a message that is archived or no longer exists.
+// SettlePosts stores the results of posts. The posts are of many callers, so SettlePosts never waits for a message that
+// another transaction has locked: it returns the index of the result in Unsettled. It drops the result of a message that
+// is archived or no longer exists.
 func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled SettledPosts, err error) {
 	if len(posted) == 0 {
 		return settled, nil

@@ -56,7 +56,7 @@ func TestStuckBodilessMessageDelaysNoOther(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
+func TestMessageWithoutSendsLeftIsListedAsStuck(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	saveStuck(t, db, "r1", "r2", "s1")
@@ -65,7 +65,7 @@ func TestMessageWithoutSendsIsListedAsStuck(t *testing.T) {
 	require.Equal(t, []string{"s1"}, stuckKeys(t, db, msg.Sent, 0))
 	require.Empty(t, stuckKeys(t, db, msg.Sent, time.Hour))
 	require.Equal(t, refusedByBroker.Reason, db.MustMessage(t, idOf("r1")).LastError)
-	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the original query for stuck messages")
+	require.Equal(t, 3, db.Count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the query that the users of the original message table have")
 	require.Equal(t, 1, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows, "only the fresh message is sent")
 }
 
@@ -127,7 +127,7 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
 }
 
-func TestStuckMessagesAreDecidedInBulk(t *testing.T) {
+func TestStuckMessagesAreRedrivenAndAbandonedInBulk(t *testing.T) {
 	t.Parallel()
 	db, ctx := storetest.Open(t), t.Context()
 	saveStuck(t, db, "r1", "r2", "r3", "s1", "s2")

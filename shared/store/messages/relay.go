@@ -12,17 +12,18 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// anyMessageDueSQL lets an idle relay skip the transaction.
+// anyMessageDueSQL returns whether a message to a stream that is not paused is due. If none is, the relay needs no
+// transaction.
 const anyMessageDueSQL = DueStreams + `
 select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `)`
 
-// lockDueMessagesSQL locks due messages for the broker, the earliest of each caller and stream, and reads
-// their bodies. Each caller gets an equal part of the $1 rows, divided equally among its streams. On a stream
-// whose pause has ended, each caller gets an equal part of $2 rows. So however many messages and streams one
-// caller has, the first messages of every other caller are in the same batch. If there are more callers or
-// streams than rows, some are chosen at random. The data of a batch is limited to about 4 MiB. The data of messages
-// above this limit is not loaded, and room = 0 means that there may be more messages. Rows that another relay has
-// locked are skipped.
+// lockDueMessagesSQL locks due messages for the broker, the earliest of each pair of caller and stream, and reads
+// their bodies. Each caller gets an equal part of the $1 rows, divided equally among its streams. For a stream
+// with a row in stream_pauses (its pause has ended, or the broker was unavailable), the callers divide only $2 rows. So
+// however many messages and streams one caller has, the first messages of every other caller are in the same batch. If
+// the parts of the pairs are less than one row, the pairs of the batch are chosen at random. The data of a batch is
+// limited to about 4 MiB. The data of messages above this limit is not loaded; then room is 0, because there may be more
+// messages. Rows that another transaction has locked are skipped.
 const lockDueMessagesSQL = DueStreams + `, due as materialized (
     select s.caller_id, s.stream, p.failures, random() as chance
     from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
@@ -52,10 +53,10 @@ const lockDueMessagesSQL = DueStreams + `, due as materialized (
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.room, l.failures
 from l` + bodyOrNull
 
-// Due is a message to be sent now.
+// Due is a message to be published now.
 type Due struct {
 	Detail
-	MsgID string // identifies this send; a send after an Unavailable or lost result has the same MsgID
+	MsgID string // identifies this send; if its result is Unavailable or lost, the next send has the same MsgID
 
 	stream string
 }
@@ -65,15 +66,15 @@ type Due struct {
 // message, in order, within 3 s: until Relay has committed, a receiver that confirms gets 503 after 1.3 s (AwaitSend), and
 // after 10 s the database releases the locks. Any number of relays may run at once: each message is sent by one relay at a time.
 //
-// An unavailable stream (msg.OneStream) is paused, and its messages are not changed. After each pause, a few of
-// its messages are tried. The pauses grow until the stream accepts a message. While the broker is unavailable
-// (Relayed.BrokerUnavailable), no message changes: the caller must wait, or the next call takes the same
-// messages. So a single relay keeps the order of a sender's messages to one receiver, except for a message
-// that the stream refuses while it accepts others. A concurrent relay takes messages behind those that the first
-// relay has locked.
+// An unavailable stream (msg.OneStream) is paused, and the messages that it did not accept are not changed. After each
+// pause, a few of them are tried. The pauses grow until the stream accepts a message. Messages that were not sent because
+// the broker is unavailable (Relayed.BrokerUnavailable) are not changed either: wait before the next call of Relay, which
+// tries the same messages. So a single relay keeps the order of a sender's messages to one receiver, except for a message
+// that the stream refuses while it accepts others. Several relays at once do not keep this order: the second relay sends
+// later messages while the first one still holds the locks of earlier messages.
 //
-// If publish fails, the process dies or the commit is lost, nothing is settled. The messages are sent again
-// with the same MsgID, by which the broker recognises them.
+// If publish fails, the process dies or the transaction does not commit, nothing is settled. The messages are sent again
+// with the same MsgIDs, by which the broker recognises them.
 func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
@@ -131,8 +132,8 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	return relayed, bodiless, conn.SendBatch(ctx, &batch).Close()
 }
 
-// lockDueMessages begins a transaction and locks due messages. If there are none, it ends the transaction.
-// bodiless counts locked rows without a body, which are not in due.
+// lockDueMessages begins a transaction and locks due messages. If it returns none, it has ended the transaction.
+// bodiless counts due rows without a body, which are not in due.
 func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, bodiless int, err error) {
 	var anyDue bool
 	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&anyDue); err != nil || !anyDue {

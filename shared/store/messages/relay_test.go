@@ -26,12 +26,14 @@ func TestConfirmationCountsOnlyAfterTheSendIsRecorded(t *testing.T) {
 	db := storetest.Open(t)
 	m := storetest.Message("k")
 	db.MustSave(t, m)
-	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull)) // the relay does not record this send: the subject may be full because it has stored this very message, and the response was lost
+	// The relay does not record a send with this result. But the subject may be full because it has stored this message and
+	// the response was lost, so the receiver may have the message.
+	db.MakeDueAndRelay(t, storetest.Always(storetest.SubjectFull))
 	before := db.MustMessage(t, m.ID)
 	_, err := db.Messages.Confirm(t.Context(), m.ID, storetest.ConfirmationBy("points"))
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "the receiver must confirm again")
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(db.Messages.AwaitSend(t.Context(), m.ID)))
-	require.Equal(t, before, db.MustMessage(t, m.ID), "nothing changes")
+	require.Equal(t, before, db.MustMessage(t, m.ID), "the message does not change")
 	db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted))
 	require.NoError(t, db.Messages.AwaitSend(t.Context(), m.ID))
 	require.Equal(t, "received", mustConfirm(t, db, m.ID, "points"))
@@ -109,10 +111,10 @@ func TestClaimPostsRemovesBodilessMessages(t *testing.T) {
 	posts := claimPosts(t, db)
 	require.Len(t, posts, 1)
 	require.Equal(t, intact.ID, posts[0].ID)
-	require.Zero(t, db.Count(t, `select count(*) from message_live where next_at <= now()`))
+	require.Zero(t, db.Count(t, `select count(*) from message_live where next_at <= now()`), "every row is leased or removed")
 	db.MakeDue(t)
 	claimPosts(t, db)
-	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "the second claim removes the bodiless rows that the first claim leased")
+	require.Equal(t, 1, db.Count(t, `select count(*) from message_live`), "the second claim removes the leased bodiless rows")
 }
 
 func TestMessageThatIsNeitherLiveNorFinalIsNotFound(t *testing.T) {
@@ -125,7 +127,7 @@ func TestMessageThatIsNeitherLiveNorFinalIsNotFound(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestFullSubjectDoesNotReduceRemainingSends(t *testing.T) {
+func TestFullSubjectUsesNoSends(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")
@@ -155,16 +157,16 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 		db.MustSave(t, m)
 	}
 	before := db.MustMessage(t, rows[0].ID)
-	var writers []int // the transaction that wrote the pause, after each relay
+	var writers []int // after each relay: the transaction that wrote the row of stream_pauses
 	for range 3 {
 		b := storetest.Always(storetest.NoBroker)
-		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "no message gets another due time")
+		require.Equal(t, store.Relayed{Rows: 3, BrokerUnavailable: true}, db.RelayDue(t, b), "there are no NextTries, because no message gets another due time")
 		require.Equal(t, sends[:3], b.MsgIDs())
 		writers = append(writers, db.Count(t, `select xmin::text::bigint from stream_pauses where failures = 0`))
 	}
-	require.Equal(t, slices.Repeat(writers[:1], 3), writers, "a pause with the same reason is not written again")
+	require.Equal(t, slices.Repeat(writers[:1], 3), writers, "the row of stream_pauses is not written again for the same reason")
 	after := db.MustMessage(t, rows[0].ID)
-	require.Equal(t, "no connection", after.LastError, "a message shows the reason of its stream's pause")
+	require.Equal(t, "no connection", after.LastError, "a message shows the reason in stream_pauses")
 	after.LastError = ""
 	require.Equal(t, before, after, "no row of a message was updated")
 
@@ -244,7 +246,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	all.Wait()
 	ids := b.MsgIDs()
 	slices.Sort(ids)
-	require.Len(t, slices.Compact(ids), n, "a refused message does not delay others")
+	require.Len(t, slices.Compact(ids), n, "every message is published, although others are refused")
 	for _, m := range rows {
 		d := stores[0].MustMessage(t, m.ID)
 		want := map[byte]struct {

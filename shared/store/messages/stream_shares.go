@@ -11,12 +11,12 @@ import (
 const (
 	sharesEvery  = 2 * time.Second
 	sharesDelay  = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
-	shareRetry   = time.Minute
+	shareRetry   = time.Minute            // Retry-After of a refused call
 	sharesMaxAge = 10 * time.Second // of a result: an older one says nothing about now
 )
 
-// streamShares caches which accounts use more than their share of a stream. While messages arrive, the cache is
-// refreshed about every two seconds.
+// streamShares caches which accounts use more than their share of a stream. While messages are submitted, the cache is
+// refreshed about every 2.5 seconds.
 type streamShares struct {
 	query func(ctx context.Context) (map[usageKey]bool, error)
 
@@ -27,6 +27,8 @@ type streamShares struct {
 	refreshing bool
 }
 
+// exceeded reports whether an account used more than its share of one of the streams at the last query. It starts a
+// query if one is due, and does not wait for it.
 func (s *streamShares) exceeded(account int64, streams []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

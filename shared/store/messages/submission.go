@@ -31,9 +31,9 @@ type Submission struct {
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 
-	ahead time.Duration // the message is due this long before now; this orders messages that are saved together
+	ahead time.Duration // the message is created and due this long before now(): so messages that are saved together keep their order
 
-	Refused *task.Error // why the message must not be saved; if it is saved already, the result is a replay, not this refusal
+	Refused *task.Error // why the message must not be saved; nil = save it. If the message is saved already, the result is a replay, not this refusal
 }
 
 // Submitted is the result of a Submission.
@@ -41,9 +41,9 @@ type Submitted struct {
 	State    string // the present state of the message, as msg.Message.State
 	Status   msg.Status
 	SavedAt  time.Time   // by the database's clock
-	Replayed bool        // an earlier call saved the message
-	Archived bool        // a replay of a message that is archived
-	Refused  *task.Error // nothing was done
+	Replayed bool        // another call saved the message
+	Archived bool        // the message was saved before and is archived
+	Refused  *task.Error // why the message was not saved; nil = it is saved
 
 	err error // of this row alone
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submit saves the messages, together with those of other calls. It returns when all are committed and due
-// to be sent. The two slices have one entry for each row, in order. A refusal is in Submitted. An error is
-// task.CodeKeyInFlight while another call saves a message with this id. Any other error means that the outcome is
-// unknown or that the database is unavailable.
+// Submit saves messages, in one transaction with messages of other calls. When it returns, every message without a
+// refusal or an error is committed. The two slices have one entry for each row, in order. A refusal is in Submitted. An
+// error is task.CodeKeyInFlight while another call saves a message with this id. After any other error, the message may
+// or may not be saved.
 //
 // A message with the same caller, sender and client_msg_id always has the same id. So the primary keys of
 // messages and archived_messages decide whether a message is a repeat.
@@ -39,8 +39,8 @@ const bodyColumns = `id, call_id, fingerprint, caller_id, sender, client_msg_id,
         type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer`
 
 // insertMessages saves new messages, due at once, and returns their ids and the time. The rows must be
-// sorted by id, so that two transactions never deadlock. Accepted messages are due a microsecond apart, in the
-// order of their stream.
+// sorted by id, so that two transactions never deadlock. Accepted messages are created and due a microsecond apart
+// (ahead), in the order of their stream.
 var insertMessages = store.BulkStatement[*Submission]{Columns: submissionColumns, Text: `
 with i as materialized (
     select * from unnest(@arrays) as t (@columns)
@@ -126,11 +126,11 @@ const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, aband
 
 // flushMessages commits the rows in one transaction. If the response to the commit is lost, flushMessages
 // repeats the transaction, and recognises its own rows by their call_id. An error after the commit fails only
-// the rows that were not inserted.
+// the rows that were not inserted. alone is explained at store.Coalescer.
 func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	saved := map[task.ID]time.Time{} // by CallID
-	if fresh := freshMessages(rows); len(fresh) > 0 {
-		err := st.db.RetryLostCommit(ctx, func(bool) error { return st.commitMessages(ctx, fresh, alone, saved) })
+	if toInsert := rowsToInsert(rows); len(toInsert) > 0 {
+		err := st.db.RetryLostCommit(ctx, func(bool) error { return st.commitMessages(ctx, toInsert, alone, saved) })
 		if err != nil {
 			return nil, err
 		}
@@ -152,11 +152,11 @@ func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bo
 	return out, nil
 }
 
-// freshMessages returns the rows to insert, one for each id, sorted by id.
-func freshMessages(rows []*Submission) []*Submission {
-	fresh := slices.DeleteFunc(slices.Clone(rows), func(m *Submission) bool { return m.Refused != nil })
-	slices.SortStableFunc(fresh, func(a, b *Submission) int { return a.ID.Compare(b.ID) })
-	return slices.CompactFunc(fresh, func(a, b *Submission) bool { return a.ID == b.ID })
+// rowsToInsert returns the first row of each id that is not refused, sorted by id. The messages may be saved already.
+func rowsToInsert(rows []*Submission) []*Submission {
+	toInsert := slices.DeleteFunc(slices.Clone(rows), func(m *Submission) bool { return m.Refused != nil })
+	slices.SortStableFunc(toInsert, func(a, b *Submission) int { return a.ID.Compare(b.ID) })
+	return slices.CompactFunc(toInsert, func(a, b *Submission) bool { return a.ID == b.ID })
 }
 
 func (st *Store) commitMessages(ctx context.Context, rows []*Submission, alone bool, saved map[task.ID]time.Time) error {
@@ -188,7 +188,7 @@ func (st *Store) commitMessages(ctx context.Context, rows []*Submission, alone b
 type knownMessage struct {
 	id, call    task.ID
 	fingerprint task.Hash
-	status      *msg.Status // nil if its live or final row is missing
+	status      *msg.Status // nil if it has neither a live nor a final row
 	abandoned   bool
 	archived    bool
 	savedAt     time.Time
@@ -211,7 +211,7 @@ func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, notIns
 		switch {
 		case found && first.fingerprint != m.Fingerprint:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
-		case found && first.status == nil: // a compromised function deleted its row
+		case found && first.status == nil: // only a compromised function deletes its row
 			out[i].err = fmt.Errorf("message %s has no state: its row of message_live or message_done was deleted", m.ID)
 		case found:
 			replayed = true

@@ -13,17 +13,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Trim is where and why to trim the streams.
+// Trim says where a trim of the streams begins, and which streams need it most.
 type Trim struct {
 	From    uint64   // the sequence number at which the trim of the stream of messages begins; 0 = at its beginning
 	Refused []string // the streams that accepted nothing when they were last tried (recentlyPaused)
 }
 
 const (
-	trimEvery     = 5 * time.Minute
-	trimEveryFull = 15 * time.Second // while a stream is full
+	trimEvery       = 5 * time.Minute
+	trimEveryPaused = 15 * time.Second // while a stream accepts nothing (recentlyPaused)
 
-	// TrimIntervalInAlert is the time between two trims while a stream has an alert.
+	// TrimIntervalInAlert is the time between two trims while there is an alert that a stream is nearly full.
 	TrimIntervalInAlert = time.Minute
 )
 
@@ -51,8 +51,8 @@ insert into inbox_trims as t (user_name, seq)
 select user_name, seq from unnest($1::text[], $2::bigint[]) n (user_name, seq) where n.seq <= $3
 on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.seq else greatest(t.seq, excluded.seq) end, trimmed_at = now()`
 
-	// forgetInboxTrimsSQL removes rows of an earlier stream of the same name (seq > $1), and rows that are older than every message
-	// in the stream. It removes a limited number, so that it always ends before the statement timeout.
+	// forgetInboxTrimsSQL removes rows of an earlier stream of the same name (seq > $1), and rows that are older than every
+	// message in the stream. It removes a limited number, so that it always ends before the statement timeout.
 	forgetInboxTrimsSQL = `
 delete from inbox_trims where user_name = any(array(
     select user_name from inbox_trims where seq > $1 or trimmed_at < now() - make_interval(secs => $2::float8) order by user_name limit 10000 for update skip locked))`
@@ -67,10 +67,11 @@ with locked as materialized (select stream from stream_pauses where stream = any
 update stream_pauses set until = now() from locked where stream_pauses.stream = locked.stream`
 )
 
-// BeginTrim reports whether this instance must trim the streams now (due). Among all instances, a trim is due every
-// five minutes, every minute while a stream has an alert, and every 15 s while a stream accepts nothing.
+// BeginTrim reports whether this instance must trim the streams now (due). A trim is due for one of all instances every
+// five minutes, every minute while there is an alert that a stream is nearly full, and every 15 s while a stream accepts
+// nothing (recentlyPaused).
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
-	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryFull.Seconds(), TrimIntervalInAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
+	err = st.db.Hot.QueryRow(ctx, beginTrimSQL, store.Unprepared, trimEveryPaused.Seconds(), TrimIntervalInAlert.Seconds(), trimEvery.Seconds()).Scan(&due, &t.From, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrNoJob("events")
 	}
@@ -78,7 +79,7 @@ func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 }
 
 // EndTrim records where the next trim of the stream of messages begins. It ends the pauses of the streams that have
-// room again (freed).
+// room again (freed), and deletes stream usage older than an hour.
 func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SaveTimeout)
 	defer cancel()
@@ -108,8 +109,8 @@ func (st *Store) ForgetInboxTrims(ctx context.Context, last uint64, maxAge time.
 	return store.Wrap("forget trimmed inboxes", err)
 }
 
-// InboxTrimmed returns the sequence number up to which messages to a user were removed from the stream of
-// users; 0 = none.
+// InboxTrimmed returns the sequence number up to which trims removed the messages to a user from the stream of
+// users; 0 = none. Messages that the stream removed by age do not count.
 func (st *Store) InboxTrimmed(ctx context.Context, user string) (upTo uint64, err error) {
 	err = st.db.Hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&upTo)
 	return upTo, store.Wrap("trimmed inbox", err)
