@@ -81,7 +81,7 @@ func SubjectOf(exchange, routingKey string) (Address, error) {
 	return Address{Subject, subject}, nil
 }
 
-// The stream names by which waiting messages are grouped.
+// The names of streams in Address.Stream.
 const (
 	StreamMessages = "MESSAGES"
 	StreamUsers    = "USERS"
@@ -91,8 +91,9 @@ const (
 const subjectGroups = 64
 
 // Stream returns the name of the group of messages that pause together while their stream is
-// unavailable: StreamUsers, StreamMessages, or for subjects of other streams other-<n>, where n below 64
-// is a hash of the first token. For a URL it is "". SQL computes the same name for a redriven message.
+// unavailable: StreamUsers, StreamMessages, or for subjects of other streams other-<n>, where n, from 0 to 63,
+// is a hash of the first token. So such subjects may be in one group although they are in different streams. For a URL
+// it is "". SQL computes the same name for a redriven message.
 func (a Address) Stream() string {
 	switch a.Kind {
 	case URL:

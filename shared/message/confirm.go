@@ -5,9 +5,9 @@ import "crypto/subtle"
 // Confirmer is a caller that confirms a message.
 type Confirmer struct {
 	User     string   // name of the caller
-	Consumer string   // the consumer for which the caller confirms: User, or any name if it is an admin
+	Consumer string   // the consumer for which the caller confirms: User or, if the caller is an admin, any name
 	Receives []string // subject patterns that the caller may receive
-	Token    string   // that the caller received in a delivery to a URL; "" = none
+	Token    string   // the token in the confirmation; the receiver at a URL finds it in the delivery; "" = none
 	Admin    bool
 }
 
@@ -39,7 +39,7 @@ func (c Confirmer) PermissionFor(to Address, token string) Permission {
 	return NoPermission
 }
 
-// FirstSend reports whether a message was sent.
+// FirstSend is whether a message was sent at least once.
 type FirstSend int8
 
 const (
@@ -49,8 +49,8 @@ const (
 )
 
 // FirstSend returns whether the message was sent before a caller with permission p confirms it. Only the
-// confirmation of a message that WasSent counts. For an admin, a failed send to a URL counts, too: the receiver may have
-// the message.
+// confirmation of a message that WasSent counts. If an admin confirms, WasSent includes a failed send to a URL: the
+// receiver may have the message.
 func (m Message) FirstSend(p Permission) FirstSend {
 	tried := m.SendNo > 0 || m.Epoch > 1
 	switch {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each caller tries to confirm a message to each address. Callers that are not in the table may not.
+// Each caller tries to confirm a message to each address. A caller that is not in permissions may not.
 func TestConfirmPermissions(t *testing.T) {
 	t.Parallel()
 	const token = "the token of this message"

@@ -8,7 +8,7 @@ type DeliveryState int16
 
 const (
 	DeliveryPending   DeliveryState = iota // an attempt is scheduled or running
-	DeliveryDelivered                      // the endpoint returned 2xx, and the robot of a chat group no error in the body
+	DeliveryDelivered                      // the endpoint returned 2xx and, if it is a robot of a chat group, reported no error in the body
 	DeliveryFailed                         // all attempts failed, or the endpoint is gone
 )
 
@@ -35,7 +35,7 @@ type PostResult struct {
 // OK reports whether the endpoint accepted the event: Standard Webhooks defines any 2xx as success.
 func (r PostResult) OK() bool { return r.Status/100 == 2 && !r.Refused }
 
-// gone reports whether the endpoint asked for no more events: Standard Webhooks defines 410 for this.
+// gone reports whether the endpoint no longer wants any events: Standard Webhooks defines 410 for this.
 func (r PostResult) gone() bool { return r.Status == 410 }
 
 // deliveryRetryDelays[n-1] is the wait after the n-th failed attempt. The delivery has failed when the attempt after the
@@ -55,7 +55,8 @@ type Delivery struct {
 }
 
 // Settle returns the delivery after the result of the attempt with the fencing number claim. A failure
-// counts only for the newest attempt. A success always counts, because then the endpoint has the event.
+// counts only if the attempt is the newest one and the delivery is still pending. A success always counts, because then
+// the endpoint has the event.
 // jitter, in [0, 1), spreads the retries of attempts that failed at the same time.
 func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float64) Delivery {
 	if r.OK() {

@@ -8,9 +8,9 @@ import (
 // namespace is the UUID namespace of all message ids; it must never change.
 const namespace = "\x5d\x8f\x2c\x4e\x0b\x71\x4a\x3d\x9e\x66\x1c\xd7\x43\xb0\x95\xfa"
 
-// ID derives the id of a message from three values: a UUID of version 5 (RFC 9562). The same values
-// always have the same id and different values different ones, so every repeat of a submission has the
-// same primary key.
+// ID derives the id of a message, a UUID of version 5 (RFC 9562), from the caller's id, the sender and the
+// client_msg_id. The same values always have the same id and different values different ones, so every repeat of a
+// submission has the same primary key.
 func ID(caller int64, from, clientMsgID string) [16]byte {
 	name := make([]byte, 0, 512)
 	name = append(name, namespace...)

@@ -12,8 +12,8 @@ type Status int16
 
 // The statuses (in the original message table 发送中, 已发送, 已接收).
 const (
-	Sending  Status = iota // neither the broker nor the receiver has it yet
-	Sent                   // stored in a stream, or accepted by its URL's receiver
+	Sending  Status = iota // neither the broker nor the receiver is known to have it
+	Sent                   // stored in a stream, accepted by its URL's receiver, or confirmed by some expected consumers
 	Received               // confirmed by all expected consumers
 )
 
@@ -38,7 +38,7 @@ type Message struct {
 	Remaining   int16     // sends left in this epoch
 	SendNo      int16     // sends used in this epoch
 	Epoch       int32     // starts at 1, increased by each redrive
-	NextAt      time.Time // of the next send
+	NextAt      time.Time // of the next send; during a POST, the end of its lease
 	LastError   string    // why the last send failed; "" after a success
 	DeliveredAt time.Time // when the broker, or the URL's receiver, first had it
 	FinishedBy  string    // the consumer with the last needed confirmation, or the operator who abandoned it
@@ -85,8 +85,8 @@ type Outcome int8
 
 const (
 	Accepted    Outcome = iota // the broker stored it, now or earlier, or the URL returned 2xx
-	Refused                    // the broker or the receiver refused it
-	Unavailable                // no response, or temporarily unavailable: not the message's fault
+	Refused                    // the broker refused it, or the POST failed, even without a response
+	Unavailable                // the broker did not respond or was temporarily unavailable, or this process cancelled the POST
 )
 
 // Scope is the extent of an Unavailable result.
@@ -104,10 +104,10 @@ type Result struct {
 	Reason  string // of Refused and Unavailable, for an operator
 	Scope   Scope  // of Unavailable
 
-	RetryAfter time.Duration // from a URL's receiver, limited to an hour; 0 = none
+	RetryAfter time.Duration // least pause before the next send: Retry-After of a URL's receiver, or UnavailablePause; 0 = none
 }
 
-// The shortest and longest wait for an unavailable receiver or stream.
+// The shortest and longest pause after an Unavailable result.
 const (
 	minUnavailablePause = 2 * time.Second
 	maxUnavailablePause = time.Minute
@@ -131,8 +131,8 @@ func UnavailablePause(age time.Duration) time.Duration {
 // maxPause is the longest pause between two sends of an epoch, without jitter. maxSchedule of package inbox includes it.
 const maxPause = time.Hour
 
-// pauseAfter returns the wait after the n-th send of an epoch, n >= 1: for the confirmation, or after a
-// refusal.
+// pauseAfter returns the pause after the n-th send of an epoch, n >= 1. It is the same whether the send was accepted and
+// waits for its confirmation, or was refused.
 func pauseAfter(n int16) time.Duration {
 	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, maxPause}
 	return pauses[min(max(int(n), 1), len(pauses))-1]
@@ -145,7 +145,7 @@ func jittered(d time.Duration, jitter float64) time.Duration {
 
 // Settle applies the result of one send. jitter, in [0, 1), spreads the next sends of messages that
 // were sent together. If the stream or the broker is unavailable, the message does not change: the
-// stream pauses as a whole, and the message keeps its turn.
+// stream pauses as a whole, and the message keeps its place in the order.
 func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	if r.Outcome == Unavailable && r.Scope != OneMessage {
 		return m
@@ -170,8 +170,8 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	return m
 }
 
-// SettlePost is Settle for a POST that ran without a row lock; before is the message at its start. If the
-// message has changed since, the result counts only if it is Accepted: the receiver has the message then.
+// SettlePost is Settle for a POST that ran without a row lock; before is the message when the POST started. If the
+// message has changed since, only an Accepted result counts: the receiver has the message then.
 func (m Message) SettlePost(before Message, r Result, now time.Time, jitter float64) Message {
 	switch {
 	case !m.Final() && m.Epoch == before.Epoch && m.SendNo == before.SendNo && m.NextAt.Equal(before.NextAt):
@@ -192,8 +192,9 @@ func (m Message) delivered(now time.Time) Message {
 	return m
 }
 
-// acceptedStatus returns the status after a successful send. A 2xx comes from the receiver at the URL. An
-// acknowledgement of the broker does not come from a receiver.
+// acceptedStatus returns the status after a successful send. A 2xx of a URL comes from the receiver itself, so it makes
+// the message received, unless the message requires confirmation. An acknowledgement of the broker does not come from a
+// receiver.
 func (m Message) acceptedStatus() Status {
 	if m.Kind == URL && !m.Confirm {
 		return Received
@@ -214,10 +215,11 @@ func (m Message) Receive(consumer string, receipts int) Message {
 	return m
 }
 
-// Redrive makes the message due now, with all its sends and new MsgIDs. It refuses a finished message.
+// Redrive makes the message due now, with all its sends and new MsgIDs. It refuses a finished message, but not an
+// abandoned one.
 func (m Message) Redrive(now time.Time) (Message, error) {
 	if m.Final() && !m.Abandoned {
-		return m, errors.New("the message is " + m.State() + " and has ended; only a message that has not ended can be redriven")
+		return m, errors.New("the message is " + m.State() + " and has ended; only an abandoned message, or one that has not ended, can be redriven")
 	}
 	m.Abandoned, m.FinishedBy = false, ""
 	m.Epoch++
@@ -225,8 +227,8 @@ func (m Message) Redrive(now time.Time) (Message, error) {
 	return m, nil
 }
 
-// Abandon gives a message up; by is the name of the operator. Abandoning twice is allowed. It refuses a
-// finished message.
+// Abandon ends the sends of a message; by is the name of the operator. An abandoned message is returned unchanged. Abandon
+// refuses a finished message.
 func (m Message) Abandon(by string) (Message, error) {
 	switch {
 	case m.Abandoned:

@@ -68,7 +68,7 @@ func TestMessageFollowsSchedule(t *testing.T) {
 		require.True(t, m.Stuck())
 		require.True(t, m.NextAt.IsZero())
 		require.Equal(t, result.Reason, m.LastError)
-		require.Equal(t, map[Outcome]string{Accepted: "sent", Refused: "sending"}[result.Outcome], m.State(), "a stuck message is sent if a send was accepted, otherwise sending")
+		require.Equal(t, map[Outcome]string{Accepted: "sent", Refused: "sending"}[result.Outcome], m.State(), "a stuck message is in state sent if a send was accepted, otherwise in state sending")
 	}
 }
 
@@ -106,16 +106,16 @@ func TestUnavailablePausesGrowToAMinute(t *testing.T) {
 	require.Equal(t, now.Add(time.Minute), fresh().Settle(Result{Outcome: Unavailable, RetryAfter: time.Hour}, now, 0.5).NextAt)
 }
 
-func TestConfirmationInAnyState(t *testing.T) {
+func TestConfirmationFinishesMessageInAnyState(t *testing.T) {
 	t.Parallel()
 	abandoned, err := fresh().Abandon("ops")
 	require.NoError(t, err)
 	for name, m := range map[string]Message{
-		"before the broker's response": fresh(),
-		"after the broker's response":  fresh().Settle(wasAccepted, now, 0.5),
-		"abandoned":                    abandoned,
-		"stuck":                        fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(refused, now, 0.5),
-		"confirmation not required":    fresh(func(m *Message) { m.Confirm = false }).Settle(wasAccepted, now, 0.5),
+		"before the result of a send": fresh(),
+		"after a successful send":     fresh().Settle(wasAccepted, now, 0.5),
+		"abandoned":                   abandoned,
+		"stuck":                       fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(refused, now, 0.5),
+		"confirmation not required":   fresh(func(m *Message) { m.Confirm = false }).Settle(wasAccepted, now, 0.5),
 	} {
 		got := m.Receive("points", 1)
 		require.Equal(t, "received", got.State(), name)
@@ -125,7 +125,7 @@ func TestConfirmationInAnyState(t *testing.T) {
 	}
 }
 
-func TestExpectedConfirmations(t *testing.T) {
+func TestAllExpectedConsumersMustConfirm(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.ExpectedReceipts = 3 }).Receive("a", 1)
 	require.Equal(t, Sent, m.Status, "a consumer that confirms has the message, whatever the broker returned")
@@ -170,7 +170,7 @@ func TestFinishedMessageIsNeitherRedrivenNorAbandoned(t *testing.T) {
 	require.Equal(t, once, twice)
 }
 
-// The invariants hold after any sequence of steps.
+// Most invariants of the package comment hold after any sequence of steps.
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

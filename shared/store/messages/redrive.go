@@ -54,7 +54,7 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, d decision, by s
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, err.Error())
 		}
 		if m.Archived && after != m.Message {
-			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "the message is archived and changes no more; send it again under another client_msg_id")
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "the message is archived and cannot be redriven; submit it again with another client_msg_id")
 		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
@@ -133,7 +133,7 @@ func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, d de
 	return n, store.Wrap(d.action, err)
 }
 
-// lockStuck locks stuck messages and returns their changes.
+// lockStuck locks stuck messages and returns how d changes them.
 func lockStuck(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, d decision) (changes []messageChange, err error) {
 	rows, err := tx.Query(ctx, lockStuckMessagesSQL, append(f.args(), limit)...)
 	if err != nil {
