@@ -10,8 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedMessage returns a message from the stream of accepted messages, even if TWO_PHASE_ENABLED is now false. It is for a
-// message that is not saved yet. The error is server_busy while NATS is unavailable, because the message may exist.
+// acceptedMessage returns a message that is not saved yet from the stream of accepted messages, even if TWO_PHASE_ENABLED is now
+// false. The error is not_found if the stream does not have the message or the caller may not read it, and server_busy while NATS
+// is unavailable, because the message may exist.
 func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	if h.env.Bus() == nil {
 		return api.MessageResponse{}, messageNotFound()
@@ -48,7 +49,7 @@ func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Su
 	accepted := streamevent.FromStream(found.Event, found.Seq, found.Fingerprint)
 	m, err := accepted.Message()
 	if err != nil {
-		return nil, nil // not a message of this service
+		return nil, nil // the entry is not a message of this service
 	}
 	return m, nil
 }

@@ -26,9 +26,10 @@ func (r *receivedRequest) Validate() []task.Field {
 	return bad
 }
 
-// confirm records that a receiver has the message. A confirmation may be repeated. The error is not_found if the caller is not a
-// receiver of the message. Such a call locks no row and takes as long as a call with an unknown id. So the response does not
-// reveal that the message exists. A repeated or early confirmation locks no row either: the relay skips locked messages.
+// confirm records that a receiver has the message. A confirmation may be repeated. The error is not_found if the caller may not
+// confirm the message. Such a call locks no row and takes as long as a call with an unknown id, so the response does not
+// reveal that the message exists. A repeated confirmation locks no row either, nor does one of a receiver before the send is
+// recorded, because the relay skips locked messages.
 func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
 	id, err := c.ID(resourceName)
 	if err != nil {
@@ -79,8 +80,9 @@ func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest)
 
 // notFoundOrBusy returns the error of a call for a message that is not in the database, or that the caller may not use. With
 // TWO_PHASE_DELIVER_BEFORE_SAVED a receiver may get a message, and make the call, before the message is saved. Then the error is
-// server_busy, and the error's text ends with retry, which says what to do. The error is not_found if visible returns false for
-// the accepted message, or if a message to another address is saved under this id: then the accepted message will be rejected.
+// server_busy, and the error's text ends with retry, which says what to do. Otherwise the error is not_found. It is not_found, too,
+// if visible returns false for the accepted message, or if a message to another address is saved under this id: then the accepted
+// message will be rejected.
 func (h *handlers) notFoundOrBusy(ctx context.Context, id task.ID, retry string, visible func(*messages.Submission) bool) error {
 	if h.env.Bus() == nil || !h.env.Config.TwoPhase.DeliverBeforeSaved {
 		return messageNotFound()

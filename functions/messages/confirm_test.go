@@ -30,7 +30,7 @@ const confirmedRows = `select concat(
 	(select string_agg(concat_ws(' ', id, status, remaining_sends), ';' order by id) from reliable_messages),
 	(select string_agg(concat_ws(' ', message_id, consumer), ';' order by message_id, consumer) from message_receipts))`
 
-func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
+func TestOnlyReceiversAndAdminsConfirmAMessage(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	admin := w.Admin
@@ -152,7 +152,7 @@ func TestReceiverOfURLMayConfirmBeforeResponding(t *testing.T) {
 	require.Equal(t, []any{"received", "carl"}, []any{m.State, m.FinishedBy})
 }
 
-func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
+func TestEarlyConfirmationSucceedsOnceMessageIsSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve")

@@ -50,7 +50,8 @@ func (r *conversationRequest) Validate() []task.Field {
 	return bad
 }
 
-// conversation returns a page of the messages between two users. Only these two users, admins and viewers may read the page.
+// conversation returns a page of the messages between two users. Only these two users and callers that read all messages
+// (fn.Call.ReadsAll) may read the page.
 func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversationRequest) (any, error) {
 	pair, _ := membersOf(req.Between)
 	if _, ok := pair.other(c.Caller.Name); !ok && !c.ReadsAll() {
@@ -91,7 +92,8 @@ func (r *peersRequest) Validate() []task.Field {
 	return bad
 }
 
-// peers returns a page of the users who wrote to a user. Only that user, admins and viewers may read the page.
+// peers returns a page of the users who wrote to a user. Only that user and callers that read all messages (fn.Call.ReadsAll)
+// may read the page.
 func (h *handlers) peers(ctx context.Context, c *fn.Call, req peersRequest) (any, error) {
 	user := req.User
 	if user == "" || !c.ReadsAll() {

@@ -34,7 +34,7 @@ func TestConversationIsReadNewestFirst(t *testing.T) {
 	require.Len(t, ann.Get(between+"ann,bob&limit=2").Items(), 2)
 	got := bob.Get(between + "ann,bob&limit=1")
 	require.Contains(t, got.Text, `"from":"ann","to":"user:bob"`)
-	require.Contains(t, got.Text, `"data":{"text":"4"}`, "in the same form as every message")
+	require.Contains(t, got.Text, `"data":{"text":"4"}`, "messages have the same form in every response")
 	require.Contains(t, bob.Get(between+"cid,bob").Text, `"items":[]`)
 }
 

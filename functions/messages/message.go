@@ -40,8 +40,8 @@ func (h *handlers) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any
 	return h.ownMessage(ctx, c, message.ID(c.Caller.ID, from, key))
 }
 
-// ownMessage returns a message of the caller. The error is not_found for another caller's message, unless the caller is an admin
-// or a viewer.
+// ownMessage returns a message of the caller. The error is not_found for another caller's message, unless the caller reads all
+// messages (fn.Call.ReadsAll).
 func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
 }

@@ -1,5 +1,5 @@
-// Package messages is the reliable message service. A caller submits a message, and reads the state of the message. The message is
-// sent until its receiver confirms it:
+// Package messages is the reliable message service. A caller submits a message and reads its state. A receiver confirms the
+// message:
 //
 //	POST /api/v1/messages
 //	GET  /api/v1/messages/{id}
@@ -20,10 +20,11 @@
 //	POST /api/v1/messages/{id}/redrive, /api/v1/messages/redrive
 //	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
 //
-// A 200 means that the message is committed to the database and will be sent until its receiver has confirmed it or it was sent
-// max_sends times. A 202 (ack accepted) means that the message is stored in a stream and will be committed later. Until then a
-// failure can lose the message; the field durability of the response says which failures the message survives. A receiver gets the
-// message's id as the id of the CloudEvent, not as part of the data.
+// A 200 means that the message is committed to the database. If the message requires confirmation, it is sent again until it is
+// confirmed by expected_receipts receivers, abandoned or sent max_sends times; otherwise until one send succeeds. A 202 (ack
+// accepted) means that the message is stored in a stream and will be committed later, unless another message with the same
+// client_msg_id is committed first. Until then a failure can lose the message; the field durability of the response says which
+// failures the message survives. A receiver gets the message's id as the id of the CloudEvent, not as part of the data.
 package messages
 
 import (

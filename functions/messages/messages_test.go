@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
+func TestMessageIsSavedOnceAndHiddenFromOtherCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -39,7 +39,7 @@ func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	require.Contains(t, got.Text, `"data":{"z":1.0,"a":"<你好>","n":1e30}`, "exactly as submitted")
 	require.Equal(t, "sendonce.message.v1", got.Data("type"))
 	require.EqualValues(t, 5, got.Data("remaining_sends"))
-	require.NotEmpty(t, got.Data("next_send_at"), "due at once")
+	require.NotEmpty(t, got.Data("next_send_at"), "the first send is scheduled")
 	require.Equal(t, id, shop.Get(cluster.MessagesPath+"/by-key/order-1").Data("server_msg_id"))
 	require.Equal(t, 404, bank.Get(cluster.MessagesPath+"/"+id).Status)
 	require.Equal(t, 200, s.Get(cluster.MessagesPath+"/"+id).Status, "an admin sees all")
@@ -96,7 +96,7 @@ func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
 	refused := s.Post(cluster.MessagesPath, body("l"))
 	require.Equal(t, 400, refused.Status)
 	require.Equal(t, "content_blocked", refused.Body["error"])
-	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "a repeat of an accepted message is accepted")
+	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "a repeat of a saved message is not refused")
 }
 
 func TestCallersActOnlyForThemselvesAndOnlyInTheirRole(t *testing.T) {
@@ -183,7 +183,7 @@ func TestViewersReadMessagesAndEachRevealIsAudited(t *testing.T) {
 	for i, who := range []*cluster.Client{ann, bob, eyes, s} {
 		require.Equal(t, []any{map[string]any{"text": "hello"}}, reveal(who))
 		require.Equal(t, i+1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1 and reason = 'asked'`, id))
-		reveal(who) // is not recorded again within the hour
+		reveal(who) // not recorded again within the hour: see the last count
 	}
 	require.Empty(t, reveal(cid), "cid is not in this conversation")
 	require.Empty(t, reveal(limited))

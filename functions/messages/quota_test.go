@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestMessageQuotaSendsRetryAfter(t *testing.T) {
+func TestMessageOverQuotaIsRefusedWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_CALLER_WAITING_MESSAGES=5")

@@ -23,8 +23,8 @@ func (r *revealRequest) Validate() []task.Field {
 	return bad
 }
 
-// reveal returns the data of messages for the console, which hides data by default. Before the response, reveal records each
-// message as revealed to the caller, at most once an hour.
+// reveal returns the data of messages for the console, which hides data by default. It leaves out messages that the caller may
+// not read. Before the response, reveal records each returned message as revealed to the caller, at most once an hour.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req revealRequest) (any, error) {
 	if err := c.Reserve(ctx, len(req.IDs)*message.MaxData); err != nil {
 		return nil, err

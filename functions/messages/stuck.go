@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	maxBulk   = 500 // messages in one bulk change, which is one transaction
-	maxReason = 500
-	maxAge    = 10 * 366 * 24 * 3600 // seconds
+	maxBulk   = 500                  // messages in one bulk change, which is one transaction
+	maxReason = 500                  // characters
+	maxAge    = 10 * 366 * 24 * 3600 // highest older_than_seconds: ten years
 	kindRule  = "must be sending or sent"
 )
 
