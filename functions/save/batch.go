@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/streamevent"
 )
 
-// batch saves the accepted messages among the events, in their order. Another event becomes a dead letter, except those of
-// bus.UnreadableType.
+// batch saves the accepted messages among the events, in their order. Any other event becomes a dead letter, except one of
+// bus.UnreadableType, which is ignored.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	accepted := make([]*messages.Submission, 0, len(events))
 	var dead []store.DeadLetter
@@ -77,7 +77,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, accepted []*messages.Submi
 	return nil
 }
 
-// purgeParts is how many times the stream is purged while as many bytes are saved as the stream can hold.
+// purgeParts is how many times the stream is purged while one process saves as many bytes as the stream can hold.
 const purgeParts = 16
 
 // schedulePurge wakes this function each time this process has saved 1/purgeParts of the stream's

@@ -40,8 +40,8 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 
 // countUnsaved counts the messages after a sequence number that are not saved, rejected or a dead letter. Up
 // to the sequence number savedTo there are no such messages. The database alone does not show all of them: after
-// NATS has lost the end of the stream, new messages have the sequence numbers of lost ones that were saved. So a
-// message also counts until the function save has acknowledged it. countUnsaved does not use the table
+// NATS has lost the end of the stream, new messages have the sequence numbers of lost ones that were saved. So n is at
+// least the number of messages that the function save has not acknowledged. countUnsaved does not use the table
 // accepted_checked, because every function can write it.
 func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedTo uint64, err error) {
 	state, err := env.Bus().AcceptState(ctx)

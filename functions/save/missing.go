@@ -11,6 +11,7 @@ import (
 
 const saveRows = 500 // messages that are saved together
 
+// withoutDeadLetters returns the unsaved messages that are not dead letters.
 func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.AcceptedMessage) ([]bus.AcceptedMessage, error) {
 	if len(unsaved) == 0 {
 		return nil, nil
@@ -23,7 +24,8 @@ func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.Accepted
 	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(dead, m.Event.ID()) }), err
 }
 
-// saveMissing saves messages that should have been saved before. Only a defect or a loss of data in NATS can cause that.
+// saveMissing saves messages that should have been saved before. There are such messages only after a defect, after a loss of
+// data in NATS, or after an operator has dismissed their dead letters.
 func (s *saver) saveMissing(ctx context.Context, c *fn.Call, unsaved []bus.AcceptedMessage) error {
 	if len(unsaved) > 0 {
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(unsaved))

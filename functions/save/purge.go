@@ -19,7 +19,8 @@ const purgeRows = 500 // messages that are removed together
 // is more important than the window, because the primary key of the messages detects repeats too.
 const shortWindow = 15 * time.Minute
 
-// dedupeWindow returns the deduplication window, which is 0 while the stream is at least 90% full.
+// dedupeWindow returns the deduplication window. It is at most shortWindow while the stream is at least half full, and 0
+// while the stream is at least 90% full.
 func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	window := s.env.Config.TwoPhase.DedupeWindow
 	switch used := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
@@ -32,8 +33,8 @@ func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	}
 }
 
-// purge removes from the stream the messages that were saved longer ago than the window, and then their rows of
-// accepted_messages. At the end it deletes the old rows whose message the stream does not have.
+// purge removes from the stream the messages that were saved or rejected longer ago than the window, and then their rows
+// of accepted_messages. At the end it deletes old rows of messages that the stream does not have (ForgetDelivered).
 func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
 		saved, err := s.env.Messages.PurgeCandidates(ctx, window, purgeRows)
@@ -56,11 +57,11 @@ func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	}
 }
 
-// handleOldest looks at entries of the stream that are older than the window and are still there after purge. It saves the
-// messages among them that are not saved, whatever the sequence numbers say: NATS may have lost the end of the stream and given
-// its numbers to newer messages, and an operator may have dismissed a dead letter after its cause was repaired. It removes what
-// can never be saved: events that are not messages, which are dead letters, and entries that are not events. upTo is the sequence
-// number up to which the consumers have acknowledged everything.
+// handleOldest looks at the oldest purgeRows entries of the stream that are older than the window and are still there after
+// purge. It saves the messages among them that are not saved, even if the database has their sequence numbers: NATS may have lost
+// the end of the stream and given its numbers to newer messages, and an operator may have dismissed a dead letter after its cause
+// was repaired. It removes what can never be saved: events that are not messages, which are dead letters, and entries that are not
+// events. upTo is the sequence number up to which the consumers have acknowledged everything.
 func (s *saver) handleOldest(ctx context.Context, c *fn.Call, upTo uint64, window time.Duration) error {
 	oldest, err := s.env.Bus().OldestAccepted(ctx, upTo, window, purgeRows)
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *saver) handleOldest(ctx context.Context, c *fn.Call, upTo uint64, windo
 	return errors.Join(s.saveUnknown(ctx, c, usable, entries), s.removeUnusable(ctx, unusable))
 }
 
-// acceptedID returns the id of an accepted message, or an error if the entry of the stream is no such message.
+// acceptedID returns the id of an accepted message, or an error if the entry of the stream is not an accepted message.
 func acceptedID(m bus.StoredMessage) (task.ID, error) {
 	if m.Message == nil {
 		return task.ID{}, errors.New("not an event")
@@ -93,8 +94,8 @@ func acceptedID(m bus.StoredMessage) (task.ID, error) {
 	return message.ID, nil
 }
 
-// saveUnknown saves the messages that have no row in accepted_messages and are no dead letters. entries has the entry of each
-// message in the stream.
+// saveUnknown saves the messages that have no row in accepted_messages and are no dead letters. entries has the id and the
+// sequence number of each message, in the same order.
 func (s *saver) saveUnknown(ctx context.Context, c *fn.Call, usable []bus.AcceptedMessage, entries []messages.AcceptedSeq) error {
 	if len(usable) == 0 {
 		return nil
@@ -114,6 +115,6 @@ func (s *saver) removeUnusable(ctx context.Context, unusable []bus.StoredMessage
 	if len(unusable) == 0 {
 		return nil
 	}
-	s.env.Log.Warn("removing from the stream of accepted messages what cannot be saved; its events are dead letters", "messages", len(unusable), "first_sequence", unusable[0].Seq)
+	s.env.Log.Warn("removing entries that cannot be saved from the stream of accepted messages; those that are events are dead letters", "messages", len(unusable), "first_sequence", unusable[0].Seq)
 	return s.env.Bus().RemoveStored(ctx, unusable)
 }

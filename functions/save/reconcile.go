@@ -11,12 +11,13 @@ import (
 
 const (
 	idleTime = 30 * time.Second // see reconcile
-	scanSize = 1_000            // sequence numbers of the stream that are compared with the database before the progress is stored
+	scanSize = 1_000            // sequence numbers that are compared with the database at once; then the progress is stored
 )
 
 // reconcile saves messages that the consumers have acknowledged and that are not in the database. If
 // nothing was acknowledged for idleTime, it also saves missing messages that are older than idleTime and not
-// acknowledged. Then it removes from the stream what was saved long ago or can never be saved (see handleOldest).
+// acknowledged. Then it removes from the stream what was saved longer ago than the deduplication window (purge) or can
+// never be saved (handleOldest).
 func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	state, err := s.env.Bus().AcceptState(ctx)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-const maxSenders = 10_000 // that reorderCounter remembers; beyond that it forgets all
+const maxSenders = 10_000 // senders that reorderCounter remembers; if there are more, it forgets all
 
 // reorderCounter counts messages that this process saves after a later message of the stream: ReorderByAcceptSeq
-// after a later message of the same shard, ReorderByFrom after a later message of the same sender. The order of a
-// sender's messages is guaranteed, so ReorderByFrom must stay 0.
+// after a later message of the same shard, ReorderByFrom after a later message of the same sender. The messages of a
+// sender are saved in their order, except missing ones (saveMissing). Without missing messages ReorderByFrom stays 0.
 type reorderCounter struct {
 	mu      sync.Mutex
 	shards  map[int]int64    // by shard: the highest sequence number saved

@@ -4,8 +4,8 @@
 //
 // save receives the messages of each shard in batches, one batch at a time and in the order of the
 // stream. It returns 2xx once a batch and the acknowledgements to the senders are committed.
-// On a tick, save looks for accepted messages that are missing in the database, and saves them. Only a
-// defect or a loss of data in NATS can cause that. Then save removes from the stream the messages that were saved long ago.
+// On a tick, save looks for accepted messages that are missing in the database, and saves them; usually there are none.
+// Then save removes from the stream the messages that were saved longer ago than the deduplication window.
 package save
 
 import (

@@ -149,7 +149,7 @@ func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	require.Equal(t, 6, w.SavedMessages())
 	require.NotEqual(t, "accepted", w.Message(lost.ServerMsgID).State)
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event_id = 'strange'`))
-	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages`), "the rows of the deleted stream are deleted")
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages`), "only the row of the new message: the rows of the deleted stream are deleted")
 
 	w.Admin.Exec(`update accepted_checked set accept_seq = 9e18`) // as a compromised function can
 	w.Accept("lost-too", `1`)
@@ -173,7 +173,8 @@ func TestDrainWaitsForMessageWithSequenceNumberOfLostOne(t *testing.T) {
 	require.Equal(t, 1, w.SavedMessages())
 }
 
-// Every function can publish a request with a reply subject of the stream, where it may not publish itself.
+// Most functions may not publish to the stream. But each can send a request whose reply subject belongs to the stream: NATS then
+// stores its response in the stream.
 func TestResponsesOfNATSInTheStreamBecomeNoDeadLetters(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
@@ -192,7 +193,7 @@ func TestResponsesOfNATSInTheStreamBecomeNoDeadLetters(t *testing.T) {
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
 }
 
-func TestResponseOfNATSInThePlaceOfAMessageKeepsItFromNothing(t *testing.T) {
+func TestMessageIsSavedIfResponseOfNATSHasItsSubject(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_FAIL_OPEN=false")
 	occupy := func(key string) string {
@@ -210,7 +211,7 @@ func TestResponseOfNATSInThePlaceOfAMessageKeepsItFromNothing(t *testing.T) {
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+unknown).Status)
 }
 
-// Otherwise an attacker who writes one such message after another makes save look for missing messages all the time.
+// Otherwise an attacker who writes one such entry after another could make save look for missing messages all the time.
 func TestUnreadableEventIsNoTick(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
@@ -224,7 +225,7 @@ func TestUnreadableEventIsNoTick(t *testing.T) {
 }
 
 // Entries of the stream that are not messages are removed after the deduplication window, which is 0 while the stream is nearly full.
-func TestUnusableAcceptedMessagesAreRemoved(t *testing.T) {
+func TestEntriesThatAreNotMessagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1")
 	js := w.JetStream()
@@ -392,7 +393,7 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
 }
 
-func TestReconcileFindsMessagesNeverDelivered(t *testing.T) {
+func TestReconcileFindsMessagesThatSaveNeverReceived(t *testing.T) {
 	t.Parallel()
 	cluster.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
