@@ -19,7 +19,7 @@ import (
 )
 
 // errBadDestination means that a compromised function wrote the row, because a submission with such a destination is refused.
-var errBadDestination = errors.New("submit accepts no such destination")
+var errBadDestination = errors.New("invalid destination")
 
 // errEndpointChanged means that an endpoint was disabled, and was then deleted or enabled again before the
 // event about it was published. The reason is no longer stored, so there is nothing to publish.
@@ -36,7 +36,7 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 		return bus.Message{}, fmt.Errorf("%w: %w", errBadDestination, err)
 	}
 	if to.Kind == message.URL {
-		return bus.Message{}, fmt.Errorf("%w: relay sends nothing to a URL", errBadDestination)
+		return bus.Message{}, fmt.Errorf("%w: relay does not send messages to URLs", errBadDestination)
 	}
 	subject := d.Destination
 	if d.Kind == message.User {

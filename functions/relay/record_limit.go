@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	maxUnrecorded   = 1000        // published events that deliver has not recorded; with more, relay publishes none
-	eventsPerCheck  = 500         // published events between two checks
-	checkTimeout    = time.Second // of one check
-	pauseAtLimit    = 20 * time.Millisecond
-	pauseAfterError = 5 * time.Second // after a failed check; until the next check there is no limit
-	stalledAfter    = 5 * time.Second // without a recorded event
+	maxUnrecorded   = 1000                  // published events that deliver has not recorded; if there are more, further events must wait
+	eventsPerCheck  = 500                   // published events between two checks
+	checkTimeout    = time.Second           // of one check
+	pauseAtLimit    = 20 * time.Millisecond // before the next check while the limit is reached
+	pauseAfterError = 5 * time.Second       // after a failed check; until the next check there is no limit
+	stalledAfter    = 5 * time.Second       // if deliver records no event for so long, the limit does not apply
 )
 
 // recordLimit limits how many events wait in EVENTS until deliver records them. Events beyond the limit wait in Postgres,
 // where callers take turns. The stream has one order for all: there, an event would wait for everything that was published before it.
 //
-// The limit does not apply while deliver records nothing, because other services read EVENTS, too, or while NATS does not return
-// the number of unrecorded events.
+// The limit does not apply while deliver records nothing, because other services read EVENTS, too. Nor does it apply while NATS
+// does not return the number of unrecorded events.
 type recordLimit struct {
 	mu         sync.Mutex
 	published  int // since the last check
@@ -38,7 +38,8 @@ func (l *recordLimit) count(published int) {
 	l.published += published
 }
 
-// isReached reports whether further events must wait. It usually sends one request to NATS for every eventsPerCheck events.
+// isReached reports whether further events must wait. It sends one request to NATS for every eventsPerCheck events; while the limit
+// is reached, one for each call.
 func (l *recordLimit) isReached(ctx context.Context, b *bus.Bus) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -77,8 +77,8 @@ func TestBurstOfEventsDoesNotDelayOtherCallers(t *testing.T) {
 	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 0 })
 }
 
-// Other services read EVENTS, too, so events must not wait for ever while deliver records nothing. Late acknowledgements, which go to
-// another stream, must not wait at all.
+// Other services read EVENTS, too, so the limit must not apply while deliver records nothing. It must never apply to late
+// acknowledgements, which go to another stream.
 func TestEventsArePublishedWhileNothingIsRecorded(t *testing.T) {
 	t.Parallel()
 	c, _ := startBurst(t)

@@ -4,17 +4,17 @@
 //	POST /events/relay
 //
 // A relay locks rows while it publishes them, so any number of relays may run at once. If a relay
-// dies, its rows stay due. The messages of one sender to one receiver keep their order, even while NATS
-// is unavailable.
+// dies, its rows stay due. A single relay keeps the order of the messages of one sender to one receiver, even while NATS
+// is unavailable. Several relays at once do not keep this order.
 //
-// Callers take turns. The relay publishes further events only when deliver has recorded most of the earlier ones, so a caller's burst
-// of events does not fill the stream that the events of all callers go through.
+// Callers take turns. The relay publishes further events of tasks only when deliver has recorded most of the earlier ones
+// (see recordLimit), so a caller's burst of events does not fill the stream that the events of all callers go through.
 //
 // The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their order, their
-// rows are not updated, and other streams are not affected. If a stream refuses a single message, for
-// example because the subject has reached a limit, only that message waits for a retry. Newer messages may
-// overtake it.
+// rows are not updated, and other streams are not affected, except those of the same group (message.Address.Stream).
+// If a stream does not accept a single message, for example because the subject has reached a limit, only that message
+// waits for its next send. Newer messages may overtake it.
 package relay
 
 import (
@@ -53,9 +53,9 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 const (
 	batchMessages    = 500
 	batchEvents      = 2000
-	publishTimeout   = 2 * time.Second // limits how long the rows stay locked
-	unavailablePause = 2 * time.Second
-	maxBatchTime     = 10 * time.Second // for one batch of messages and one of events
+	publishTimeout   = 2 * time.Second  // limits how long the rows stay locked
+	unavailablePause = 2 * time.Second  // before the next call, if NATS is unavailable or rows that are due are left
+	maxBatchTime     = 10 * time.Second // of one batch of messages and one of events together
 	reservedBytes    = 16 << 20         // of memory; the store returns at most about 4 MiB of messages or events at a time
 )
 
@@ -68,8 +68,8 @@ type relayer struct {
 }
 
 // relay publishes all messages and events that are due, in alternating batches, and schedules the
-// next call. If NATS is unavailable, relay stops after one batch of each: the rows stay due, and no send
-// attempt is counted.
+// next call. If the time of the call does not suffice for all, the next call continues at once. If NATS is unavailable,
+// relay stops after one batch of each: the rows stay due, and no send attempt is counted.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if err := c.Reserve(ctx, reservedBytes); err != nil {
 		return err
@@ -113,8 +113,9 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext schedules a call for when the next message or event is due or a stream pause ends. Rows that
-// other relays have locked or delayed count too, because another relay may die before it schedules a call.
+// scheduleNext schedules a call for when the next message or event is due or a stream pause ends, but not within
+// unavailablePause. Rows that other relays have locked or delayed count too, because another relay may die before it
+// schedules a call.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
@@ -124,13 +125,13 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 }
 
 // finishBatch schedules calls for when messages or events of the batch are due again, wakes deliver if a stream
-// is full, and logs paused and resumed streams. It sets More to false after an error or if NATS is unavailable.
+// was paused, and logs paused and resumed streams. It sets More to false after an error or if NATS is unavailable.
 func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, error) {
 	for _, at := range relayed.NextTries {
 		r.env.WakeRelayAt(at)
 	}
 	if relayed.StreamPaused {
-		r.env.WakeDeliverAt(time.Time{}) // deliver trims the streams
+		r.env.WakeDeliverAt(time.Time{}) // deliver trims the streams, in case the stream is full
 	}
 	relayed.More = relayed.More && err == nil && !relayed.BrokerUnavailable
 	if err == nil {
@@ -182,8 +183,8 @@ func (r *relayer) publish(ctx context.Context, n int, build func(i int) (bus.Mes
 	results := make([]message.Result, n)
 	logged := false
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
-		// The errors of a batch are usually the same, so only one is logged. A refusal is not logged: the
-		// message's row has the reason.
+		// The errors of a batch are usually the same, so only one is logged. A refusal is not logged: the row of the
+		// message, or the dead letter of the event, has the reason.
 		if err != nil && !errors.Is(err, bus.ErrRefused) && !logged {
 			r.env.Log.Warn("publish failed", "function", "relay", "subject", task.MaskNumbers(messages[i].Subject), "error", err)
 			logged = true
@@ -216,7 +217,7 @@ func (r *relayer) logBadDestination(err error) {
 		return
 	}
 	if unlogged, logNow := r.destinationLog.Next(); logNow {
-		r.env.Log.Error("a message has a destination that submit does not accept: another function or program wrote it", "function", "relay",
+		r.env.Log.Error("a message in the database has an invalid destination: as submissions are checked, another function or program wrote it", "function", "relay",
 			"error", err, "unlogged", unlogged, "do", "list these messages with GET /api/v1/messages/stuck?kind=sending, and find out which function was compromised")
 	}
 }

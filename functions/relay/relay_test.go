@@ -89,11 +89,11 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	forge(message.User, "b*b", "t", "{}", 1)
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
 	cluster.Eventually(t, func() bool {
-		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'submit accepts no such destination: %'`) == 304
+		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'invalid destination: %'`) == 304
 	})
 	require.Equal(t, 1, o.MessagesIn("EVENTS"), "nothing was purged or added")
 	require.Empty(t, o.Inbox("bob"))
-	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message has a destination that submit does not accept"))
+	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message in the database has an invalid destination"))
 }
 
 // One caller may have very many events, and the trigger makes only one call of relay at a time.
@@ -128,7 +128,7 @@ func TestEventOfMissingAlertBecomesADeadLetter(t *testing.T) {
 	require.Zero(t, events.CachedInfo().State.LastSeq, "an event without the alert's data is not published")
 }
 
-func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
+func TestStreamStoresOnceIfRelayIsKilledAfterPublish(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	points, effects := cluster.NewPointsService(o)
@@ -228,7 +228,7 @@ func TestConfirmationMayPrecedeStatusSent(t *testing.T) {
 	require.Equal(t, 2, effects())
 }
 
-func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
+func TestRedriveReachesReceiverThatStartedLate(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()

@@ -59,9 +59,9 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	cluster.Eventually(t, func() bool { return shop.Calls() == 3 }, "webhooks are posted")
 	shop.RequireEachOnce(t, finished)
 	require.Equal(t, 19, c.Admin.Count(`select count(*) from event_outbox`))
-	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // nor does it delay messages to another stream
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // a full USERS does not delay messages to another stream either
 	relay := c.Process("relay")
-	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "once, not for each try")
+	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "the pause is logged once, not at each try")
 	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
 	require.Contains(t, cluster.Metrics(t, c.Address("relay")), `sendonce_stream_paused{stream="USERS"} 1`)
 
@@ -96,10 +96,10 @@ func TestFullInboxDelaysNoOtherInbox(t *testing.T) {
 	for _, id := range waiting {
 		require.Contains(t, o.Message(id).LastError, "too many messages to this receiver are stored")
 	}
-	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > created_at`), "each event is delayed by itself")
+	require.Equal(t, 8, o.Admin.Count(`select count(*) from event_outbox where next_at > created_at`), "each event has its own pause")
 	insertAcks(o.Admin, "carl", 1)
 	require.Equal(t, 204, relay.Tick("relay").Status)
-	require.Equal(t, 3, o.MessagesIn("USERS"), "carl's acknowledgement is there")
+	require.Equal(t, 3, o.MessagesIn("USERS"), "the third one is carl's acknowledgement")
 }
 
 // Finished messages are removed from a full stream, so that waiting messages are sent.
