@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-func TestTaskQuotaSendsRetryAfter(t *testing.T) {
+func TestTaskOverQuotaIsRefusedWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := cluster.ServeOn(t, sandbox.NewDatabase(t), func(c *settings.Config) { c.WaitingTasks = 5 })
 	greedy, modest := s.NewCaller("greedy", "submitter"), s.NewCaller("modest", "submitter")
@@ -52,7 +52,7 @@ func TestReplaysUseNoQuota(t *testing.T) {
 	}
 	cluster.Eventually(t, func() bool {
 		return slices.Equal(shop.Post(batch, cluster.KeyedBatch(1, 7, "")).Codes(), []int{200, 200, 200, 200, 200, 200, 429})
-	}, "the next count finds room for three")
+	}, "the next count finds room for three tasks")
 }
 
 func TestCallerPriorityIsLimited(t *testing.T) {

@@ -81,8 +81,8 @@ func (r *sendRequest) validateTimes(bad *decode.BadFields) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkNow returns an error if expires_at has passed, a time is too far ahead, or callback_url may not be called now. A replay is
-// accepted despite such an error.
+// checkNow returns an error if expires_at has passed, send_at or expires_at is too far ahead, or callback_url may not be called now.
+// A replay is accepted despite such an error.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.BadFields
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")

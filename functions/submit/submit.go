@@ -82,7 +82,7 @@ func (s *submitter) send(ctx context.Context, c *fn.Call) (any, error) {
 	return response(out), nil
 }
 
-// sendBatch returns for each item the result of a request for this item alone.
+// sendBatch returns for each item the result that a request with this item alone would get.
 func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 	var req batchRequest
 	err := decode.Object(c.Body, &req)
@@ -118,7 +118,7 @@ func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawM
 	}
 }
 
-// readItem calls read for an item of a batch, and refuses an item that is too large.
+// readItem is read for an item of a batch, but refuses an item that would be too large for a request of its own.
 func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission {
 	if refused := fn.CheckItem(item); refused != nil {
 		sub := s.submission(c, item)
@@ -170,7 +170,7 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Subm
 	}
 	sub.Phone, _ = s.env.Config.PhoneCountry.Phone(req.PhoneNumber)
 	sub.Draft = req.draft()
-	if err != nil && !onlyPhone(err, &req) {
+	if err != nil && !onlyPhoneIsBad(err, &req) {
 		sub.Refused = err
 		return sub
 	}
@@ -213,12 +213,13 @@ func checkPriority(c *fn.Call, priority int16) *task.Error {
 	}}
 }
 
-// onlyPhone reports whether the request has a phone number, and this is the only bad field. Such a request is a replay if its key
-// exists: the first request may have been accepted before the rule for phone numbers became stricter.
-func onlyPhone(err *task.Error, r *sendRequest) bool {
+// onlyPhoneIsBad reports whether the request has a phone number, and the phone number is the only bad field. Such a request may be
+// a replay: the first request may have been accepted before the rule for phone numbers became stricter.
+func onlyPhoneIsBad(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
 
+// submission returns a new submission without the fields of its request.
 func (s *submitter) submission(c *fn.Call, raw []byte) *tasks.Submission {
 	return &tasks.Submission{
 		ID: task.NewID(), CallerID: c.Caller.ID,
