@@ -3,9 +3,9 @@
 //	GET|POST /api/v1/sms/tasks/pending
 //	POST     /api/v1/sms/tasks/{task_id}/extend
 //
-// A claimed task belongs to one app of one caller until its lease ends. A claim that finds too few pending tasks promotes scheduled
-// tasks that are due, so tasks are sent even if sweep never runs. A claim on a paused queue returns nothing. A waiting claim
-// claims again when the pause ends.
+// A claimed task belongs to one app of one caller until the app reports it or its lease ends. A claim that finds too few pending
+// tasks makes due tasks pending, scheduled ones and zombies (tasks whose lease ended). So tasks are sent even if sweep never runs. A
+// claim on a paused queue returns nothing. A claim that waits (a poll) claims again when the pause ends.
 package claim
 
 import (
@@ -88,8 +88,8 @@ func (r *extendRequest) Validate() []task.Field {
 	return bad
 }
 
-// claim returns tasks. With wait, it returns when there is at least one task, or when the time is over. During the wait there are no
-// queries of the database: a wake-up makes the poll claim again.
+// claim returns tasks. With wait, it returns when there is at least one task, when the time is over, or when this process is about
+// to end. While it waits, it does not query the database for tasks: a wake-up makes it claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
 	want, err := c.newStoreRequest(call, &req)
 	if err != nil {
@@ -119,9 +119,10 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 }
 
-// claimOrWait claims once and, if there is no task, waits. If claimAgain is true, the poll must call claimOrWait again.
-// The waiter is registered before the claim, so that the poll does not miss the wake-up for a task that is submitted right after the
-// claim. Memory is reserved before the registration, because a reservation may take a while. A call with wait=0 consumes no wake-up.
+// claimOrWait claims once and, if wait is true and there is no task, waits. If claimAgain is true, the poll must call claimOrWait
+// again. The waiter is registered before the claim, so that the poll does not miss the wake-up for a task that is submitted right
+// after the claim. Memory is reserved before the registration, because a reservation may take a while, and meanwhile other polls
+// should get the wake-ups. A call with wait=0 registers no waiter, so it consumes no wake-up.
 func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, claimAgain bool, err error) {
 	callerChanged, err := c.prepare(ctx, call, &want)
 	if err != nil {
@@ -192,8 +193,8 @@ func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, 
 	}
 }
 
-// prepare checks that the caller may still claim, and reserves memory. If a poll has to wait for memory, it first passes its wake-up
-// on to another poll. callerChanged is closed when the caller must be checked again.
+// prepare checks that the caller may still claim, and reserves memory. If this poll has to wait for memory, prepare first passes the
+// poll's wake-up on to another poll. callerChanged is closed when the caller must be checked again.
 func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (callerChanged <-chan struct{}, err error) {
 	if callerChanged, err = c.recheck(ctx, call, want.Queue); err != nil {
 		return nil, err
@@ -241,7 +242,7 @@ func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]task
 // resumed returns a channel that fires when the pause of the queue expires, or nil if the queue is not paused or the pause has no
 // end. With the channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to
 // find the pause that made the claim return nothing. If this pause expires between the two calls, resumed still finds its row, or
-// sweep has removed the row and woken the poll.
+// sweep has removed the row and wakes the poll.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()

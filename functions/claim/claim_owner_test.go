@@ -67,11 +67,11 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	require.Equal(t, 409, phone.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, otherClaim)).Status, "phone cannot report a claim of hostile")
 }
 
-func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
+func TestTaskClaimedByFunctionWeChatIsNotReportable(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	created := s.Subscribe(cluster.Booking(1, ""))
-	// Now the row is as it is while the function wechat sends the message.
+	// After this update, the row is as it is while the function wechat sends the message.
 	s.Exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1`, task.ServiceCaller)
 	hostile := s.NewCaller("hostile", "sender")
 	for _, by := range []*cluster.Client{hostile, s} {

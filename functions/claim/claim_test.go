@@ -53,7 +53,7 @@ func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	require.EqualValues(t, 0, fresh[0]["retry_count"], "the release does not count as a retry")
 }
 
-func TestWaitingClaimSendsNoStatementsAndWakes(t *testing.T) {
+func TestWaitingClaimSendsNoStatementsUntilItIsWoken(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	empty := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=1")

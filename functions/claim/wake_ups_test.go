@@ -168,7 +168,7 @@ func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 	}
 }
 
-func TestRepeatedSaveAfterLostCommitResponseDelivers(t *testing.T) {
+func TestMessageIsPostedIfResponseToItsSaveIsLost(t *testing.T) {
 	t.Parallel()
 	posts := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts <- true }))
@@ -188,7 +188,7 @@ func TestRepeatedSaveAfterLostCommitResponseDelivers(t *testing.T) {
 	fired := proxy.LoseResponse(sandbox.Containing("commit"))
 	submit("lost")
 	<-fired
-	cluster.Within(t, cluster.WaitLimit, posts, "the message is saved but not delivered")
+	cluster.Within(t, cluster.WaitLimit, posts, "the POST of the saved message")
 }
 
 // The first call of each kind goes to a server without NATS, as if its process had died before it published the wake-up.

@@ -3,8 +3,8 @@
 //	POST /api/v1/sms/report
 //	POST /api/v1/sms/report/batch
 //
-// The app decides whether a failure should be retried, and the server whether a retry is still allowed. The same report may be sent
-// twice. A report of an older claim, or of another caller's claim, changes nothing.
+// The app decides whether a failure should be retried. Sendonce decides whether a retry is still allowed. A report may be repeated.
+// A report of an older claim, or of another caller's claim, is refused and changes nothing.
 package report
 
 import (
@@ -33,7 +33,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 }
 
 const (
-	maxBody  = 1 << 20 // a long error_message is truncated, not refused
+	maxBody  = 1 << 20 // room for a long error_message, which is truncated, not refused
 	maxBatch = 1000
 	// maxBatchBody is 8 KiB for each of maxBatch reports: an error_message may be several times as long as its stored part.
 	maxBatchBody  = maxBatch * 8 << 10
