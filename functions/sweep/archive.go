@@ -11,10 +11,10 @@ import (
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 )
 
-const progressEvery = 5 * time.Second // between two lines about one table
+const progressEvery = 5 * time.Second // between two lines of progress
 
-// Archive is the command archive. It archives all old rows in one run and prints the progress; the function sweep
-// archives a part in each call. Both may run at the same time.
+// Archive is the command archive. It archives all old rows in one run and prints the progress. The function sweep
+// archives a part of them in each call. The command and the function may run at the same time.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	run, err := parseArchiveArgs(args)
 	switch {
@@ -50,7 +50,8 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	return nil
 }
 
-// progress prints a line for each table and each partition.
+// progress prints a line for each table and each partition, lines of progress ("so far"), and a line for each row that
+// cannot be archived.
 type progress struct {
 	dryRun    bool
 	table     maintenance.ArchiveStep // the current table, with the rows of all its steps

@@ -25,7 +25,7 @@ func fillStream(o *cluster.Cluster, subject string, messages, size int) {
 	}
 }
 
-// makeTrimDue makes the next call of deliver check and trim the streams.
+// makeTrimDue makes the next call of deliver check the streams for alerts and trim them.
 func makeTrimDue(o *cluster.Cluster) {
 	o.Admin.Exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
 }
@@ -45,9 +45,9 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	fillStream(o, "inbox.zoe", 10, large)
 	makeTrimDue(o)
 	require.Equal(t, 204, s.Tick("deliver").Status)
-	require.Empty(t, alerts(), "the stream is half full")
+	require.Empty(t, alerts(), "a stream that is half full raises no alert")
 
-	// This time the test does not call deliver: relay wakes deliver when the stream refuses a message.
+	// This time the test does not call deliver: relay wakes deliver when the full stream does not accept a message.
 	fillStream(o, "inbox.zoe", 10, large)
 	fillStream(o, "inbox.zoe", 1, 150_000)
 	makeTrimDue(o)

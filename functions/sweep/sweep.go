@@ -1,11 +1,12 @@
-// Package sweep is the event function for all work that is due at a time: it makes scheduled tasks
-// pending, retries or fails zombies (tasks whose lease ended), expires tasks, ends pauses of queues, raises
+// Package sweep is the event function for work that becomes due without a call of a user: it makes scheduled tasks
+// pending, retries, holds or fails zombies (tasks whose lease ended), expires tasks, ends pauses of queues, raises
 // and clears alerts of queues, ends deliveries to deleted webhook endpoints, makes bulk changes of operators,
 // and archives old rows.
 //
 //	POST /events/sweep
 //
-// Any number of sweeps may run at once, and any sweep may be lost: a claim finds due tasks and zombies itself.
+// Any number of sweeps may run at once. If a sweep fails, the next one does its work. Until then, claims find due tasks
+// and zombies themselves.
 package sweep
 
 import (
@@ -48,9 +49,9 @@ type sweeper struct {
 	env         *fn.Env
 }
 
-// sweep handles tasks and pauses that are due, in batches, for sweepTime at most. Then, also after an error of a batch, it checks
-// the alerts, ends deliveries, makes bulk changes and runs maintenance. Each step ends soon and continues in the next call, so that
-// neither many due tasks nor a later step delays the others for long.
+// sweep handles tasks and pauses that are due, in batches, for about sweepTime. Then it checks the alerts, ends deliveries, makes
+// bulk changes and runs maintenance, also after an error of a batch, unless the database is unavailable or overloaded. Each step ends
+// soon and continues in the next call, so that neither many due tasks nor a later step delays the others for long.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
@@ -100,7 +101,7 @@ const (
 	stepTime  = 500 * time.Millisecond // for each of endUndeliverable and changeInBulk
 )
 
-// endUndeliverable ends deliveries to endpoints that were deleted.
+// endUndeliverable ends deliveries to deleted endpoints. If stepTime does not suffice for all, it schedules another call.
 func (s *sweeper) endUndeliverable(ctx context.Context) error {
 	for until := time.Now().Add(stepTime); ; {
 		more, err := s.webhooks.EndUndeliverable(ctx)
@@ -114,8 +115,8 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 	}
 }
 
-// changeInBulk makes the bulk changes of operators. A bulk change that fails does not stop the other
-// bulk changes; changeInBulk returns the first error.
+// changeInBulk makes a part of the bulk changes of operators, and schedules a call for the rest. A bulk change that fails
+// does not stop the other bulk changes; changeInBulk returns the first error.
 func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (firstErr error) {
 	changed := 0
 	for until := time.Now().Add(stepTime); ; {
