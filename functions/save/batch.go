@@ -87,8 +87,8 @@ func (s *saver) schedulePurge(accepted []*messages.Submission) {
 	for _, m := range accepted {
 		bytes += int64(len(m.Data)) + messages.StreamOverhead
 	}
-	if s.acceptedBytes.Add(bytes) >= s.env.Config.Bus.Sizes()[messages.StreamAccepted]/purgeParts {
-		s.acceptedBytes.Store(0)
+	if s.unpurgedBytes.Add(bytes) >= s.env.Config.Bus.Sizes()[messages.StreamAccepted]/purgeParts {
+		s.unpurgedBytes.Store(0)
 		s.env.WakeSaveAt(time.Time{})
 	}
 }

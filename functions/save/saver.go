@@ -9,5 +9,5 @@ import (
 type saver struct {
 	env           *fn.Env
 	reorders      reorderCounter
-	acceptedBytes atomic.Int64 // saved since this process last scheduled a purge
+	unpurgedBytes atomic.Int64 // saved since this process last scheduled a purge
 }

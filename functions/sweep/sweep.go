@@ -1,4 +1,4 @@
-// Package sweep is the event function for work that becomes due without a call of a user: it makes scheduled tasks
+// Package sweep is the event function for work that is done outside of the calls of users: it makes scheduled tasks
 // pending, retries, holds or fails zombies (tasks whose lease ended), expires tasks, ends pauses of queues, raises
 // and clears alerts of queues, ends deliveries to deleted webhook endpoints, makes bulk changes of operators,
 // and archives old rows.

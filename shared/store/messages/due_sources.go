@@ -13,8 +13,8 @@ with recursive source (caller_id, next_at) as (
     ) n
 )`
 
-// DueStreams lists, as s, each pair of caller and stream that has messages to send, with its earliest due
-// time: one index probe for each pair. Messages to URLs (kind 1) are left out, see ClaimPosts.
+// DueStreams lists, as s, each pair of caller and stream that has messages with sends left, due or not, and its earliest
+// due time: one index probe for each pair. Messages to URLs (kind 1) are left out: see PostSources.
 const DueStreams = `
 with recursive s (caller_id, stream, next_at) as (
     (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at, id limit 1)
