@@ -70,7 +70,7 @@ type Due struct {
 // pause, a few of them are tried. The pauses grow until the stream accepts a message. Messages that were not sent because
 // the broker is unavailable (Relayed.BrokerUnavailable) are not changed either: wait before the next call of Relay, which
 // tries the same messages. So a single relay keeps the order of a sender's messages to one receiver, except for a message
-// that the stream refuses while it accepts others. Several relays at once do not keep this order: the second relay sends
+// that the stream does not accept while it accepts others. Several relays at once do not keep this order: the second relay sends
 // later messages while the first one still holds the locks of earlier messages.
 //
 // If publish fails, the process dies or the transaction does not commit, nothing is settled. The messages are sent again

@@ -126,7 +126,8 @@ const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, aband
 
 // flushMessages commits the rows in one transaction. If the response to the commit is lost, flushMessages
 // repeats the transaction, and recognises its own rows by their call_id. An error after the commit fails only
-// the rows that were not inserted. alone is explained at store.Coalescer.
+// the rows that were not inserted. If alone is true, the only row was in a failed flush before and has waited for locks
+// already, so it waits only briefly.
 func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	saved := map[task.ID]time.Time{} // by CallID
 	if toInsert := rowsToInsert(rows); len(toInsert) > 0 {
