@@ -159,7 +159,7 @@ func TestEarlyConfirmationSucceedsOnceMessageIsSaved(t *testing.T) {
 	release := w.Admin.BlockSaving()
 	w.StartTrigger(w.Client.BaseURL)
 	id := w.Accept("c-1", `1`).ServerMsgID
-	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, "it is delivered")
+	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, "the message is delivered")
 	early := confirmMessage(bob, id, `{}`)
 	require.Equal(t, 503, early.Status, early.Text)
 	require.Equal(t, "1", early.Header.Get("Retry-After"))

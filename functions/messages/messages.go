@@ -20,9 +20,9 @@
 //	POST /api/v1/messages/{id}/redrive, /api/v1/messages/redrive
 //	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
 //
-// A 200 means that the message is committed to the database. If the message requires confirmation, it is sent again until it is
-// confirmed by expected_receipts receivers, abandoned or sent max_sends times; otherwise until one send succeeds. A 202 (ack
-// accepted) means that the message is stored in a stream and will be committed later, unless another message with the same
+// A 200 means that the message is committed to the database. It is sent until it is finished, abandoned or sent max_sends times. It
+// is finished when expected_receipts receivers have confirmed it or, if it requires no confirmation, after one successful send. A 202
+// (ack accepted) means that the message is stored in a stream and will be committed later, unless another message with the same
 // client_msg_id is committed first. Until then a failure can lose the message; the field durability of the response says which
 // failures the message survives. A receiver gets the message's id as the id of the CloudEvent, not as part of the data.
 package messages

@@ -48,7 +48,7 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.Less(t, first.AcceptSeq, second.AcceptSeq)
 	require.Equal(t, "accepted", w.Message(first.ServerMsgID).State)
 	require.Zero(t, w.SavedMessages(), "nothing is in Postgres yet")
-	require.Equal(t, first, w.Accept("c-1", `"one"`), "a repeat")
+	require.Equal(t, first, w.Accept("c-1", `"one"`), "a repeat gets the same acknowledgement")
 	require.Equal(t, 422, w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"c-1","to":"user:bob","data":"other","ack":"accepted"}`).Status)
 
 	w.StartTrigger(w.Client.BaseURL)
@@ -68,7 +68,7 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 	require.WithinDuration(t, time.Now(), *sent.DeliveredAt, time.Minute)
 	inbox := w.Inbox("bob")
 	require.Len(t, inbox, 2)
-	require.Equal(t, []string{`"one"`, `"two"`}, []string{string(inbox[0].Data), string(inbox[1].Data)}, "in the order of the sender")
+	require.Equal(t, []string{`"one"`, `"two"`}, []string{string(inbox[0].Data), string(inbox[1].Data)}, "in the order in which the sender submitted them")
 	drain := cluster.StartProcess(t, w.Bin, w.Env, "drain")
 	cluster.WaitExit(t, drain)
 	require.Zero(t, drain.ExitCode(), drain.Output())
@@ -281,7 +281,7 @@ func TestAckAcceptedMeansSavedWhileTwoPhaseIsOff(t *testing.T) {
 		text := strings.ReplaceAll(r.Text, r.Data("server_msg_id").(string), "ID")
 		return strings.ReplaceAll(text, fmt.Sprintf("%q", r.Data("client_msg_id")), "KEY")
 	}
-	require.Equal(t, withoutIDs(saved), withoutIDs(accepted), "byte for byte")
+	require.Equal(t, withoutIDs(saved), withoutIDs(accepted), "the responses are equal except for the ids")
 }
 
 func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
@@ -305,7 +305,7 @@ func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
 	require.Equal(t, saved, submit("saved-first", "", 202))
 	require.Equal(t, saved, submit("saved-first", `,"ack":"saved"`, 200), "an ack in the request overrides the default")
 	accepted := submit("accepted-first", "", 202)
-	require.Equal(t, accepted, submit("accepted-first", `,"ack":"accepted"`, 202), "the same as the default")
+	require.Equal(t, accepted, submit("accepted-first", `,"ack":"accepted"`, 202), "an ack equal to the default changes nothing")
 	explicit := submit("explicit", `,"ack":"saved"`, 200)
 	require.Equal(t, 2, w.SavedMessages(), "an accepted message has no row yet")
 	restartWithDefault("saved")

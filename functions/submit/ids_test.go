@@ -43,7 +43,7 @@ func TestTemplateIDIsANumberInFingerprints(t *testing.T) {
 	first := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_id":1,"params":{"code":1},"idempotency_key":"k"}`).RequireOK()
 	stored, err := task.Fingerprint(map[string]any{"phone_number": "13800138000", "template_id": 1, "params": map[string]any{"code": 1}})
 	require.NoError(t, err)
-	require.Equal(t, 1, s.Count(`select count(*) from submission_keys where fingerprint = $1`, stored), "the same fingerprint as when ids were numbers")
+	require.Equal(t, 1, s.Count(`select count(*) from submission_keys where fingerprint = $1`, stored), "the fingerprint has the id as a JSON number, as it had before ids were strings")
 	again := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","template_id":"1","params":{"code":1},"idempotency_key":"k"}`)
 	require.Equal(t, first.Data("task_id"), again.Data("task_id"), again.Text)
 }

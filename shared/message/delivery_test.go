@@ -42,7 +42,7 @@ func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	d := Delivery{Claims: 1}
 	require.Equal(t, time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Hour}, now, 0).NextAt.Sub(now))
-	require.Equal(t, 4*time.Second, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Second}, now, 0).NextAt.Sub(now), "the schedule is the minimum")
+	require.Equal(t, 4*time.Second, d.Settle(1, PostResult{Status: 503, RetryAfter: time.Second}, now, 0).NextAt.Sub(now), "a Retry-After shorter than the schedule has no effect")
 	require.Equal(t, 24*time.Hour, d.Settle(1, PostResult{Status: 503, RetryAfter: 1000 * time.Hour}, now, 0).NextAt.Sub(now))
 }
 

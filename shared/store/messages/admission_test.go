@@ -166,7 +166,7 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 	require.Eventually(t, func() bool { return accept(4) }, time.Minute, 10*time.Millisecond, "accepted messages up to the saved sequence number count only if they are live, and none is")
 }
 
-func TestMessageThatWasNotAcceptedDoesNotCount(t *testing.T) {
+func TestMessageThatWasNotSavedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db, caller := storetest.Open(t, waitingAtMost(1, 0)), callers.Caller{ID: 1}
 	for range 5 {

@@ -218,6 +218,6 @@ func TestArchivedMessagesStayInTheirConversation(t *testing.T) {
 		m.Archived, m.UpdatedAt = false, before.Messages[i+1].UpdatedAt
 		require.Equal(t, before.Messages[i+1], m)
 	}
-	require.NoError(t, db.Messages.MarkRead(t.Context(), "bob", "ann", page.Messages[2].ID), "up to an archived message")
+	require.NoError(t, db.Messages.MarkRead(t.Context(), "bob", "ann", page.Messages[2].ID), "the cursor can be at an archived message")
 	require.Equal(t, 1, db.MustConverse(t, "ann", "bob", task.ID{}, 3).Read[1].Unread)
 }

@@ -53,7 +53,7 @@ func TestConversationIsPagedNewestFirst(t *testing.T) {
 	page := db.MustConverse(t, "ann", "bob", task.ID{}, 6)
 	require.False(t, page.More, "the page has all messages, exactly as many as the limit")
 	require.Equal(t, []string{"sending", "sent"}, store.Column(page.Messages[:2], func(m messages.Detail) string { return m.State() }))
-	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "the same as ByID returns")
+	require.Equal(t, db.MustMessage(t, page.Messages[1].ID), page.Messages[1], "Conversation returns the same as ByID")
 	require.Empty(t, db.MustConverse(t, "bob", "cid", task.ID{}, 2))
 }
 
@@ -185,7 +185,7 @@ func TestPeersAreListedNewestFirst(t *testing.T) {
 	require.Empty(t, allPeers(t, db, "bob", 2), "nobody wrote to bob")
 	require.Equal(t, []string{"ann 1"}, allPeers(t, db, "dan", 2))
 	_, _, err := db.Messages.Peers(t.Context(), "bob", second, 1)
-	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "no message to bob")
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the message is not addressed to bob")
 
 	db.Chat(t, "fay", "ann", "archived")
 	db.Exec(t, `

@@ -37,7 +37,7 @@ func testMessageLife(t *testing.T, db *storetest.DB) {
 	})
 	require.Equal(t, []messages.Submitted{{State: "sending"}}, db.MustSave(t, m))
 	d := db.MustMessage(t, m.ID)
-	require.Equal(t, `{"order": 7, "b":1e400}`, string(d.Data), "the bytes of the submission")
+	require.Equal(t, `{"order": 7, "b":1e400}`, string(d.Data), "the data has the bytes of the submission")
 	require.Equal(t, sentAt, d.SentAt.UTC())
 	require.Equal(t, m.To, d.To())
 	require.Equal(t, 1, db.Count(t, `select count(*) from reliable_messages where id = $1 and exchange_name = 'orders' and routing_key = 'paid'
@@ -53,7 +53,7 @@ func testMessageLife(t *testing.T, db *storetest.DB) {
 	require.Zero(t, db.RelayDue(t, b).Rows, "the second send is not due yet")
 
 	for range 2 {
-		require.Equal(t, "sent", mustConfirm(t, db, m.ID, "points"), "one consumer counts once")
+		require.Equal(t, "sent", mustConfirm(t, db, m.ID, "points"), "a second confirmation by the same consumer does not count")
 	}
 	require.Equal(t, "received", mustConfirm(t, db, m.ID, "stock"))
 	mustConfirm(t, db, m.ID, "late")
@@ -165,7 +165,7 @@ func TestLostCommitResponseDoesNotMakeAReplay(t *testing.T) {
 	fired := proxy.LoseResponse(sandbox.Containing("insert into messages"))
 	outs := db.MustSave(t, storetest.Message("k"), storetest.Message("known"))
 	<-fired
-	require.Equal(t, messages.Submitted{State: "sending"}, outs[0], "the caller made one call")
+	require.Equal(t, messages.Submitted{State: "sending"}, outs[0], "the second try of the same call is no replay")
 	require.True(t, outs[1].Replayed)
 	require.Equal(t, 2, db.Count(t, `select count(*) from message_live`))
 }

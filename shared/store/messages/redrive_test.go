@@ -80,7 +80,7 @@ func TestRedriveUsesNewMsgIDsAndIsAudited(t *testing.T) {
 	require.EqualValues(t, 2, d.Remaining)
 	require.Equal(t, "sent", d.State(), "the status does not go back")
 	b := storetest.Always(storetest.Accepted)
-	require.Equal(t, 1, db.RelayDue(t, b).Rows, "at once")
+	require.Equal(t, 1, db.RelayDue(t, b).Rows, "the redriven message is due at once")
 	require.Equal(t, []string{storetest.MsgID(storetest.Message("s1"), "2.1")}, b.MsgIDs())
 
 	mustConfirm(t, db, idOf("s1"), "points")

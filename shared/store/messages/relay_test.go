@@ -91,7 +91,7 @@ func TestRelayRemovesLiveRowOfFinalMessage(t *testing.T) {
 }
 
 // A compromised function may write any text.
-func TestDataThatIsNoJSONIsReadAsText(t *testing.T) {
+func TestInvalidDataIsReadAsJSONString(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	saveStuck(t, db, "s1")
