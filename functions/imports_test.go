@@ -97,7 +97,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/bus/bustest": {ours: []string{"shared/sandbox", "shared/sandbox/natsserver"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2", "github.com/stretchr/testify"}},
 	// Besides bus the only package of the service that imports nats.go: consumers and their messages have no wrapper.
 	"shared/trigger": {ours: []string{"shared/bus", "shared/metrics", "shared/retry", "shared/settings", "shared/streamevent", "shared/telemetry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
-	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
+	"shared/sandbox": {ours: []string{"migrations", "shared/httpserver"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
 	"deploy":         {}, // has only tests
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {

@@ -63,6 +63,9 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
+// NetConn returns the connection that c wraps, as that of tls.Conn does.
+func (c *connection) NetConn() net.Conn { return c.Conn }
+
 // state is the ConnState of the server.
 func (c *connection) state(s http.ConnState) {
 	if c.header.held { // in each state the header is complete, or will never be complete

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 // With these limits, a flood of calls uses less than about 15 MB of memory. Of a call to send a message, the server reads
@@ -17,10 +19,8 @@ import (
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
-	wechatHeader      = 16 << 10
 	wechatConnections = 512
-	wechatRead        = time.Minute // timeout for reading a call
-	wechatLine        = 1000        // characters of a message's data in a line of the log
+	wechatLine        = 1000 // characters of a message's data in a line of the log
 )
 
 // WeChatOptions configures a fake WeChat. With the zero value every openid, template and
@@ -45,7 +45,7 @@ type WeChatOptions struct {
 // secret. All methods may be called from any goroutine.
 type WeChat struct {
 	o      WeChatOptions
-	server *http.Server
+	server *httpserver.Server
 	url    string
 	stop   chan struct{}
 	calls  sync.WaitGroup

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -90,8 +91,7 @@ func reset(rw http.ResponseWriter) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // also closes the connection
 	}
-	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
-		_ = tcp.SetLinger(0)
-	}
+	tcp := conn.(interface{ NetConn() net.Conn }).NetConn().(*net.TCPConn)
+	_ = tcp.SetLinger(0)
 	conn.Close()
 }

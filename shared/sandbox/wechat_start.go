@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
 // StartWeChat starts a fake WeChat.
@@ -26,9 +28,9 @@ func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)
 	mux.HandleFunc("POST /cgi-bin/message/subscribe/send", w.send)
 	mux.HandleFunc("GET /ledger", w.ledger)
-	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0),
-		ReadHeaderTimeout: wechatRead, ReadTimeout: wechatRead, MaxHeaderBytes: wechatHeader}
-	go func() { _ = w.server.Serve(limitConnections(listener, wechatConnections)) }()
+	w.server = httpserver.New(w.counted(mux), wechatConnections, log.New(io.Discard, "", 0))
+	w.server.WriteTimeout = 0 // a fault may delay a response for hours
+	go func() { _ = w.server.Serve(listener) }()
 	return w, nil
 }
 
