@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,16 +25,17 @@ type Proxy struct {
 	listener net.Listener
 	url      string
 
-	mu          sync.Mutex
-	network     string // of the server
-	address     string
-	resumed     *sync.Cond // signalled when a stall ends
-	conns       map[*proxyConn]struct{}
-	cut         bool
-	stalled     bool
-	losses      []loss // responses to lose
-	loseCancels bool
+	loseCancels atomic.Bool
 	running     sync.WaitGroup
+
+	mu      sync.Mutex
+	network string // of the server
+	address string
+	resumed *sync.Cond // signalled when a stall ends
+	conns   map[*proxyConn]struct{}
+	cut     bool
+	stalled bool
+	losses  []loss // responses to lose
 }
 
 // loss is one response to lose.
@@ -73,8 +75,7 @@ func StartProxy(databaseURL string) (*Proxy, error) {
 		u.User = url.UserPassword(config.User, config.Password)
 	}
 	p.url = u.String()
-	p.running.Add(1)
-	go p.accept()
+	p.running.Go(p.accept)
 	return p, nil
 }
 
@@ -137,17 +138,7 @@ func (p *Proxy) Resume() {
 }
 
 // LoseCancels loses the requests to cancel a statement, which a client sends over a new connection.
-func (p *Proxy) LoseCancels() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.loseCancels = true
-}
-
-func (p *Proxy) losesCancels() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.loseCancels
-}
+func (p *Proxy) LoseCancels() { p.loseCancels.Store(true) }
 
 // LoseResponse loses the response to the next statement whose SQL text satisfies matches. The
 // proxy forwards the statement, waits until the server has executed it and is ready for the
@@ -168,7 +159,6 @@ func Containing(text string) func(statement string) bool {
 }
 
 func (p *Proxy) accept() {
-	defer p.running.Done()
 	for {
 		client, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -178,16 +168,16 @@ func (p *Proxy) accept() {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		p.running.Add(1)
-		go p.serve(client)
+		p.running.Go(func() { p.serve(client) })
 	}
 }
 
 // serve forwards one connection until either side closes it.
 func (p *Proxy) serve(client net.Conn) {
-	defer p.running.Done()
 	defer client.Close()
-	network, address := p.server()
+	p.mu.Lock()
+	network, address := p.network, p.address
+	p.mu.Unlock()
 	server, err := net.DialTimeout(network, address, 5*time.Second)
 	if err != nil {
 		return
@@ -210,12 +200,6 @@ func (p *Proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
-}
-
-func (p *Proxy) server() (network, address string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.network, p.address
 }
 
 func (p *Proxy) waitWhileStalled() {
@@ -254,10 +238,8 @@ type proxyConn struct {
 }
 
 func (c *proxyConn) close() {
-	if tcp, ok := c.client.(*net.TCPConn); ok {
-		// A reset, not an orderly end: bytes in transit are lost.
-		_ = tcp.SetLinger(0)
-	}
+	// A reset, not an orderly end: bytes in transit are lost.
+	_ = c.client.(*net.TCPConn).SetLinger(0)
 	c.client.Close()
 	c.server.Close()
 }
@@ -278,7 +260,7 @@ func (c *proxyConn) fromClient() {
 			return
 		}
 		code := binary.BigEndian.Uint32(startup[4:])
-		if code == cancelRequest && c.proxy.losesCancels() {
+		if code == cancelRequest && c.proxy.loseCancels.Load() {
 			return
 		}
 		if code != sslRequest && code != gssRequest {
