@@ -159,10 +159,8 @@ func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, e
 	}
 	defer os.RemoveAll(work)
 	unpacked, noData := filepath.Join(work, "unpacked"), filepath.Join(work, "no-data")
-	if err := os.Mkdir(noData, 0o700); err != nil {
-		return binaries{}, err
-	}
-	if err := os.WriteFile(filepath.Join(noData, "PG_VERSION"), []byte(majorOf(string(fetchVersion))), 0o600); err != nil {
+	err = errors.Join(os.Mkdir(noData, 0o700), os.WriteFile(filepath.Join(noData, "PG_VERSION"), []byte(majorOf(string(fetchVersion))), 0o600))
+	if err != nil {
 		return binaries{}, err
 	}
 	server := embedded.NewDatabase(from.Version(fetchVersion).Port(0).Logger(io.Discard).
@@ -174,18 +172,13 @@ func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, e
 	if _, err := inspect(ctx, filepath.Join(unpacked, "bin")); err != nil {
 		return binaries{}, startErr
 	}
-	if err := os.Chmod(unpacked, 0o755); err != nil {
+	if err := errors.Join(os.Chmod(unpacked, 0o755), os.RemoveAll(final)); err != nil {
 		return binaries{}, err
 	}
-	if err := os.RemoveAll(final); err != nil {
-		return binaries{}, err
+	renameErr := os.Rename(unpacked, final) // also fails if another process was faster; then final is usable
+	b, err := inspect(ctx, filepath.Join(final, "bin"))
+	if err != nil {
+		return binaries{}, errors.Join(renameErr, err)
 	}
-	if err := os.Rename(unpacked, final); err != nil {
-		// Another process was faster.
-		if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {
-			return b, nil
-		}
-		return binaries{}, err
-	}
-	return inspect(ctx, filepath.Join(final, "bin"))
+	return b, nil
 }

@@ -221,12 +221,9 @@ func unprivileged() (*syscall.Credential, error) {
 	if err != nil {
 		return nil, errors.New("Postgres does not run as root and there is neither a user postgres nor nobody: add one")
 	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("user %s: %w", u.Username, err)
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
+	uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+	gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(uidErr, gidErr); err != nil {
 		return nil, fmt.Errorf("user %s: %w", u.Username, err)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
