@@ -17,10 +17,10 @@ type Call func(ctx context.Context) error
 // Generator makes calls from several goroutines at once. All methods may be called from
 // any goroutine.
 type Generator struct {
-	ctx     context.Context
-	stop    chan struct{}
-	stopped sync.Once
-	workers sync.WaitGroup
+	ctx      context.Context
+	stopping context.Context // ends with Stop or ctx
+	stop     context.CancelFunc
+	workers  sync.WaitGroup
 
 	mu    sync.Mutex
 	kinds map[string]*Outcomes
@@ -38,7 +38,8 @@ func (o Outcomes) Slowest() time.Duration { return slices.Max(append(o.Took, 0))
 
 // New returns a generator whose calls end with ctx.
 func New(ctx context.Context) *Generator {
-	return &Generator{ctx: ctx, stop: make(chan struct{}), kinds: map[string]*Outcomes{}}
+	stopping, stop := context.WithCancel(ctx)
+	return &Generator{ctx: ctx, stopping: stopping, stop: stop, kinds: map[string]*Outcomes{}}
 }
 
 // Start makes a call every interval from a goroutine of its own until Stop; interval 0 = without a pause. If the last call
@@ -56,7 +57,7 @@ func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 			defer ticker.Stop()
 			tick = ticker.C
 		}
-		for failed := false; failed || !g.isStopped(); {
+		for failed := false; failed || g.stopping.Err() == nil; {
 			if interval > 0 {
 				select {
 				case <-tick:
@@ -77,15 +78,6 @@ func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 	})
 }
 
-func (g *Generator) isStopped() bool {
-	select {
-	case <-g.stop:
-		return true
-	default:
-		return false
-	}
-}
-
 func (g *Generator) record(kind string, took time.Duration, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,7 +92,7 @@ func (g *Generator) record(kind string, took time.Duration, err error) {
 
 // Stop lets each goroutine finish its call, with repeats, and waits until all have ended. It may be called more than once.
 func (g *Generator) Stop() {
-	g.stopped.Do(func() { close(g.stop) })
+	g.stop()
 	g.workers.Wait()
 }
 
