@@ -53,7 +53,7 @@ type WeChat struct {
 	mu         sync.Mutex
 	stopped    bool
 	cleared    chan struct{} // closed by ClearFaults
-	faults     []injectedFault
+	faults     []WeChatFault
 	sends      []*WeChatSend
 	tokenCalls int
 	tokens     map[string]*wechatToken

@@ -30,19 +30,13 @@ type WeChatFault struct {
 	Drop         bool          // reset the connection without a response
 }
 
-// injectedFault is a fault that InjectFault added.
-type injectedFault struct {
-	WeChatFault
-	cleared <-chan struct{} // closed by ClearFaults
-}
-
 // replacesResponse reports whether f replaces WeChat's own response.
-func (f injectedFault) replacesResponse() bool {
+func (f WeChatFault) replacesResponse() bool {
 	return f.Drop || f.Status != 0 || f.Body != "" || f.Errcode != 0
 }
 
 // String describes the fault in the ledger; "" = no fault.
-func (f injectedFault) String() string {
+func (f WeChatFault) String() string {
 	var parts []string
 	if f.Delay > 0 {
 		parts = append(parts, fmt.Sprintf("delayed by %s", f.Delay))

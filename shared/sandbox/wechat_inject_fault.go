@@ -13,7 +13,7 @@ import (
 func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.faults = append(w.faults, injectedFault{f, w.cleared})
+	w.faults = append(w.faults, f)
 }
 
 // ClearFaults removes all faults and ends all delays.
@@ -25,14 +25,14 @@ func (w *WeChat) ClearFaults() {
 	w.cleared = make(chan struct{})
 }
 
-// nextFault returns the first fault that matches, and counts down its Times. It returns the
-// zero fault if none matches. The caller holds w.mu.
-func (w *WeChat) nextFault(matches func(injectedFault) bool) injectedFault {
+// nextFault returns the first fault that matches, and counts down its Times. It returns the zero fault if none matches.
+// ClearFaults closes cleared. The caller holds w.mu.
+func (w *WeChat) nextFault(matches func(WeChatFault) bool) (f WeChatFault, cleared <-chan struct{}) {
 	i := slices.IndexFunc(w.faults, matches)
 	if i < 0 {
-		return injectedFault{}
+		return WeChatFault{}, w.cleared
 	}
-	f := w.faults[i]
+	f = w.faults[i]
 	switch f.Times {
 	case 0: // no limit
 	case 1:
@@ -40,23 +40,23 @@ func (w *WeChat) nextFault(matches func(injectedFault) bool) injectedFault {
 	default:
 		w.faults[i].Times--
 	}
-	return f
+	return f, w.cleared
 }
 
 // matchesSend reports whether f selects the call s.
-func (f injectedFault) matchesSend(s *WeChatSend) bool {
+func (f WeChatFault) matchesSend(s *WeChatSend) bool {
 	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID)
 }
 
 // serveWithFault calls respond once, and writes the response of respond or that of f. If execute is true, respond does what
 // WeChat does, and returns WeChat's response. respond may log the call in both cases.
-func (w *WeChat) serveWithFault(rw http.ResponseWriter, f injectedFault, respond func(execute bool) (response any)) {
+func (w *WeChat) serveWithFault(rw http.ResponseWriter, f WeChatFault, cleared <-chan struct{}, respond func(execute bool) (response any)) {
 	if !f.DeliverFirst {
-		w.wait(f)
+		w.wait(f, cleared)
 	}
 	response := respond(f.DeliverFirst || !f.replacesResponse())
 	if f.DeliverFirst {
-		w.wait(f)
+		w.wait(f, cleared)
 	}
 	switch {
 	case f.Drop:
@@ -72,7 +72,7 @@ func (w *WeChat) serveWithFault(rw http.ResponseWriter, f injectedFault, respond
 }
 
 // wait waits for the delay of f, which ClearFaults and Stop end early.
-func (w *WeChat) wait(f injectedFault) {
+func (w *WeChat) wait(f WeChatFault, cleared <-chan struct{}) {
 	if f.Delay == 0 {
 		return
 	}
@@ -80,7 +80,7 @@ func (w *WeChat) wait(f injectedFault) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-f.cleared:
+	case <-cleared:
 	case <-w.stop:
 	}
 }

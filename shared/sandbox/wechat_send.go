@@ -32,10 +32,10 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	if w.o.Keep > 0 && len(w.sends) > w.o.Keep {
 		w.sends = slices.Delete(w.sends, 0, len(w.sends)-w.o.Keep)
 	}
-	f := w.nextFault(func(f injectedFault) bool { return f.matchesSend(s) })
+	f, cleared := w.nextFault(func(f WeChatFault) bool { return f.matchesSend(s) })
 	w.mu.Unlock()
 
-	w.serveWithFault(rw, f, func(execute bool) any {
+	w.serveWithFault(rw, f, cleared, func(execute bool) any {
 		w.mu.Lock()
 		response := wechatResult{f.Errcode, "injected fault"}
 		if execute {

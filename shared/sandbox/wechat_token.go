@@ -30,10 +30,10 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatTokenBody)).Decode(&body)
 	w.mu.Lock()
 	w.tokenCalls++
-	f := w.nextFault(func(f injectedFault) bool { return f.TokenCalls })
+	f, cleared := w.nextFault(func(f WeChatFault) bool { return f.TokenCalls })
 	w.mu.Unlock()
 
-	w.serveWithFault(rw, f, func(execute bool) any {
+	w.serveWithFault(rw, f, cleared, func(execute bool) any {
 		switch {
 		case !execute:
 			return nil
