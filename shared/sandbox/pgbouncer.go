@@ -116,7 +116,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 		return err
 	}
 	return b.process.retry(ctx, func() error {
-		err := connect(ctx, b.URL("postgres"))
+		err := runSQL(ctx, b.URL("postgres"))
 		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
 			return nil // the pooler accepts connections: it has refused a login without a password
 		}
@@ -137,7 +137,6 @@ func (b *PgBouncer) URL(database string) string {
 	return "postgres:///" + database + "?host=" + b.dir.socket
 }
 
-// Stop ends the pooler.
 func (b *PgBouncer) Stop() error {
 	var err error
 	if b.process != nil {

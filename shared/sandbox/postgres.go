@@ -242,7 +242,7 @@ func (p *Postgres) run(ctx context.Context, bin binaries, o Options) error {
 		if err != nil {
 			return err
 		}
-		if err = process.retry(ctx, func() error { return connect(ctx, p.base) }); err == nil {
+		if err = process.retry(ctx, func() error { return runSQL(ctx, p.base) }); err == nil {
 			p.process = process
 			return nil
 		}
@@ -293,18 +293,9 @@ func (p *Postgres) command(bin binaries, o Options) Command {
 	return c
 }
 
-// connect checks that a server accepts a connection.
-func connect(ctx context.Context, url string) error {
+// runSQL connects to a database and runs the statements. Without statements it checks that the server accepts a connection.
+func runSQL(ctx context.Context, url string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	return conn.Close(ctx)
-}
-
-// exec runs statements in the database of p.base.
-func (p *Postgres) exec(ctx context.Context, statements ...string) error {
-	conn, err := pgx.Connect(ctx, p.base)
 	if err != nil {
 		return err
 	}

@@ -42,12 +42,12 @@ func start(t *testing.T, o Options) *Postgres {
 // createMarker commits a table; requireMarker requires that the table still exists.
 func createMarker(t *testing.T, p *Postgres) {
 	t.Helper()
-	require.NoError(t, p.exec(t.Context(), "CREATE TABLE marker ()"))
+	require.NoError(t, runSQL(t.Context(), p.base, "CREATE TABLE marker ()"))
 }
 
 func requireMarker(t *testing.T, p *Postgres) {
 	t.Helper()
-	require.NoError(t, p.exec(t.Context(), "SELECT FROM marker"))
+	require.NoError(t, runSQL(t.Context(), p.base, "SELECT FROM marker"))
 }
 
 func postmasterPid(t *testing.T, p *Postgres) int {
@@ -274,10 +274,10 @@ func TestDatabaseURLNamesTheServer(t *testing.T) {
 			t.Setenv("DATABASE_URL", text)
 			external := start(t, Options{})
 			require.Nil(t, external.Process())
-			require.NoError(t, external.exec(t.Context(), `CREATE DATABASE "it's"`))
+			require.NoError(t, runSQL(t.Context(), external.base, `CREATE DATABASE "it's"`))
 			require.Equal(t, "it's", newConn(t, external.URL("it's")).Config().Database)
 			require.NoError(t, external.Stop())
-			require.NoError(t, external.exec(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "the server is still running")
+			require.NoError(t, runSQL(t.Context(), external.base, `DROP DATABASE "it's" WITH (FORCE)`), "the server is still running")
 		})
 	}
 }

@@ -28,7 +28,7 @@ func useShared() int {
 		fmt.Println(err)
 		return 1
 	}
-	if err := server.exec(context.Background(), "SELECT"); err != nil || server.Process() != nil {
+	if err := runSQL(context.Background(), server.base, "SELECT"); err != nil || server.Process() != nil {
 		fmt.Println("the server is not the shared one:", err)
 		return 1
 	}

@@ -63,7 +63,7 @@ func (p *Postgres) startStandby(ctx context.Context, bin binaries, primary *Post
 
 // makeSynchronous makes commits wait for the standby, and waits until the standby is connected.
 func (p *Postgres) makeSynchronous(ctx context.Context) error {
-	if err := p.exec(ctx, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err != nil {
+	if err := runSQL(ctx, p.base, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, p.base)
@@ -120,7 +120,7 @@ func (p *Pair) Promote() {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), adminTimeout)
 	defer cancel()
-	must(p.t, p.standby.exec(ctx, "SELECT pg_promote()"))
+	must(p.t, runSQL(ctx, p.standby.base, "SELECT pg_promote()"))
 	for _, service := range p.services {
 		must(p.t, service.SetServer(p.standby.URL("postgres")))
 	}
