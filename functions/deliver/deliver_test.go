@@ -308,7 +308,7 @@ func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 // Only the wake-up at the end of the lease can repeat the delivery: the safety tick is an hour away.
 func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	t.Parallel()
-	cluster.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	c := cluster.New(t).StartEach("SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
 	shop := newHangingReceiver(t)
 	secret := c.AddEndpoint(shop.URL).Secret

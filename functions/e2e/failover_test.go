@@ -51,7 +51,7 @@ func callEach(c *cluster.Cluster) {
 
 func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
-	cluster.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	direct := func(*testing.T, *sandbox.Pair) []string { return nil }
 	for _, route := range []struct {
 		name string

@@ -25,7 +25,7 @@ import (
 
 func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
-	cluster.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	server := sandbox.NewNATSServer(t)
 	l := startAcceptLoad(twoPhaseAt(t, server.URL()), 8)
 	for range 2 {
@@ -197,7 +197,7 @@ func (v *valve) copy(client io.Writer, server io.Reader) {
 
 func TestRepeatAfterCrashBeforeResponseIsTheSameMessage(t *testing.T) {
 	t.Parallel()
-	cluster.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
 	direct, v := w.Env, newValve(t, w.NATS)
 	w.Env = append(append([]string{}, direct...), "NATS_URL="+v.url)

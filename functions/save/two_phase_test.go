@@ -395,7 +395,7 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 
 func TestReconcileFindsMessagesThatSaveNeverReceived(t *testing.T) {
 	t.Parallel()
-	cluster.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
 	ack := w.Accept("lost", `1`)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)

@@ -35,6 +35,14 @@ func StartProcess(t testing.TB, bin string, env []string, args ...string) *Proce
 	return p
 }
 
+// OnlyWithFaults skips a test that takes too long for make test, unless make faults runs it.
+func OnlyWithFaults(t testing.TB) {
+	t.Helper()
+	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
+		t.Skip("make faults runs it")
+	}
+}
+
 // Slow skips a test that takes seconds of processor time, except in make test TAGS=slow. Use it only if a faster test
 // checks the same, or if the test checks nothing that Sendonce guarantees.
 func Slow(t testing.TB) {

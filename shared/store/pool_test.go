@@ -76,7 +76,7 @@ func TestReadRoleFindsThePrimary(t *testing.T) {
 // A host that loses power does not close its connections, so the client must detect that they are dead.
 func TestDeadIdleConnectionsAreDroppedInTime(t *testing.T) {
 	t.Parallel()
-	storetest.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
 	require.NoError(t, err)
 	lost, other := sandbox.NewProxy(t, config.ConnString()), sandbox.NewProxy(t, config.ConnString())

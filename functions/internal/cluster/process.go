@@ -72,14 +72,6 @@ func WaitExit(t *testing.T, p *sandbox.Process) {
 	}
 }
 
-// OnlyWithFaults skips a test that takes too long for make test, unless make faults runs it.
-func OnlyWithFaults(t *testing.T) {
-	t.Helper()
-	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("make faults runs it")
-	}
-}
-
 // OnlyWithClusters skips a test that needs three NATS servers, unless make cluster runs it.
 func OnlyWithClusters(t *testing.T) {
 	t.Helper()

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -119,11 +118,3 @@ func (db *DB) MustStatistics(t *testing.T) tasks.Statistics {
 
 // InsertClosedDaySQL closes the day $1 with the totals $2 of succeeded SMS and $3 of failed SMS.
 const InsertClosedDaySQL = `insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed) values ($1, $2, $3, 0, 0)`
-
-// OnlyWithFaults skips the test unless `make faults` runs it.
-func OnlyWithFaults(t *testing.T) {
-	t.Helper()
-	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("make faults runs it")
-	}
-}

@@ -160,7 +160,7 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 // fail at once.
 func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	t.Parallel()
-	storetest.OnlyWithFaults(t)
+	sandbox.OnlyWithFaults(t)
 	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
 	require.NoError(t, err)
 	proxy := sandbox.NewProxy(t, config.ConnString())
