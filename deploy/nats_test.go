@@ -126,7 +126,7 @@ func TestStreamsFitIntoNATS(t *testing.T) {
 			var opts server.Options
 			require.NoError(t, opts.ProcessConfigFile(natsConfig(t, name)))
 			require.NotZero(t, opts.JetStreamMaxStore)
-			nats := natsserver.NewWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
+			nats := natsserver.New(t, natsserver.Options{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
 			cfg := bus.Config{URL: nats.URL(), Replicas: 1}
 			if name != "compose" {
 				set := render(t, name).of(configMap).named("sendonce")

@@ -125,7 +125,7 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 func startTarget(t *testing.T, a attack) *target {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	o := &target{t: t, nats: natsserver.New(t), db: cluster.NewClient(t, "").Connect(url)}
+	o := &target{t: t, nats: natsserver.New(t, natsserver.Options{}), db: cluster.NewClient(t, "").Connect(url)}
 	hash := sha256.Sum256([]byte("secret"))
 	for role, roles := range rolesOf {
 		for _, who := range []string{"mallory", "ann"} {

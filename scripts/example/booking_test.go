@@ -13,7 +13,7 @@ import (
 
 func TestBookingIsSentOnce(t *testing.T) {
 	t.Parallel()
-	nats := natsserver.New(t)
+	nats := natsserver.New(t, natsserver.Options{})
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{Templates: []string{bookingTemplate}, OneTime: true})
 	wechat.Grant(bookingUser, bookingTemplate, 2)
 	sendonce, _ := startSendonce(t, nats.URL(), nats.URL(), "WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,

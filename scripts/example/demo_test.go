@@ -52,7 +52,7 @@ func natsWithUsers(t *testing.T) *natsserver.Server {
 	for _, u := range users {
 		passwords[u.Name] = "secret"
 	}
-	n := natsserver.NewWith(t, natsserver.Options{
+	n := natsserver.New(t, natsserver.Options{
 		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig("points")),
 		User: bus.UserOperator, Password: "secret",
 	})

@@ -181,7 +181,7 @@ func pointsOf(t *testing.T, service, user string) string {
 
 func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	t.Parallel()
-	nats, example := natsserver.New(t), sandbox.Build(t, module+"scripts/example")
+	nats, example := natsserver.New(t, natsserver.Options{}), sandbox.Build(t, module+"scripts/example")
 	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 	defer cancel()
 

@@ -384,7 +384,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 func TestStreamsSurviveAddingUsers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	old := natsserver.NewWith(t, natsserver.Options{Dir: dir})
+	old := natsserver.New(t, natsserver.Options{Dir: dir})
 	b := newBusWithStreams(t, Config{URL: old.URL()})
 	publishAll(t, b, eventMessage("before"))
 	conn, err := b.connection(bustest.Within(t, bustest.Soon))

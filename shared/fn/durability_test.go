@@ -23,7 +23,7 @@ import (
 // 2.11.9.
 func oldNATS(t *testing.T) string {
 	t.Helper()
-	broker := natsserver.New(t)
+	broker := natsserver.New(t, natsserver.Options{})
 	address := broker.URL()[len("nats://"):]
 	nc, err := nats.Connect(broker.URL())
 	require.NoError(t, err)

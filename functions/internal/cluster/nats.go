@@ -38,7 +38,7 @@ func NATSFor(t testing.TB, o natsserver.Options, accepted string) *natsserver.Se
 	}
 	o.Config = bus.PasswordConfig(passwords) + bus.ServerConfig(users, "")
 	o.User, o.Password = bus.UserOperator, natsPassword
-	n := natsserver.NewWith(t, o)
+	n := natsserver.New(t, o)
 	t.Cleanup(func() { require.Empty(t, n.Violations()) })
 	return n
 }

@@ -31,25 +31,21 @@ type Broker struct {
 	js     jetstream.JetStream // nil before the first JS
 }
 
-// NewBroker starts a server.
 func NewBroker(t *testing.T) *Broker {
 	return NewBrokerWith(t, natsserver.Options{Dir: filepath.Join(t.TempDir(), "nats")})
 }
 
-// NewBrokerWith starts a server with options.
 func NewBrokerWith(t *testing.T, options natsserver.Options) *Broker {
-	return &Broker{t: t, Dir: options.Dir, Server: natsserver.NewWith(t, options)}
+	return &Broker{t: t, Dir: options.Dir, Server: natsserver.New(t, options)}
 }
 
-// URL returns the address of the server.
 func (b *Broker) URL() string { return b.Server.URL() }
 
-// Stop stops the server.
 func (b *Broker) Stop() { require.NoError(b.t, b.Server.Stop()) }
 
 // Start starts the server again at the same URL with the data in dir.
 func (b *Broker) Start(dir string) {
-	b.Server = natsserver.NewWith(b.t, natsserver.Options{Dir: dir, Port: b.Server.Port()})
+	b.Server = natsserver.New(b.t, natsserver.Options{Dir: dir, Port: b.Server.Port()})
 }
 
 // Password is the password of all users, if the server has users.

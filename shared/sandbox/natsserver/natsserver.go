@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,13 +151,7 @@ func (n *Server) Stop() error {
 }
 
 // New starts a server until the end of the test.
-func New(t testing.TB) *Server {
-	t.Helper()
-	return NewWith(t, Options{Dir: filepath.Join(t.TempDir(), "nats")})
-}
-
-// NewWith starts a server until the end of the test.
-func NewWith(t testing.TB, o Options) *Server {
+func New(t testing.TB, o Options) *Server {
 	t.Helper()
 	n, err := Start(t.Context(), o)
 	if err != nil {

@@ -19,7 +19,7 @@ func TestTemporaryNATSIsRemoved(t *testing.T) {
 
 func TestNATSOnTakenPortFails(t *testing.T) {
 	t.Parallel()
-	first := New(t)
+	first := New(t, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := Start(ctx, Options{Port: first.Port()})
