@@ -106,18 +106,15 @@ func (s *Client) NewWeChatSender() WeChatSender {
 func (w WeChatSender) Send(r task.Report) subscribe.Send {
 	t := w.s.T
 	t.Helper()
-	claimed, _, err := w.DB.Tasks.Claim(t.Context(), tasks.ClaimRequest{
-		Queue: task.WeChatQueue, AppID: "wechat", Limit: 2, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
+	claimed := w.DB.Claim(t, func(r *tasks.ClaimRequest) {
+		r.Queue, r.AppID, r.Limit, r.MarksSending = task.WeChatQueue, "wechat", 2, true
 	})
-	require.NoError(t, err)
 	require.Len(t, claimed, 1)
 	id := claimed[0].ID
 	sends, err := w.DB.Subscribe.BeginSends(t.Context(), []task.ID{id})
 	require.NoError(t, err)
 	r.TaskID, r.AppID, r.ClaimID = id, "wechat", claimed[0].ClaimID
-	outs, errs := w.DB.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: r}})
-	require.NoError(t, errs[0])
-	require.Equal(t, task.Applied, outs[0].Verdict)
+	require.Equal(t, task.Applied, w.DB.MustReport(t, r).Verdict)
 	return sends[id]
 }
 

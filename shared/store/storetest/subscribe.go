@@ -21,8 +21,9 @@ func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Submission) subscribe.Sub
 // ClaimAndReport claims the only pending task of the WeChat queue and reports r for it. The report must be applied.
 func (db *DB) ClaimAndReport(t *testing.T, r task.Report) task.Task {
 	t.Helper()
-	claimed, _, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
-	require.NoError(t, err)
+	claimed := db.Claim(t, func(r *tasks.ClaimRequest) {
+		r.Queue, r.AppID, r.Limit, r.MarksSending = task.WeChatQueue, "wechat", 1, true
+	})
 	require.Len(t, claimed, 1)
 	r.TaskID, r.AppID, r.ClaimID = claimed[0].ID, "wechat", claimed[0].ClaimID
 	out := db.MustReport(t, r)
