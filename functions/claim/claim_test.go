@@ -19,7 +19,8 @@ func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
-	functions, arrived, disconnected := cluster.Handler(t, proxy.URL()), make(chan struct{}), make(chan struct{})
+	_, functions := cluster.NewEnv(t, proxy.URL())
+	arrived, disconnected := make(chan struct{}), make(chan struct{})
 	s := cluster.ServeHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("app_id") == "leaver" {
 			context.AfterFunc(r.Context(), func() { close(disconnected) })

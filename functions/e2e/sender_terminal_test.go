@@ -18,7 +18,7 @@ import (
 func TestSenderReportsProgressAndErrors(t *testing.T) {
 	t.Parallel()
 	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender")
-	handler := cluster.Handler(t, sandbox.NewDatabase(t))
+	_, handler := cluster.NewEnv(t, sandbox.NewDatabase(t))
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	at := fmt.Sprintf("127.0.0.1:%d", port)

@@ -43,14 +43,7 @@ func ServeHandler(t *testing.T, h http.Handler) *Client {
 	return s
 }
 
-// Handler returns all functions on a database.
-func Handler(t *testing.T, databaseURL string) http.Handler {
-	t.Helper()
-	_, h := NewEnv(t, databaseURL)
-	return h
-}
-
-// NewEnv is Handler with changes of the configuration. It also returns the Env that the functions share.
+// NewEnv returns all functions on a database, with changes of the configuration, and the Env that they share.
 func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
 	cfg := settings.Config{
