@@ -124,13 +124,6 @@ func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (
 	return plan
 }
 
-// RaiseTimeouts raises the statement_timeout of the role hot to a minute, for new connections. Tests with slow statements need it on
-// slow machines.
-func (db *DB) RaiseTimeouts(t *testing.T) {
-	t.Helper()
-	db.Exec(t, `do $$ begin execute format('alter role `+sandbox.Roles.Hot+` in database %I set statement_timeout = %L', current_database(), '1min'); end $$`)
-}
-
 // Exec runs a statement as the owner of the database.
 func (db *DB) Exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
