@@ -67,12 +67,6 @@ func message(n int) sender.Message {
 	}
 }
 
-func sendContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func testSentOnce(t *testing.T, f Fixture) {
 	f.mustSend(t, message(0))
 }
@@ -98,7 +92,9 @@ func testAnyContent(t *testing.T, f Fixture) {
 
 func (f Fixture) mustSend(t *testing.T, m sender.Message) {
 	t.Helper()
-	if result := f.Gateway.Send(sendContext(t), m); result.Outcome != sender.OK {
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
+	defer cancel()
+	if result := f.Gateway.Send(ctx, m); result.Outcome != sender.OK {
 		t.Errorf("%q: the provider accepts everything, but the result is %s %q %q", m.Content, result.Outcome, result.Code, result.Message)
 	}
 	if n := f.Sent(m); n != 1 {
