@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -112,31 +113,25 @@ func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.ServeHTTP(w, r)
 }
 
-// WaitReady waits until a GET of url returns 200. It returns an error if ctx ends first, or if the function of url does
-// not start.
-func (a *activator) WaitReady(ctx context.Context, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// WaitReady waits until a GET of address returns 200. It returns an error if ctx ends first, or if the function of address
+// does not start or ends.
+func (a *activator) WaitReady(ctx context.Context, address string) error {
+	u, err := url.Parse(address)
 	if err != nil {
 		return err
 	}
-	f := a.functions[functionOf(req.URL.Path)]
+	f := a.functions[functionOf(u.Path)]
 	if _, err := f.beginCall(); err != nil {
 		return fmt.Errorf("%s did not start: %w", f.name, err)
 	}
 	defer f.endCall()
-	for {
-		res, err := http.DefaultClient.Do(req)
-		if err == nil {
-			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = fmt.Errorf("GET %s returned %s", url, res.Status)
-		}
-		if !pause(ctx, 20*time.Millisecond) {
-			return fmt.Errorf("%s is not ready: %w", f.name, err)
-		}
+	f.mu.Lock()
+	p := f.process
+	f.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("%s has ended", f.name)
 	}
+	return p.WaitReady(ctx, address)
 }
 
 // Exited is closed once the port is no longer served.
