@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/sendonce/sendonce/shared/api"
 )
@@ -19,29 +20,23 @@ func (a callersClient) createReceiver(ctx context.Context, name, subject string)
 	var caller api.CallerResponse
 	status, err := a.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)
 	if status == http.StatusConflict {
-		if caller, err = a.find(ctx, name); err == nil {
-			_, err = a.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", caller.ID), nil, &caller)
+		var id api.ID
+		if id, err = a.find(ctx, name); err == nil {
+			_, err = a.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", id), nil, &caller)
 		}
 	}
 	return caller.Token, err
 }
 
-func (a callersClient) find(ctx context.Context, name string) (api.CallerResponse, error) {
-	for query := "?limit=200"; ; {
-		var page api.Page[api.CallerResponse]
-		if _, err := a.call(ctx, http.MethodGet, query, nil, &page); err != nil {
-			return api.CallerResponse{}, err
-		}
-		for _, c := range page.Items {
-			if c.Name == name {
-				return c, nil
-			}
-		}
-		if page.NextAfter == "" {
-			return api.CallerResponse{}, fmt.Errorf("there is no caller %s", name)
-		}
-		query = "?limit=200&after=" + page.NextAfter
+func (a callersClient) find(ctx context.Context, name string) (api.ID, error) {
+	var found api.CallerNamesResponse
+	if _, err := a.call(ctx, http.MethodGet, "/names?name="+url.QueryEscape(name), nil, &found); err != nil {
+		return 0, err
 	}
+	if len(found.Callers) == 0 {
+		return 0, fmt.Errorf("there is no caller %s", name)
+	}
+	return found.Callers[0].ID, nil
 }
 
 // call makes one call and decodes the data of its response.
