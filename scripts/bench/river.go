@@ -86,19 +86,14 @@ func (r *River) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Insert returns the baseline of jobs that 32 goroutines insert, each job with its own statement.
-func (r *River) Insert(d time.Duration) []Baseline { return r.baseline("River, insert", "insert", d) }
-
-// InsertMany returns the baseline of jobs that 4 goroutines insert, 500 in each COPY.
-func (r *River) InsertMany(d time.Duration) []Baseline {
-	return r.baseline("River, insert 500", "insert-many", d)
-}
-
-// Work returns the baseline of jobs that are worked until none is left.
-func (r *River) Work() []Baseline { return r.baseline("River, work", "work", 0) }
-
-// baseline returns nil if r is nil.
-func (r *River) baseline(name, path string, d time.Duration) []Baseline {
+// Baseline returns the baseline that a path of River's process measures:
+//
+//	insert       32 goroutines insert jobs for d, each job with its own statement
+//	insert-many  4 goroutines insert jobs for d, 500 in each COPY
+//	work         jobs are worked until none is left; d is ignored
+//
+// It returns nil if r is nil.
+func (r *River) Baseline(name, path string, d time.Duration) []Baseline {
 	if r == nil {
 		return nil
 	}

@@ -45,7 +45,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 		list = append(list, func() bench.Phase {
 			p := bench.Phase{Name: submitKeyed, Connections: n, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithKey), Baselines: pgbench(n)}
 			if n == most {
-				p.Baselines = append(p.Baselines, compared.river.Insert(o.duration/2)...)
+				p.Baselines = append(p.Baselines, compared.river.Baseline("River, insert", "insert", o.duration/2)...)
 			}
 			return p
 		})
@@ -56,7 +56,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: submitBatch, Connections: senders, MaxRows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
-				Baselines: compared.river.InsertMany(o.duration / 2)}
+				Baselines: compared.river.Baseline("River, insert 500", "insert-many", o.duration/2)}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: "claim 100", Connections: senders, MaxRows: t.Waiting() / 2, Batch: batchRows, Call: t.Claim}
@@ -69,6 +69,6 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: claimAndReport, Connections: senders, MaxRows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
-				Baselines: compared.river.Work()}
+				Baselines: compared.river.Baseline("River, work", "work", 0)}
 		})
 }
