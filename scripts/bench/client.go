@@ -44,7 +44,6 @@ func Dial(address string) (*Client, error) {
 	return c, withoutAddresses(c.host.Do(&health, &c.response))
 }
 
-// Close closes the connection.
 func (c *Client) Close() { c.host.CloseIdleConnections() }
 
 // Post returns the body of a 2xx response, valid until the next call. Every other

@@ -28,10 +28,8 @@ func (terminal) Enabled(context.Context, slog.Level) bool { return true }
 // WithAttrs returns t unchanged: the sender uses neither WithAttrs nor WithGroup.
 func (t terminal) WithAttrs([]slog.Attr) slog.Handler { return t }
 
-// WithGroup returns t unchanged.
 func (t terminal) WithGroup(string) slog.Handler { return t }
 
-// Handle writes one line.
 func (t terminal) Handle(_ context.Context, r slog.Record) error {
 	attrs := map[string]slog.Value{}
 	var rest []string

@@ -112,14 +112,12 @@ type LogBuffer struct {
 	text bytes.Buffer
 }
 
-// Write implements io.Writer.
 func (l *LogBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// String returns what was written.
 func (l *LogBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -366,7 +366,6 @@ func (c *Cluster) Accept(key, data string) api.MessageAck {
 	return ack
 }
 
-// Message reads a message.
 func (c *Cluster) Message(id string) api.MessageResponse {
 	c.T.Helper()
 	m, err := c.Client.Message(c.T.Context(), id)
@@ -381,7 +380,6 @@ func (c *Cluster) WaitMessage(id, state string) api.MessageResponse {
 	return c.Message(id)
 }
 
-// SavedMessages counts the saved messages.
 func (c *Cluster) SavedMessages() int { return c.Admin.Count(`select count(*) from messages`) }
 
 // Inbox returns the events in a user's inbox, oldest first.

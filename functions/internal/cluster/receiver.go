@@ -68,7 +68,6 @@ func (v *Receiver) Event(t *testing.T, n int, secret string) api.WebhookEvent {
 	return e
 }
 
-// ListenAt listens on an address.
 func ListenAt(t *testing.T, address string) net.Listener {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
