@@ -2,12 +2,13 @@
 //
 //	GET /exporter/metrics
 //
-// These metrics are about the database and the streams, which all processes share, so Prometheus scrapes only one instance. The
-// metrics of each process are at /metrics of that process. SENDONCE_METRICS protects both paths.
+// All instances of the exporter read the same database and streams, so Prometheus scrapes only one of them. The metrics of each
+// process are at /metrics of that process. SENDONCE_METRICS says who may read both paths.
 //
-// The values about Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, the
-// metrics keep the last values; sendonce_exporter_up and the timestamps show that these values are old. At most overview.MaxNames
-// queues have a label value of their own, and all other queues share the value "other". The same holds for sender apps.
+// The values about Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, its
+// metrics keep the last values that this process read; sendonce_exporter_up and the timestamps show that these values are old. At
+// most overview.MaxNames (200) queues have a label value of their own, and all other queues share the value "other". The same
+// holds for sender apps.
 package exporter
 
 import (
@@ -24,8 +25,8 @@ const Path = "/exporter/metrics"
 // Function serves the metrics of the whole service.
 var Function = fn.HTTP("exporter", New)
 
-// New runs once per cold start and does not touch the network. It returns no routes: env serves the metrics, because a scrape is not
-// a call of the API.
+// New runs once per cold start and does not use the network. It returns no routes: env.ServeMetrics serves the path, because a
+// scrape is no call of the API.
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	e := &exporter{snapshot: env.Snapshot}
 	if env.Bus() != nil {
@@ -53,7 +54,7 @@ func (e *exporter) collect(s *metrics.Scrape) {
 	nats.Wait()
 
 	s.Gauge("build_info", "1, with the version of the exporter.", 1, "version", fn.Version())
-	const upHelp = "Whether the newest values of postgres and nats could be read."
+	const upHelp = "1 if the last read of the source, postgres or nats, succeeded; 0 = its metrics are old or missing."
 	s.Flag("exporter_up", upHelp, err == nil, "source", "postgres")
 	if e.streams != nil {
 		s.Flag("exporter_up", upHelp, natsUp, "source", "nats")

@@ -51,10 +51,10 @@ func samples(t *testing.T, text string) map[string]float64 {
 func scrape(t *testing.T, base string) string {
 	t.Helper()
 	require.Equal(t, "/exporter/metrics", exporter.Path)
-	return cluster.Metrics(t, base+"/exporter") // Metrics adds /metrics
+	return cluster.Metrics(t, base+"/exporter") // cluster.Metrics adds /metrics
 }
 
-// createSampleData creates tasks in each state, a paused queue, and a message without a send left.
+// createSampleData creates unfinished tasks in each state, finished tasks, a paused queue, and a stuck message (no send left).
 func createSampleData(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	send := func(more string) {

@@ -58,7 +58,7 @@ func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 	}
 }
 
-// Prometheus scrapes a running system. The alert rules fire, here without their waiting times.
+// The alert rules of deploy/monitoring run here without their waiting times (for: 0s).
 func TestPrometheusFiresAlertsOfRunningSystem(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()

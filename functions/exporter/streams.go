@@ -15,7 +15,7 @@ const (
 
 // streams reads and caches how much of each NATS stream is used.
 type streams struct {
-	refresh cache.Value[struct{}] // limits how often NATS is read; the result is in last
+	refresh cache.Value[struct{}] // reads NATS at most every streamsCached, and stores the usage in last
 	last    atomic.Pointer[usage] // of the last read that succeeded; nil = none yet
 }
 
@@ -37,7 +37,7 @@ func newStreams(read func(context.Context) (map[string]float64, error)) *streams
 	return s
 }
 
-// read returns the usage of the last read that succeeded, and whether this usage is current.
+// read returns the usage of the last read that succeeded. current is false if the newest read failed, for any of the streams.
 func (s *streams) read() (u usage, current bool) {
 	_, err := s.refresh.Get()
 	if last := s.last.Load(); last != nil {

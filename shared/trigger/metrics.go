@@ -18,7 +18,7 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 			backlog, _ = backlogs.Get()
 			used, _ := usage.Get() // of the streams that replied
 			for stream, part := range used {
-				s.Gauge("stream_used_ratio", "Part of a stream's bytes or messages that is used, 0 to 1.", part, "stream", stream)
+				s.Gauge("stream_used_ratio", "Used part of a stream's limit of bytes or of messages, whichever part is larger, 0 to 1.", part, "stream", stream)
 			}
 		}
 		for _, r := range t.Routes() {
