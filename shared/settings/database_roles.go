@@ -10,7 +10,7 @@ import (
 // Roles are the Postgres roles that the functions log in as (see store.Roles). A process has only
 // the passwords of the roles that it uses.
 type Roles struct {
-	Hot               string `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the functions; empty = the user of DATABASE_URL, also in place of SENDONCE_ADMIN_ROLE and SENDONCE_RETENTION_ROLE"`
+	Hot               string `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of all functions for most of their work; empty = the user of DATABASE_URL, who then also replaces SENDONCE_ADMIN_ROLE and SENDONCE_RETENTION_ROLE"`
 	HotPassword       string `envconfig:"SENDONCE_HOT_PASSWORD" secret:"true" readby:"admin,claim,console,deliver,drain,exporter,messages,migrate,reencrypt,relay,report,save,stream,submit,subscribe,sweep,webhooks,wechat" desc:"password of SENDONCE_HOT_ROLE"`
 	Read              string `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of lists and statistics; empty = the user of DATABASE_URL"`
 	ReadPassword      string `envconfig:"SENDONCE_READ_PASSWORD" secret:"true" readby:"admin,console,drain,exporter,messages,migrate,save,subscribe,sweep,webhooks" desc:"password of SENDONCE_READ_ROLE"`
@@ -39,7 +39,7 @@ func (r *Roles) Validate() []task.Field {
 		case c.role == "" && !c.mayBeEmpty:
 			bad = append(bad, task.Field{Name: c.setting, Message: "must name a role unless SENDONCE_HOT_ROLE is empty"})
 		case c.role != "" && other != "":
-			bad = append(bad, task.Field{Name: c.setting, Message: "must be another role than " + other + ": each may do other things"})
+			bad = append(bad, task.Field{Name: c.setting, Message: "must not name the same role as " + other + ": each of the four roles has other rights"})
 		default:
 			settingOf[c.role] = c.setting
 		}
@@ -47,16 +47,16 @@ func (r *Roles) Validate() []task.Field {
 	return bad
 }
 
-// checkPassword refuses a password in the URL unless the functions log in as the URL's user. It is most
-// likely the password of the owner, which no function may have.
+// checkPassword refuses a password in the URL unless the functions log in as the URL's user (Hot is empty):
+// otherwise it is most likely the password of the owner, which no function may have.
 func (r *Roles) checkPassword(databaseURL string) []task.Field {
 	if r.Hot == "" || !hasPassword(databaseURL) {
 		return nil
 	}
-	return []task.Field{{Name: "DATABASE_URL", Message: "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
+	return []task.Field{{Name: "DATABASE_URL", Message: "holds a password, and the functions log in as roles with passwords of their own: leave user and password out of the URL and set SENDONCE_HOT_PASSWORD and the passwords of the other roles, or, to log in as the user of the URL, set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to the empty string"}}
 }
 
-// hasPassword does not use url.Parse, which refuses several hosts.
+// hasPassword does not use url.Parse, which refuses several hosts with ports (a:5432,b).
 func hasPassword(databaseURL string) bool {
 	_, rest, _ := strings.Cut(databaseURL, "://")
 	authority, _, _ := strings.Cut(rest, "/")

@@ -54,7 +54,7 @@ func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 		"":               false,
 	} {
 		require.Equal(t, refused, len(namedRoles.checkPassword(url)) > 0, url)
-		require.Empty(t, (&Roles{}).checkPassword(url), "the user of the URL logs in with the password")
+		require.Empty(t, (&Roles{}).checkPassword(url), "without roles, the functions log in with the password of the URL")
 	}
 	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: namedRoles}
 	err := config.Error(cfg.MissingToServe(false)).Error()

@@ -19,10 +19,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// EncryptionKeys is the name of a setting that only some functions require.
+// EncryptionKeys is the name of the setting with the encryption keys, which only some functions require.
 const EncryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
 
-// MinMemoryMB is the least SENDONCE_MEMORY_MB: one caller may use half of it, enough for the largest batch.
+// MinMemoryMB is the least SENDONCE_MEMORY_MB. One caller may always use half of MinMemoryMB, enough for the largest batch.
 const MinMemoryMB = 40
 
 // The values of SENDONCE_METRICS other than a port.
@@ -31,9 +31,9 @@ const (
 	MetricsForAll   = "open"
 )
 
-// Config is the settings that all functions share. Its tags are those of package config.
+// Config has the settings that all functions share. Package config explains the tags.
 type Config struct {
-	DatabaseURL      string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a user and a password only if SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
+	DatabaseURL      string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a password only if SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
 	Username         string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
 	Password         string          `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
 	PasswordHash     string          `envconfig:"BASIC_AUTH_PASSWORD_HASH" secret:"true" desc:"instead of BASIC_AUTH_PASSWORD: the hash of that password, which sendonce hash-password prints; the trigger cannot use a hash, so set SENDONCE_TRIGGER_USER for it"`
@@ -41,29 +41,29 @@ type Config struct {
 	AppPort          uint16          `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 = a free one"`
 	Port             *uint16         `envconfig:"PORT" desc:"port to listen on; overrides APP_PORT"`
 	Debug            bool            `envconfig:"DEBUG" default:"false" desc:"also write log lines of level debug"`
-	FunctionTarget   string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
-	OutgoingNetworks config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, such as 10.1.2.3,fd00::/8; URLs whose host is another address that is not public are refused" readby:"console,deliver,messages,stream,submit,subscribe,webhooks"`
+	FunctionTarget   string          `envconfig:"FUNCTION_TARGET" desc:"the only function to serve; empty or sendonce = all functions"`
+	OutgoingNetworks config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks of addresses that are not public, but that webhooks and messages to URLs may call, such as 10.1.2.3,fd00::/8; all other addresses that are not public are refused" readby:"console,deliver,messages,stream,submit,subscribe,webhooks"`
 	TrustedProxies   config.Networks `envconfig:"TRUSTED_PROXIES" desc:"networks of proxies whose X-Forwarded-For is trusted, as 10.0.0.0/8,fd00::/8"`
 	EncryptionKeys   string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts sessions, stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"console,deliver,reencrypt,stream,webhooks,wechat"`
-	Metrics          string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics: admin = with the credentials of an admin; open = everyone who reaches the port; a port number = everyone who reaches that port, which serves it instead"`
+	Metrics          string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics and /exporter/metrics: admin = clients with the credentials of an admin; open = everyone who reaches the port of the API; a port number = everyone who reaches this other port, which alone then serves the metrics"`
 	Origins          []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages that may call the API, open a WebSocket and read the responses (CORS, without cookies), as https://chat.example.com, separated by commas; the service's own origin is needed only behind a gateway that changes the header Host"`
 	TaskEvents       store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are reported by events and webhooks: none, final or all"`
 	RetryBackoff     task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"delays of retries by queue, as wechat=5s,30s;*=1m: the nth retry waits for the nth delay, later ones for the last; * = every other queue; without * the other queues retry at once"`
 	PhoneCountry     task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty = numbers are stored as submitted, without punctuation"`
 	RetentionDays    int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which finished tasks, messages and subscribe messages, and operator actions, move from the main tables to archive tables; 0 = never"`
-	LogDays          int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries, their events, bulk changes and cleared alerts are deleted; 0 = never"`
-	MaxConns         int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance opens at most as SENDONCE_HOT_ROLE, and as SENDONCE_READ_ROLE; as the other two roles it opens at most 2; one caller uses at most half of them"`
+	LogDays          int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries, their events, finished bulk changes and cleared alerts are deleted; 0 = never"`
+	MaxConns         int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"most connections to Postgres that one instance opens as SENDONCE_HOT_ROLE, and also as SENDONCE_READ_ROLE; as each of the other two roles it opens at most 2. One caller uses at most half of the connections of a role"`
 	Pooler           bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: no prepared statements are used"`
-	MaxCalls         int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance processes at once, waiting polls not counted; further ones are refused with 503. Admins have 32 more, events of the trigger another 256"`
-	MaxWaiting       int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance keeps open at once; further ones are refused with 503"`
-	CallerShare      float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"share of SENDONCE_MAX_CALLS, SENDONCE_MAX_WAITING and SENDONCE_MEMORY_MB that one caller may use at once, more than 0 and at most 1; beyond it calls are refused with 429, or 503 for memory"`
+	MaxCalls         int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance processes at once, waiting polls, streams and WebSockets not counted; further calls are refused with 503. Admins that are not limited to queues may have 32 calls more, the trigger 256 more for events"`
+	MaxWaiting       int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance keeps open at once; further ones are refused with 503, but a poll for which tasks are ready gets them"`
+	CallerShare      float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"share of SENDONCE_MAX_CALLS, SENDONCE_MAX_WAITING and SENDONCE_MEMORY_MB that one caller may use at once, more than 0 and at most 1; calls beyond the share are refused with 429, or with 503 if memory is missing"`
 	Waiting          int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages of one caller that may wait to be delivered or confirmed; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
-	WaitingMB        int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data that the waiting messages of one caller may have; set at most a quarter of the smaller of the streams MESSAGES and of accepted messages; 0 = no limit"`
+	WaitingMB        int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data that the waiting messages of one caller may have together; should be at most a quarter of the size of the stream MESSAGES or of the stream of accepted messages, whichever is smaller; 0 = no limit"`
 	WaitingTasks     int64           `envconfig:"SENDONCE_CALLER_WAITING_TASKS" default:"1000000" desc:"unfinished tasks (SMS and subscribe messages) that one caller may have; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
-	OperatorCallers  int             `envconfig:"SENDONCE_OPERATOR_CALLERS" default:"20" desc:"callers that an admin with queues may create, including those that they create in turn; revoked ones count for a day"`
+	OperatorCallers  int             `envconfig:"SENDONCE_OPERATOR_CALLERS" default:"20" desc:"callers that may belong to one admin with queues: those that it creates, and those that they create in turn; a revoked caller counts for a day more"`
 	MemoryMB         int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB for the bodies, pages and responses of the calls in progress of one instance; further calls are refused with 503. A container needs three times as much; GOMEMLIMIT is twice as much unless it is set"`
 	DrainTimeout     time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls in progress may take after SIGTERM"`
-	Roles            Roles           `ignored:"true"` // has settings of its own
+	Roles            Roles           `ignored:"true"` // a struct with settings; Load and List read it separately
 	Bus              bus.Config      `ignored:"true"` // as Roles
 	TwoPhase         TwoPhase        `ignored:"true"` // as Roles
 	Alerts           Alerts          `ignored:"true"` // as Roles
@@ -129,7 +129,7 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
 }
 
-// MetricsPort returns the port that serves only /metrics; "" if the port of the API serves it.
+// MetricsPort returns the port that serves only metrics; "" if the port of the API serves the metrics.
 func (c *Config) MetricsPort() string {
 	if c.Metrics == MetricsForAdmin || c.Metrics == MetricsForAll {
 		return ""
@@ -149,8 +149,8 @@ func List() []config.Setting {
 	return slices.Concat(config.Settings[Config](), config.Settings[Roles](), config.Settings[bus.Config](), config.Settings[TwoPhase](), config.Settings[Alerts]())
 }
 
-// MissingToServe checks the settings that only serving needs: commands such as migrate need no
-// password of the admin.
+// MissingToServe returns the settings that are missing, or contradict each other, for a process that serves functions.
+// Commands such as migrate do not need them. needsKeys is true if a served function needs EncryptionKeys.
 func (c *Config) MissingToServe(needsKeys bool) []task.Field {
 	var missing []task.Field
 	if c.DatabaseURL == "" {

@@ -21,11 +21,11 @@ type TwoPhase struct {
 	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"when the stream cannot store a message: true saves it at once instead, false returns 503"`
 	Stream             string         `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
 	Shards             int            `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of the stream of accepted messages that are saved in parallel, 1 to 64; all messages of a sender are in one"`
-	BatchSize          int            `envconfig:"TWO_PHASE_BATCH_SIZE" default:"500" desc:"accepted messages that are saved in one transaction, 1 to 500"`
+	BatchSize          int            `envconfig:"TWO_PHASE_BATCH_SIZE" default:"500" desc:"most accepted messages that are saved in one transaction, 1 to 500"`
 	BatchWait          time.Duration  `envconfig:"TWO_PHASE_BATCH_WAIT" default:"2ms" desc:"how long a batch waits for more messages after its first"`
 	DedupeWindow       time.Duration  `envconfig:"TWO_PHASE_DEDUPE_WINDOW" default:"24h" desc:"how long the stream of accepted messages keeps a message after it is saved, to recognise repeats"`
-	Durability         bus.Durability `envconfig:"TWO_PHASE_DURABILITY" desc:"durability that accepted messages must have: process, host, replicated or replicated-host, see docs/messages.md; a process does not start if the stream promises less; empty = what the stream promises"`
-	MonitorURL         string         `envconfig:"TWO_PHASE_NATS_MONITOR_URL" desc:"monitoring URLs of the NATS servers that keep the stream, as http://host:8222, separated by commas; without them the functions cannot check that writes are synced, and never promise host"`
+	Durability         bus.Durability `envconfig:"TWO_PHASE_DURABILITY" desc:"durability that accepted messages must have: process, host, replicated or replicated-host, see docs/messages.md; a process does not start if the stream promises less, and accepts no message while it is unknown what the stream promises; empty = whatever the stream promises"`
+	MonitorURL         string         `envconfig:"TWO_PHASE_NATS_MONITOR_URL" desc:"monitoring URLs of the NATS servers that keep the stream, as http://host:8222, separated by commas; without these URLs the functions cannot check that writes are synced, and never promise host or replicated-host"`
 }
 
 // Validate checks what the types alone cannot.
@@ -46,8 +46,8 @@ func (c *TwoPhase) Validate() []task.Field {
 	return bad
 }
 
-// Accepts reports whether a message is acknowledged as accepted. ack is the field of its request;
-// "" = DefaultAck.
+// Accepts reports whether the settings let a message be acknowledged as accepted. ack is the field ack of its
+// request; "" = DefaultAck.
 func (c *TwoPhase) Accepts(ack string) bool {
 	return c.Enabled && cmp.Or(ack, c.DefaultAck) == api.AckAccepted
 }
