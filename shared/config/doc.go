@@ -5,11 +5,11 @@
 //
 //	envconfig       the name of the variable
 //	default, desc   the default, and the description in the table
-//	secret:"true"   a string that is kept out of messages; it may be in a file that the
-//	                variable with the suffix _FILE names
+//	secret:"true"   a string that no message shows. It may be in a file: then the variable
+//	                with the suffix _FILE, such as NATS_PASSWORD_FILE, has the file's path
 //	readby          the functions and commands that read the setting; absent = all
 //	ignored:"true"  the field is not a setting
 //
-// A struct may have a method Validate() []task.Field, which checks what types cannot express
-// and returns the variables with bad values.
+// A struct may have a method Validate() []task.Field. Load calls it to check what types cannot
+// express. It returns the variables with bad values.
 package config

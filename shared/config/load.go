@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Error lists all bad settings of a process, one per line. Each message begins with a verb.
+// Error lists all bad settings of a process, one per line. Each line is a sentence: the name, then the message ("is no setting").
 type Error []task.Field
 
 func (e Error) Error() string {
@@ -26,7 +26,8 @@ func (e Error) Error() string {
 	return "settings are wrong:\n" + strings.Join(lines, "\n")
 }
 
-// Load reads the struct that cfg points to from the environment, and returns every bad value.
+// Load reads the settings of the struct that cfg points to from the environment. It returns all values that cannot be
+// read or, if there are none, all values that Validate refuses.
 func Load(cfg any) []task.Field {
 	var problems []task.Field
 	firstErr := envconfig.Process("", cfg) // stops at the first bad setting
@@ -41,7 +42,7 @@ func Load(cfg any) []task.Field {
 				problems = append(problems, *problem)
 			}
 			v.Field(i).SetString(value)
-		case firstErr != nil:
+		case firstErr != nil: // read each field alone, to find all bad ones
 			alone := reflect.New(reflect.StructOf([]reflect.StructField{field})) // a struct with only this field
 			if err := envconfig.Process("", alone.Interface()); err != nil {
 				problems = append(problems, badValue(field, err))
@@ -72,7 +73,7 @@ func badValue(field reflect.StructField, err error) task.Field {
 	return task.Field{Name: field.Tag.Get("envconfig"), Message: shownValue(field) + message}
 }
 
-// shownValueByName is shownValue for the name of a setting.
+// shownValueByName is shownValue for the field of the setting with this name.
 func shownValueByName(config reflect.Type, name string) string {
 	for i := range config.NumField() {
 		if field := config.Field(i); field.Tag.Get("envconfig") == name {
@@ -82,16 +83,17 @@ func shownValueByName(config reflect.Type, name string) string {
 	return ""
 }
 
-// shownValue returns the beginning of a message with the value of a setting; "" if the value is a secret.
+// shownValue returns the beginning of a message with the value of a setting; "" if the setting is not set, or the value is or
+// may contain a secret.
 func shownValue(field reflect.StructField) string {
 	value, set := os.LookupEnv(field.Tag.Get("envconfig"))
-	if !set || field.Tag.Get("secret") == "true" || strings.Contains(value, "@") { // a URL may hold a password
+	if !set || field.Tag.Get("secret") == "true" || strings.Contains(value, "@") { // perhaps a URL with a password
 		return ""
 	}
 	return fmt.Sprintf("is %q but ", value)
 }
 
-// accepts describes the values that a type accepts; "" = the error of the type describes them.
+// accepts describes the values that a type accepts; "" = the error that the type returns describes them.
 func accepts(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

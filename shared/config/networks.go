@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Networks is a comma-separated list of networks. An address is a network of one.
+// Networks is a list of networks, separated by commas in the environment. An address without a prefix length, such as
+// 10.1.2.3, is a network with this one address.
 type Networks []netip.Prefix
 
 // Decode reads the list, for envconfig.
@@ -22,7 +23,7 @@ func (n *Networks) Decode(value string) error {
 			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
 		}
 		if err != nil {
-			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is not one", part)
+			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is no network", part)
 		}
 		*n = append(*n, prefix.Masked())
 	}

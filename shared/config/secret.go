@@ -7,12 +7,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// fileSuffix ends the name of the variable that names the file of a secret.
+// fileSuffix ends the name of the variable that has the path of the file with a secret.
 const fileSuffix = "_FILE"
 
-// secretFrom reads a secret from the variable name, or from the file that name_FILE names, without
-// the line breaks at its end. Container engines mount such files. The secret is empty if neither
-// variable is set.
+// secretFrom reads a secret from the variable name or, without the line breaks at its end, from the file whose path
+// is in the variable name_FILE. (Container engines mount secrets as files.) The secret is empty if both variables
+// are empty or not set.
 func secretFrom(name string) (string, *task.Field) {
 	value, path := os.Getenv(name), os.Getenv(name+fileSuffix)
 	switch {

@@ -16,8 +16,8 @@ type Setting struct {
 	ReadBy []string // functions and commands; empty = all
 }
 
-// Settings returns the settings of the struct C. It panics if a field lacks a tag, which is a
-// mistake in the code.
+// Settings returns the settings of the struct C. It panics if a field has no envconfig or desc, or if a secret is no
+// string or has a default: these are mistakes in the code.
 func Settings[C any]() []Setting {
 	var all []Setting
 	t := reflect.TypeFor[C]()
@@ -41,20 +41,20 @@ func Settings[C any]() []Setting {
 	return all
 }
 
-// Reader is a function or command with the settings that it reads beside the shared ones.
+// Reader is a function or command, with the settings that it reads in addition to the shared ones.
 type Reader struct {
 	Name     string
 	Settings []Setting
 }
 
-// Merge returns the settings of all readers by name, each once with the names of its readers. It
-// panics if two readers declare one setting differently.
+// Merge returns the settings of all readers, sorted by name. Each setting is returned once, with the names of its
+// readers. Merge panics if two readers declare one setting with different defaults or descriptions.
 func Merge(readers []Reader) []Setting {
 	byName := map[string]Setting{}
 	for _, r := range readers {
 		for _, s := range r.Settings {
-			known, twice := byName[s.Name]
-			if twice && (known.Default != s.Default || known.Description != s.Description) {
+			known, seen := byName[s.Name]
+			if seen && (known.Default != s.Default || known.Description != s.Description) {
 				panic(fmt.Sprintf("config: %s and %s declare %s differently", known.ReadBy[0], r.Name, s.Name))
 			}
 			s.ReadBy = append(known.ReadBy, r.Name)
@@ -69,7 +69,7 @@ func Merge(readers []Reader) []Setting {
 }
 
 // Table returns a Markdown table of settings: name, default, meaning and readers. The row of a
-// secret names the variable for its file.
+// secret also has the name of its _FILE variable.
 func Table(settings []Setting) string {
 	var b strings.Builder
 	b.WriteString("| Name | Default | Meaning | Read by |\n|---|---|---|---|\n")

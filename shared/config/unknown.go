@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// prefixes begin names that only Sendonce uses. APP_ is not among them: many programs use APP_ENV
+// prefixes are the beginnings of names that only Sendonce uses. APP_ is not among them: many programs use APP_ENV
 // and APP_NAME.
 var prefixes = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 
@@ -19,10 +19,10 @@ var prefixes = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 // one of prefixes.
 var serviceLink = regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`)
 
-// Unknown returns the misspelt settings, so that a process does not start with a default in place
-// of the intended value. A variable is a misspelt setting if its name has one of prefixes, or
-// resembles the name of a setting that is not set. To use such a name for something else, set the
-// setting too.
+// Unknown returns the variables that seem to be misspelt settings, so that a process does not start with a default in
+// place of the intended value. These are variables that are no setting and whose name begins with one of prefixes, or
+// is similar to the name of a setting that is not set. To use a similar name (without such a prefix) for something else,
+// set the setting too.
 func Unknown(environ []string, settings []Setting) []task.Field {
 	set := map[string]bool{}
 	for _, pair := range environ {
@@ -49,12 +49,12 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 		if known[name] {
 			continue
 		}
-		meant := nearest(name, unset)
+		similar := nearest(name, unset)
 		isOurs := slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		switch {
-		case meant == "" && !isOurs || serviceLink.MatchString(pair):
-		case meant != "":
-			problems = append(problems, task.Field{Name: name, Message: fmt.Sprintf("is no setting; rename it to %s, or set %s too to keep it; `sendonce config` lists them all", meant, meant)})
+		case similar == "" && !isOurs || serviceLink.MatchString(pair):
+		case similar != "":
+			problems = append(problems, task.Field{Name: name, Message: fmt.Sprintf("is no setting; rename it to %s, or set %s too to keep it; `sendonce config` lists them all", similar, similar)})
 		default:
 			problems = append(problems, task.Field{Name: name, Message: "is no setting; `sendonce config` lists them all"})
 		}
@@ -63,9 +63,9 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 	return problems
 }
 
-// nearest returns the one of names that is most similar to name; "" if none is similar enough to be misspelt as name. One letter
-// in five may differ, at most three. In names as short as NATS_URL, the part before the underscore
-// must be the same, as other programs use API_HOST; PORT has no misspellings.
+// nearest returns the one of names that is most similar to name; "" if none is similar enough. For every five letters of the
+// one in names, one letter may differ, at most three in all. If it is as short as NATS_URL, the part before its underscore must
+// be the same, because other programs use names such as API_HOST. So nothing is similar to PORT and DEBUG.
 func nearest(name string, names []string) string {
 	best, bestDistance := "", 4
 	for _, candidate := range names {
@@ -84,14 +84,14 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// mayBeNear is a cheap test that excludes most names over the limit: the distance is at least the
-// difference of the lengths, and the number of letters that only one name has.
+// mayBeNear is a cheap test that excludes most names whose distance is over the limit. The distance is at least the
+// difference of the lengths, and at least the number of different letters that a has and b lacks, or the reverse.
 func mayBeNear(a, b string, limit int) bool {
 	inA, inB := letters(a), letters(b)
 	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(inA&^inB), bits.OnesCount64(inB&^inA)) <= limit
 }
 
-// letters returns the set of the letters of a name, one bit for each.
+// letters returns the set of the letters of a name, as bits.
 func letters(name string) (set uint64) {
 	for i := range len(name) {
 		set |= 1 << (name[i] % 64)

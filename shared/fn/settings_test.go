@@ -54,7 +54,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
   APP_PORT is "70000" but must be an integer between 0 and 65535
   PORT is "80a" but must be an integer between 0 and 65535
   DEBUG is "maybe" but must be true or false
-  TRUSTED_PROXIES is "proxy" but must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; "proxy" is not one
+  TRUSTED_PROXIES is "proxy" but must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; "proxy" is no network
   RETRY_BACKOFF is "wechat=5" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0", where * is every other queue; "5" is not a time from 0 to 168h
   SENDONCE_MAX_CALLS is "1.5" but must be an integer
   SENDONCE_DRAIN_TIMEOUT is "25" but must be a duration such as 500ms, 25s or 2m

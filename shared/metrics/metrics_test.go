@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// example returns a registry with metrics of each kind, and the two that have labels.
+// example returns a registry with metrics of each kind, and its counter and histogram with labels.
 func example() (*Registry, *Counter, *Histogram) {
 	r := &Registry{}
 	c := r.Counter("calls_total", "Calls.", "route", "status")
