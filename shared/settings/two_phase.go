@@ -17,7 +17,7 @@ import (
 type TwoPhase struct {
 	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true lets messages be acknowledged as accepted when they are in a stream, before they are in Postgres"`
 	DefaultAck         string         `envconfig:"TWO_PHASE_DEFAULT_ACK" default:"saved" desc:"acknowledgement of a message that does not set ack: saved, or accepted, which needs TWO_PHASE_ENABLED=true"`
-	DeliverBeforeSaved bool           `envconfig:"TWO_PHASE_DELIVER_BEFORE_SAVED" default:"false" desc:"true publishes accepted messages to their receivers without waiting for Postgres"`
+	DeliverBeforeSaved bool           `envconfig:"TWO_PHASE_DELIVER_BEFORE_SAVED" default:"false" desc:"true publishes accepted messages to subjects and users without waiting for Postgres"`
 	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"when the stream cannot store a message: true saves it at once instead, false returns 503"`
 	Stream             string         `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
 	Shards             int            `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of the stream of accepted messages that are saved in parallel, 1 to 64; all messages of a sender are in one"`
