@@ -147,7 +147,7 @@ func TestNumberOfCallersOfLimitedOperatorIsLimited(t *testing.T) {
 func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
+	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.WaitingMessages = 5, 5 })
 	s := cluster.ServeHandler(t, h).Connect(url)
 	const grants = `"roles":["admin","submitter"],"queues":["bulk"]`
 	ops := s.NewCallerWith("ops", grants)
@@ -175,7 +175,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	require.Equal(t, []int{429, 429, 429, 200}, []int{send(ops, 9), send(deputy, 9), send(helper, 9), send(modest, 9)})
 
 	// Another process gets its counts from the database.
-	_, h = cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
+	_, h = cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.WaitingMessages = 5, 5 })
 	other := cluster.ServeHandler(t, h)
 	for _, by := range []*cluster.Client{ops, helper} {
 		by.URL = other.URL

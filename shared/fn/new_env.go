@@ -72,7 +72,7 @@ func storesConfig(c *settings.Config, keys store.Keys) stores.Config {
 		Config:   store.Config{URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, Events: c.TaskEvents, Keys: keys},
 		StatusOf: statusOf, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Alerts: c.Alerts.Rules(),
 		Keep:    maintenance.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Waiting: quota.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks,
+		Waiting: quota.Waiting{Items: c.WaitingMessages, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks,
 		OperatorCallers: c.OperatorCallers, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
 	}
 }

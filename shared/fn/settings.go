@@ -43,7 +43,7 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 		problems = append(problems, bad...)
 		_, bad = load(served)
 		problems = append(problems, bad...)
-		problems = append(problems, cfg.MissingToServe(slices.ContainsFunc(served, readsKeys))...)
+		problems = append(problems, cfg.ServingProblems(slices.ContainsFunc(served, readsKeys))...)
 	}
 	level := slog.LevelInfo
 	if cfg.Debug {

@@ -65,7 +65,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
   WECHAT_X is no setting; `+"`sendonce config`"+` lists them all
   FUNCTION_TARGET is "c" but must be the name of a function: a, b
   DATABASE_URL holds a password, and the functions log in as roles with passwords of their own: leave user and password out of the URL and set SENDONCE_HOT_PASSWORD and the passwords of the other roles, or, to log in as the user of the URL, set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to the empty string
-  BASIC_AUTH_PASSWORD is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH
+  BASIC_AUTH_PASSWORD is empty or not set; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH
   DATABASE_URL `+databaseURLProblem(t))
 	require.NotContains(t, err.Error(), "hunter2")
 }

@@ -57,7 +57,7 @@ func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 		require.Empty(t, (&Roles{}).checkPassword(url), "without roles, the functions log in with the password of the URL")
 	}
 	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: namedRoles}
-	err := config.Error(cfg.MissingToServe(false)).Error()
+	err := config.Error(cfg.ServingProblems(false)).Error()
 	require.Contains(t, err, "DATABASE_URL holds a password")
 	require.NotContains(t, err, "owner:secret")
 }

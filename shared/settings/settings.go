@@ -57,7 +57,7 @@ type Config struct {
 	MaxCalls         int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance processes at once, waiting polls, streams and WebSockets not counted; further calls are refused with 503. Admins that are not limited to queues may have 32 calls more, the trigger 256 more for events"`
 	MaxWaiting       int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance keeps open at once; further ones are refused with 503, but a poll for which tasks are ready gets them"`
 	CallerShare      float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"share of SENDONCE_MAX_CALLS, SENDONCE_MAX_WAITING and SENDONCE_MEMORY_MB that one caller may use at once, more than 0 and at most 1; calls beyond the share are refused with 429, or with 503 if memory is missing"`
-	Waiting          int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages of one caller that may wait to be delivered or confirmed; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
+	WaitingMessages  int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages of one caller that may wait to be delivered or confirmed; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
 	WaitingMB        int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data that the waiting messages of one caller may have together; should be at most a quarter of the size of the stream MESSAGES or of the stream of accepted messages, whichever is smaller; 0 = no limit"`
 	WaitingTasks     int64           `envconfig:"SENDONCE_CALLER_WAITING_TASKS" default:"1000000" desc:"unfinished tasks (SMS and subscribe messages) that one caller may have; further ones are refused with 429; 0 = no limit; a caller may have a limit of its own"`
 	OperatorCallers  int             `envconfig:"SENDONCE_OPERATOR_CALLERS" default:"20" desc:"callers that may belong to one admin with queues: those that it creates, and those that they create in turn; a revoked caller counts for a day more"`
@@ -85,7 +85,7 @@ func (c *Config) Validate() []task.Field {
 	bad.When(c.LogDays < 0 || c.LogDays > maxDays, "RETENTION_LOG_DAYS", daysRule)
 	bad.When(c.MaxConns < 1 || c.MaxConns > 1000, "SENDONCE_DATABASE_MAX_CONNS", "must be between 1 and 1000")
 	bad.When(c.MaxCalls < 1 || c.MaxCalls > 1_000_000, "SENDONCE_MAX_CALLS", "must be between 1 and 1000000")
-	bad.When(c.Waiting < 0 || c.Waiting > 1_000_000_000, "SENDONCE_CALLER_WAITING_MESSAGES", "must be between 0 and 1000000000, where 0 is no limit")
+	bad.When(c.WaitingMessages < 0 || c.WaitingMessages > 1_000_000_000, "SENDONCE_CALLER_WAITING_MESSAGES", "must be between 0 and 1000000000, where 0 is no limit")
 	bad.When(c.WaitingMB < 0 || c.WaitingMB > 1<<20, "SENDONCE_CALLER_WAITING_MB", "must be between 0 and 1048576, where 0 is no limit")
 	bad.When(c.OperatorCallers < 1 || c.OperatorCallers > 1000, "SENDONCE_OPERATOR_CALLERS", "must be between 1 and 1000")
 	bad.When(c.WaitingTasks < 0 || c.WaitingTasks > 1_000_000_000, "SENDONCE_CALLER_WAITING_TASKS", "must be between 0 and 1000000000, where 0 is no limit")
@@ -149,22 +149,22 @@ func List() []config.Setting {
 	return slices.Concat(config.Settings[Config](), config.Settings[Roles](), config.Settings[bus.Config](), config.Settings[TwoPhase](), config.Settings[Alerts]())
 }
 
-// MissingToServe returns the settings that are missing, or contradict each other, for a process that serves functions.
+// ServingProblems returns the settings that are missing, or contradict each other, for a process that serves functions.
 // Commands such as migrate do not need them. needsKeys is true if a served function needs EncryptionKeys.
-func (c *Config) MissingToServe(needsKeys bool) []task.Field {
-	var missing []task.Field
+func (c *Config) ServingProblems(needsKeys bool) []task.Field {
+	var problems []task.Field
 	if c.DatabaseURL == "" {
-		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
+		problems = append(problems, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
 	}
-	missing = append(missing, c.Roles.checkPassword(c.DatabaseURL)...)
+	problems = append(problems, c.Roles.checkPassword(c.DatabaseURL)...)
 	switch {
 	case c.Password == "" && c.PasswordHash == "":
-		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
+		problems = append(problems, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is empty or not set; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
 	case c.Password != "" && c.PasswordHash != "":
-		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
+		problems = append(problems, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
 	}
 	if c.EncryptionKeys == "" && needsKeys {
-		missing = append(missing, task.Field{Name: EncryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
+		problems = append(problems, task.Field{Name: EncryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
 	}
-	return missing
+	return problems
 }

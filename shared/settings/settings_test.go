@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, Config{
 		Metrics: "admin", Username: "admin", Host: "0.0.0.0", AppPort: 8000,
 		Roles:    Roles{Hot: "sendonce_hot", Read: "sendonce_read", Admin: "sendonce_admin", Retention: "sendonce_retention"},
-		MaxConns: 8, MaxCalls: 1024, MemoryMB: 80, MaxWaiting: 2048, CallerShare: 0.25, Waiting: 100_000, WaitingMB: 64, OperatorCallers: 20, WaitingTasks: 1_000_000, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
+		MaxConns: 8, MaxCalls: 1024, MemoryMB: 80, MaxWaiting: 2048, CallerShare: 0.25, WaitingMessages: 100_000, WaitingMB: 64, OperatorCallers: 20, WaitingTasks: 1_000_000, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
 		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},
 		RetentionDays: 90, LogDays: 30,
 		Bus: bus.Config{Name: "sendonce", Replicas: 1, EventsMB: 128, MessagesMB: 256, UsersMB: 128, AcceptedMB: 256, DeadLettersMB: 32,
