@@ -71,6 +71,8 @@ func bodyError(err error, p *mountedRoute) error {
 		return tooLarge(p.maxBody)
 	case errors.As(err, &refused):
 		return refused
+	case errors.Is(err, http.ErrLineTooLong), strings.Contains(err.Error(), "chunk"): // net/http names no other such error
+		return task.Invalid([]task.Field{{Name: "body", Message: "is not valid in the chunked transfer coding of HTTP"}})
 	default: // not a 4xx: the caller may repeat the same call, and the trigger does not make a dead letter of an event
 		return errors.Join(task.Busy(fmt.Sprintf("the body did not arrive in full within %v; repeat the same call later", bodyTimeout)), errors.New(task.MaskNumbers(err.Error()))) // net/http repeats what the caller sent
 	}
