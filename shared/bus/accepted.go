@@ -22,7 +22,9 @@ func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (messages []Accepte
 			m, err := b.readFromLeader(ctx, conn, map[string]any{"seq": seq})
 			switch {
 			case errors.Is(err, ErrNotEvent):
-				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err)
+				if unlogged, log := b.notEvents.Next(); log {
+					b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err, "unlogged", unlogged)
+				}
 			case err != nil:
 				return fmt.Errorf("get message %d: %w", seq, err)
 			case m != nil:

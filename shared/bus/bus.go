@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
 // Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
@@ -20,6 +22,8 @@ type Bus struct {
 	streams     []jetstream.StreamConfig // ours; AllowMsgSchedules is set for each connection, as it depends on the server
 	failedSends atomic.Uint64
 	denied      denials
+	asyncErrors loglimit.ByKey[string] // by text
+	notEvents   loglimit.Limit         // messages in the stream of accepted messages that are no events
 
 	closing      context.Context // cancelled when Close begins
 	beginClosing context.CancelFunc

@@ -121,7 +121,9 @@ func (b *Bus) options() []nats.Option {
 // onAsyncError handles errors that the server reports outside of replies.
 func (b *Bus) onAsyncError(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
-		b.log.Warn("NATS reported an error", "error", err)
+		if unlogged, log := b.asyncErrors.Next(err.Error()); log {
+			b.log.Warn("NATS reported an error", "error", err, "unlogged", unlogged)
+		}
 		return
 	}
 	b.denied.mu.Lock()

@@ -1,20 +1,39 @@
 package bus
 
 import (
+	"context"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// send waits for the first attempt to connect, publishes and flushes. Without the flush, a message that is
-// written to a dead connection would be lost unnoticed.
+// send waits for the first attempt to connect, publishes, and waits until the stream WAKE has stored the message or, if no
+// stream has its subject, until the server has received it. Otherwise a message would be lost unnoticed that is written
+// to a dead connection, or that the stream refuses, as it does while it has no leader.
 func (b *Bus) send(s signal, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
 	conn := b.current
 	b.mu.Unlock()
-	if conn == nil || conn.nats().Publish(s.subject, body) != nil || conn.nats().FlushTimeout(writeTimeout) != nil {
+	if conn == nil || b.sendOver(conn, s.subject, body) != nil {
 		b.keepUnsent(s)
 	}
+}
+
+func (b *Bus) sendOver(conn *Connection, subject string, body []byte) error {
+	isStored := subject != subjectCallers && !isForSenders(subject)
+	if isStored && b.closing.Err() == nil {
+		ctx, cancel := conn.withTimeout(context.Background(), writeTimeout)
+		defer cancel()
+		_, err := conn.js.Publish(ctx, subject, body, jetstream.WithExpectStream(StreamWake), jetstream.WithRetryAttempts(0))
+		if b.closing.Err() == nil {
+			return err
+		}
+	} else if err := conn.nats().Publish(subject, body); err != nil {
+		return err
+	}
+	return conn.nats().FlushTimeout(writeTimeout) // Close does not wait for the stream
 }
 
 const (
@@ -28,7 +47,7 @@ func (b *Bus) keepUnsent(s signal) {
 	defer b.mu.Unlock()
 	// Callers choose the names of queues, and there may be many schedules: these must not take the place of the other signals,
 	// of which there are few.
-	many := strings.HasPrefix(s.subject, queuePrefix) || !s.at.IsZero()
+	many := isForSenders(s.subject) || !s.at.IsZero()
 	if !many || len(b.unsent) < maxUnsent {
 		b.unsent[s] = true
 	}
@@ -36,4 +55,9 @@ func (b *Bus) keepUnsent(s signal) {
 		// The Bus has reconnected meanwhile, or the server refuses the message for now.
 		time.AfterFunc(resendDelay, b.resendUnsent)
 	}
+}
+
+// isForSenders reports whether a wake-up is for the senders of a queue, and not for a function.
+func isForSenders(subject string) bool {
+	return strings.HasPrefix(subject, queuePrefix) && subject != WakeWeChat
 }

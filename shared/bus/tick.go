@@ -39,7 +39,7 @@ func (conn *Connection) CheckWakeUps(ctx context.Context) error {
 	ctx, cancel := conn.withTimeout(ctx, scheduleTimeout)
 	defer cancel()
 	if _, err := conn.js.Publish(ctx, wakePrefix+"check", []byte("check"), jetstream.WithExpectStream(StreamWake)); err != nil {
-		return fmt.Errorf("the stream WAKE stores no wake-ups: free the disk of nats-server and restart it: %w", err)
+		return fmt.Errorf("the stream WAKE stores no wake-ups: if the disk of nats-server was full, free it and restart nats-server: %w", err)
 	}
 	return nil
 }

@@ -48,8 +48,8 @@ func (a *arrivals) sum() (messages, total int) {
 
 func TestWakeDebounces(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, a := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
+	broker, b := newBrokerWithStreams(t)
+	a := subscribeTo(t, broker.Conn(), WakeSweep)
 	began := time.Now()
 	for range 1000 {
 		b.Wake(WakeSweep, 1)
@@ -65,8 +65,8 @@ func TestWakeDebounces(t *testing.T) {
 
 func TestCloseSendsPendingWakeUps(t *testing.T) {
 	t.Parallel()
-	broker := bustest.NewBroker(t)
-	b, a := newBus(t, broker.URL()), subscribeTo(t, broker.Conn(), WakeSweep)
+	broker, b := newBrokerWithStreams(t)
+	a := subscribeTo(t, broker.Conn(), WakeSweep)
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeSweep, 2)
 	b.Close()
@@ -90,6 +90,17 @@ func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 		return subjects[WakeSweep] == 1 && subjects[WakeRelay] == 1 && len(subjects) == 3
 	}, "both wake-ups and the schedule")
 	bustest.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "no unsent wake-up is left")
+}
+
+func TestWakeUpThatTheStreamDoesNotStoreIsRepeated(t *testing.T) {
+	t.Parallel()
+	broker, b := newBrokerWithStreams(t)
+	a := subscribeTo(t, broker.Conn(), WakeRelay)
+	require.NoError(t, broker.JS().DeleteStream(t.Context(), StreamWake))
+	b.Wake(WakeRelay, 1)
+	bustest.Eventually(t, func() bool { messages, _ := a.sum(); return messages > 0 }, "it is sent")
+	require.NoError(t, b.Ensure(bustest.Within(t, bustest.Soon)))
+	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Subjects[WakeRelay] == 1 }, "it is sent again")
 }
 
 func TestUnsentWakeUpsAreBounded(t *testing.T) {
@@ -183,4 +194,14 @@ func TestSubscribedIsCalledAfterServerReplies(t *testing.T) {
 	require.Empty(t, subscribed)
 	proxy.mu.Unlock()
 	<-subscribed
+}
+
+func TestAsynchronousErrorsOfNATSAreLoggedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	b := openBus(t, Config{URL: "nats://127.0.0.1:1"}, &log)
+	for range 3 {
+		b.onAsyncError(nats.ErrSlowConsumer)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), nats.ErrSlowConsumer.Error()), log.String())
 }

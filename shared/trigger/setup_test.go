@@ -74,7 +74,7 @@ func TestNotReadyWhileWakeUpsAreNotStored(t *testing.T) {
 	require.NoError(t, err)
 	bustest.Eventually(t, func() bool { return trigger.Ready() != nil }, "the trigger is not ready")
 	require.ErrorContains(t, trigger.Ready(), "the stream WAKE stores no wake-ups")
-	require.ErrorContains(t, trigger.Ready(), "free the disk of nats-server and restart it")
+	require.ErrorContains(t, trigger.Ready(), "if the disk of nats-server was full, free it and restart nats-server")
 	publishAll(t, b, eventMessage("1"))
 	bustest.Eventually(t, func() bool { return f.countOf("1") == 1 }, "routes of other streams go on")
 

@@ -12,7 +12,7 @@ const (
 	sharesEvery  = 2 * time.Second
 	sharesDelay  = 500 * time.Millisecond // before a query, so that the first call of a process does not wait for a second connection
 	shareRetry   = time.Minute            // Retry-After of a refused call
-	sharesMaxAge = 10 * time.Second // of a result: an older one says nothing about now
+	sharesMaxAge = 10 * time.Second       // of a result: an older one says nothing about now
 )
 
 // streamShares caches which accounts use more than their share of a stream. While messages are submitted, the cache is
