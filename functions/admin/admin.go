@@ -16,11 +16,7 @@
 // A dead letter is an event that a function could never process.
 package admin
 
-import (
-	"context"
-
-	"github.com/sendonce/sendonce/shared/fn"
-)
+import "github.com/sendonce/sendonce/shared/fn"
 
 // Function serves the routes below /api/v1/admin.
 var Function = fn.HTTP("admin", New)
@@ -33,18 +29,18 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
 		"GET " + root + "template":                  fn.Read(fn.Admin, h.templates).Or(fn.Viewer).WithinQueues(),
 		"POST " + root + "template/preview":         fn.JSON(fn.Admin, h.previewUnstored).WithinQueues(),
-		"GET " + root + "template/{id}":             fn.Read(fn.Admin, withID("template", h.template)).Or(fn.Viewer).WithinQueues(),
-		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, withID("template", h.editTemplate)),
-		"POST " + root + "template/{id}/activate":   fn.Parameters(fn.Admin, withID("template", h.activateTemplate)),
-		"POST " + root + "template/{id}/deactivate": fn.Parameters(fn.Admin, withID("template", h.deactivateTemplate)),
-		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, withID("template", h.previewTemplate)).WithinQueues(),
+		"GET " + root + "template/{id}":             fn.Read(fn.Admin, fn.WithID(fn.RowID, "template", h.template)).Or(fn.Viewer).WithinQueues(),
+		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, fn.WithID(fn.RowID, "template", h.editTemplate)),
+		"POST " + root + "template/{id}/activate":   fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "template", h.activateTemplate)),
+		"POST " + root + "template/{id}/deactivate": fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "template", h.deactivateTemplate)),
+		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, fn.WithID(fn.RowID, "template", h.previewTemplate)).WithinQueues(),
 
 		"POST " + root + "default-sms":            fn.JSON(fn.Admin, h.addDefault),
 		"GET " + root + "default-sms":             fn.Read(fn.Admin, h.defaults).Or(fn.Viewer),
-		"GET " + root + "default-sms/{id}":        fn.Read(fn.Admin, withID("default content", h.defaultSMS)).Or(fn.Viewer),
-		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, withID("default content", h.editDefault)),
-		"POST " + root + "default-sms/{id}/reset": fn.Parameters(fn.Admin, withID("default content", h.resetDefault)),
-		"DELETE " + root + "default-sms/{id}":     fn.Parameters(fn.Admin, withID("default content", h.deleteDefault)),
+		"GET " + root + "default-sms/{id}":        fn.Read(fn.Admin, fn.WithID(fn.RowID, "default content", h.defaultSMS)).Or(fn.Viewer),
+		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, fn.WithID(fn.RowID, "default content", h.editDefault)),
+		"POST " + root + "default-sms/{id}/reset": fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "default content", h.resetDefault)),
+		"DELETE " + root + "default-sms/{id}":     fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "default content", h.deleteDefault)),
 
 		"GET " + root + "statistics":               fn.Read(fn.Admin, h.statistics).Or(fn.Viewer).Timeout(readTimeout),
 		"GET " + root + "overview":                 fn.Read(fn.Admin, h.overview).Or(fn.Viewer).Timeout(readTimeout).WithinQueues(),
@@ -70,33 +66,21 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 
 		"GET " + root + "blocked-words":         fn.Read(fn.Admin, h.blockedWords).Or(fn.Viewer),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, h.addBlockedWord),
-		"DELETE " + root + "blocked-words/{id}": fn.Parameters(fn.Admin, withID("blocked word", h.removeBlockedWord)),
+		"DELETE " + root + "blocked-words/{id}": fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "blocked word", h.removeBlockedWord)),
 
 		"POST " + root + "callers":             fn.JSON(fn.Admin, h.addCaller).WithinQueues(),
 		"GET " + root + "callers":              fn.Read(fn.Admin, h.callers).Or(fn.Viewer).WithinQueues(),
 		"GET " + root + "callers/names":        fn.Read(fn.Admin, h.callerNames).Or(fn.Viewer).WithinQueues(),
-		"GET " + root + "callers/{id}":         fn.Read(fn.Admin, withID("caller", h.caller)).Or(fn.Viewer).WithinQueues(),
-		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, withID("caller", h.updateCaller)).WithinQueues(),
-		"POST " + root + "callers/{id}/rotate": fn.Parameters(fn.Admin, withID("caller", h.rotateCaller)).WithinQueues(),
-		"POST " + root + "callers/{id}/revoke": fn.Parameters(fn.Admin, withID("caller", h.revokeCaller)).WithinQueues(),
+		"GET " + root + "callers/{id}":         fn.Read(fn.Admin, fn.WithID(fn.RowID, "caller", h.caller)).Or(fn.Viewer).WithinQueues(),
+		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, fn.WithID(fn.RowID, "caller", h.updateCaller)).WithinQueues(),
+		"POST " + root + "callers/{id}/rotate": fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "caller", h.rotateCaller)).WithinQueues(),
+		"POST " + root + "callers/{id}/revoke": fn.Parameters(fn.Admin, fn.WithID(fn.RowID, "caller", h.revokeCaller)).WithinQueues(),
 
 		"GET " + root + "actions": fn.Read(fn.Admin, h.actions).Or(fn.Viewer),
 
 		"GET " + root + "alerts": fn.Read(fn.Admin, h.alerts).Or(fn.Viewer).WithinQueues(),
 
 		"GET " + root + "dead-letters":               fn.Read(fn.Admin, h.deadLetters).Or(fn.Viewer),
-		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, withID("dead letter", h.dismiss)),
-	}
-}
-
-// withID passes the id of the path to a handler. If the id is not a positive number, the error is "no such " and kind, as for an
-// unknown id.
-func withID[I int32 | int64, Req any](kind string, handle func(context.Context, *fn.Call, I, Req) (any, error)) func(context.Context, *fn.Call, Req) (any, error) {
-	return func(ctx context.Context, c *fn.Call, req Req) (any, error) {
-		id, err := fn.RowID[I](c, kind)
-		if err != nil {
-			return nil, err
-		}
-		return handle(ctx, c, id, req)
+		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, fn.WithID(fn.RowID, "dead letter", h.dismiss)),
 	}
 }

@@ -30,11 +30,7 @@ func (r *receivedRequest) Validate() []task.Field {
 // confirm the message. Such a call locks no row and takes as long as a call with an unknown id, so the response does not
 // reveal that the message exists. A repeated confirmation locks no row either, nor does one of a receiver before the send is
 // recorded, because the relay skips locked messages.
-func (h *handlers) confirm(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
-	id, err := c.ID(resourceName)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) confirm(ctx context.Context, c *fn.Call, id task.ID, req receivedRequest) (any, error) {
 	consumer, err := c.UserToActFor(req.Consumer)
 	if err != nil {
 		return nil, err

@@ -11,11 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (h *handlers) message(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	id, err := c.ID(resourceName)
-	if err != nil {
-		return nil, err
-	}
+func (h *handlers) message(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	return h.ownMessage(ctx, c, id)
 }
 

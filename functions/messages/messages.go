@@ -51,9 +51,9 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	const root = "/api/v1/messages"
 	return fn.Routes{
 		"POST " + root:                            fn.JSON(fn.Submitter, h.submit).MaxBody(intake.MaxBody),
-		"GET " + root + "/{id}":                   fn.Parameters(fn.Submitter, h.message).Or(fn.Viewer),
+		"GET " + root + "/{id}":                   fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, resourceName, h.message)).Or(fn.Viewer),
 		"GET " + root + "/by-key/{client_msg_id}": fn.Parameters(fn.Submitter, h.byKey),
-		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, h.confirm),
+		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, fn.WithID((*fn.Call).ID, resourceName, h.confirm)),
 
 		"GET " + root:              fn.Parameters(fn.Submitter, h.conversation).Or(fn.Receiver).Or(fn.Viewer).Paged(),
 		"GET " + root + "/peers":   fn.Parameters(fn.Submitter, h.peers).Or(fn.Receiver).Or(fn.Viewer).Paged(),
@@ -61,8 +61,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "/read":   fn.JSON(fn.Submitter, h.markRead).Or(fn.Receiver),
 
 		"GET " + root + "/stuck":         fn.Read(fn.Admin, h.stuck).Or(fn.Viewer),
-		"POST " + root + "/{id}/redrive": fn.Parameters(fn.Admin, h.redrive),
-		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, h.abandon),
+		"POST " + root + "/{id}/redrive": fn.Parameters(fn.Admin, fn.WithID((*fn.Call).ID, resourceName, h.redrive)),
+		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, fn.WithID((*fn.Call).ID, resourceName, h.abandon)),
 		"POST " + root + "/redrive":      fn.JSON(fn.Admin, h.redriveStuck),
 		"POST " + root + "/abandon":      fn.JSON(fn.Admin, h.abandonStuck),
 	}

@@ -74,31 +74,18 @@ func (r *abandonRequest) Validate() []task.Field {
 	return bad
 }
 
-func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (messages.Detail, error) {
-		m, err := h.env.Messages.Redrive(ctx, id, by)
-		if err == nil {
-			h.env.WakeForMessage(m.Kind)
-		}
-		return m, err
-	})
-}
-
-func (h *handlers) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
-	return changeOne(ctx, c, req.Reason, h.env.Messages.Abandon)
-}
-
-// changeOne applies an operator's change to the message of the path.
-func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (messages.Detail, error)) (any, error) {
-	id, err := c.ID(resourceName)
+func (h *handlers) redrive(ctx context.Context, c *fn.Call, id task.ID, req redriveRequest) (any, error) {
+	m, err := h.env.Messages.Redrive(ctx, id, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	m, err := change(ctx, id, c.AsOperator(reason))
-	if err != nil {
-		return nil, err
-	}
+	h.env.WakeForMessage(m.Kind)
 	return messageResponse(c, m), nil
+}
+
+func (h *handlers) abandon(ctx context.Context, c *fn.Call, id task.ID, req abandonRequest) (any, error) {
+	m, err := h.env.Messages.Abandon(ctx, id, c.AsOperator(req.Reason))
+	return messageResponse(c, m), err
 }
 
 // redriveStuckRequest adds validation to api.MessageBulkRequest.

@@ -20,12 +20,7 @@
 // rotated, the secret of a robot never, and the caller's signing secret at any time.
 package webhooks
 
-import (
-	"context"
-
-	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/task"
-)
+import "github.com/sendonce/sendonce/shared/fn"
 
 // Function serves the routes of webhook endpoints and their deliveries.
 var Function = fn.HTTP("webhooks", New)
@@ -41,30 +36,19 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	return fn.Routes{
 		"POST " + endpoints:                         fn.JSON(fn.Submitter, h.addEndpoint),
 		"GET " + endpoints:                          fn.Read(fn.Submitter, h.listEndpoints).Or(fn.Viewer),
-		"GET " + endpoints + "/{id}":                fn.Read(fn.Submitter, withID("endpoint", h.getEndpoint)).Or(fn.Viewer),
-		"DELETE " + endpoints + "/{id}":             fn.Parameters(fn.Submitter, withID("endpoint", h.deleteEndpoint)),
-		"POST " + endpoints + "/{id}/enable":        fn.Parameters(fn.Submitter, withID("endpoint", h.enableEndpoint)),
-		"POST " + endpoints + "/{id}/disable":       fn.Parameters(fn.Submitter, withID("endpoint", h.disableEndpoint)),
-		"POST " + endpoints + "/{id}/rotate-secret": fn.Parameters(fn.Submitter, withID("endpoint", h.rotateEndpointSecret)),
-		"POST " + endpoints + "/{id}/test":          fn.Parameters(fn.Submitter, withID("endpoint", h.testEndpoint)),
+		"GET " + endpoints + "/{id}":                fn.Read(fn.Submitter, fn.WithID((*fn.Call).ID, "endpoint", h.getEndpoint)).Or(fn.Viewer),
+		"DELETE " + endpoints + "/{id}":             fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "endpoint", h.deleteEndpoint)),
+		"POST " + endpoints + "/{id}/enable":        fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "endpoint", h.enableEndpoint)),
+		"POST " + endpoints + "/{id}/disable":       fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "endpoint", h.disableEndpoint)),
+		"POST " + endpoints + "/{id}/rotate-secret": fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "endpoint", h.rotateEndpointSecret)),
+		"POST " + endpoints + "/{id}/test":          fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "endpoint", h.testEndpoint)),
 
 		"GET " + secret:              fn.Parameters(fn.Submitter, h.getSigningSecret),
 		"POST " + secret + "/rotate": fn.Parameters(fn.Submitter, h.rotateSigningSecret),
 
 		"GET " + deliveries:                   fn.Read(fn.Submitter, h.listDeliveries).Or(fn.Viewer),
-		"GET " + deliveries + "/{id}":         fn.Parameters(fn.Submitter, withID("delivery", h.getDelivery)).Or(fn.Viewer),
-		"POST " + deliveries + "/{id}/resend": fn.Parameters(fn.Submitter, withID("delivery", h.resendDelivery)),
+		"GET " + deliveries + "/{id}":         fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "delivery", h.getDelivery)).Or(fn.Viewer),
+		"POST " + deliveries + "/{id}/resend": fn.Parameters(fn.Submitter, fn.WithID((*fn.Call).ID, "delivery", h.resendDelivery)),
 		"POST " + deliveries + "/resend":      fn.JSON(fn.Submitter, h.resendFailed),
-	}
-}
-
-// withID returns a handler that passes the id in the path to handle. resource is the name of the resource in error texts.
-func withID(resource string, handle func(context.Context, *fn.Call, task.ID, struct{}) (any, error)) func(context.Context, *fn.Call, struct{}) (any, error) {
-	return func(ctx context.Context, c *fn.Call, req struct{}) (any, error) {
-		id, err := c.ID(resource)
-		if err != nil {
-			return nil, err
-		}
-		return handle(ctx, c, id, req)
 	}
 }

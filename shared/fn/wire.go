@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -65,6 +66,17 @@ func RowID[I int32 | int64](c *Call, what string) (I, error) {
 		return id, nil
 	}
 	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
+}
+
+// WithID returns a handler that passes the id in the path to handle. parse is RowID or (*Call).ID, and what is as for ID.
+func WithID[I, Req any](parse func(*Call, string) (I, error), what string, handle func(context.Context, *Call, I, Req) (any, error)) func(context.Context, *Call, Req) (any, error) {
+	return func(ctx context.Context, c *Call, req Req) (any, error) {
+		id, err := parse(c, what)
+		if err != nil {
+			return nil, err
+		}
+		return handle(ctx, c, id, req)
+	}
 }
 
 // AsOperator returns the caller as the operator who makes a manual change.
