@@ -45,7 +45,7 @@ var Function = fn.EventBatch("deliver", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
-	d := &deliverer{adminStore: env.Admin, alertStore: env.Alerts, messageStore: env.Messages, webhookStore: env.Webhooks, env: env, cfg: cfg, poster: newPoster(cfg.Timeout, env.Config.OutgoingNetworks),
+	d := &deliverer{env: env, cfg: cfg, poster: newPoster(cfg.Timeout, env.Config.OutgoingNetworks),
 		webhooksInFlight: newWorkInFlight[webhooks.DueDelivery](), messagesInFlight: newWorkInFlight[urlMessage]()}
 	d.poster.logNonPublic = func(host string, cause error) {
 		if unlogged, log := d.nonPublic.Next(host); log {
@@ -118,7 +118,7 @@ func (d *deliverer) deadLetterPoison(ctx context.Context, c *fn.Call, e *streame
 		return err
 	}
 	c.Log("dead_letter", task.MaskNumbers(reason.Error()))
-	return d.adminStore.AddDeadLetters(ctx, store.DeadLetter{
+	return d.env.Admin.AddDeadLetters(ctx, store.DeadLetter{
 		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: reason.Error(), Attempts: 1,
 	})
 }
@@ -152,7 +152,7 @@ func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (ref
 	if len(recorded) == 0 {
 		return refused, nil
 	}
-	n, unknown, err := d.webhookStore.RecordEvents(ctx, recorded, api.NewWebhookSecret)
+	n, unknown, err := d.env.Webhooks.RecordEvents(ctx, recorded, api.NewWebhookSecret)
 	if n > 0 { // also after an error: some of the deliveries may be recorded
 		d.env.WakeDeliverAt(time.Time{})
 	}
@@ -219,7 +219,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 }
 
 func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
-	next, due, err := d.webhookStore.NextDelivery(ctx)
+	next, due, err := d.env.Webhooks.NextDelivery(ctx)
 	if err == nil && due {
 		var started bool
 		if started, err = d.post(ctx, c); !started {
@@ -230,7 +230,7 @@ func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 		if err != nil || !started {
 			return err
 		}
-		next, _, err = d.webhookStore.NextDelivery(ctx)
+		next, _, err = d.env.Webhooks.NextDelivery(ctx)
 	}
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) er
 		}
 		fingerprints[i] = task.Hash(hash)
 	}
-	err := d.messageStore.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
+	err := d.env.Messages.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
 	if store.IsPoison(err) {
 		return fn.Poison(err)
 	}

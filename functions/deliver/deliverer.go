@@ -6,21 +6,15 @@ import (
 
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/loglimit"
-	"github.com/sendonce/sendonce/shared/store/admin"
-	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 type deliverer struct {
-	adminStore   *admin.Store
-	alertStore   *alerts.Store
-	messageStore *messages.Store
-	webhookStore *webhooks.Store
-	env          *fn.Env
-	cfg          Config
-	poster       *poster
+	env    *fn.Env
+	cfg    Config
+	poster *poster
 
 	webhooksInFlight *workInFlight[webhooks.DueDelivery]
 	messagesInFlight *workInFlight[urlMessage]

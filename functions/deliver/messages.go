@@ -41,7 +41,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 				}
 				toSettle, results = append(toSettle, p), append(results, messages.Posted{Post: p.work.Post, Result: p.result()})
 			}
-			settled, err := d.messageStore.SettlePosts(ctx, results)
+			settled, err := d.env.Messages.SettlePosts(ctx, results)
 			if err != nil {
 				return nil, err
 			}
@@ -56,12 +56,12 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 
 func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([]urlMessage, error) {
 	current := store.Column(inFlight, func(w urlMessage) messages.Post { return w.Post })
-	posts, err := d.messageStore.ClaimPosts(ctx, limits, current, d.lease())
+	posts, err := d.env.Messages.ClaimPosts(ctx, limits, current, d.lease())
 	if err != nil || len(posts) == 0 {
 		return nil, err
 	}
 	callers := store.Column(posts, func(p messages.Post) int64 { return p.CallerID })
-	secrets, err := d.webhookStore.SigningSecrets(ctx, callers, api.NewWebhookSecret)
+	secrets, err := d.env.Webhooks.SigningSecrets(ctx, callers, api.NewWebhookSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 			toConfirm = append(toConfirm, p.ID)
 		}
 	}
-	tokens, err := d.messageStore.ConfirmTokens(ctx, toConfirm)
+	tokens, err := d.env.Messages.ConfirmTokens(ctx, toConfirm)
 	if err != nil {
 		return nil, err
 	}

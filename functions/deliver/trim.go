@@ -20,7 +20,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
 		return nil
 	}
-	plan, due, err := d.messageStore.BeginTrim(ctx)
+	plan, due, err := d.env.Messages.BeginTrim(ctx)
 	if err != nil || !due {
 		return err
 	}
@@ -41,18 +41,18 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	var inboxes bus.TrimmedUsers
 	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
 		inboxes = t
-		return d.messageStore.SetInboxesTrimmed(ctx, t.UpTo, t.Last)
+		return d.env.Messages.SetInboxesTrimmed(ctx, t.UpTo, t.Last)
 	})
 	record(bus.StreamUsers, users, err)
 	if len(inboxes.UpTo) > 0 {
-		failures = append(failures, d.messageStore.ForgetInboxTrims(ctx, inboxes.Last, inboxes.MaxAge))
+		failures = append(failures, d.env.Messages.ForgetInboxTrims(ctx, inboxes.Last, inboxes.MaxAge))
 	}
 	c.Log("trimmed_events", events, "trimmed_messages", trimmed.Removed, "trimmed_users", users)
 	if trimmed.HeldBy != "" {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let the consumer read, or delete the consumer",
 			"stream", bus.StreamMessages, "consumer", trimmed.HeldBy)
 	}
-	failures = append(failures, d.messageStore.EndTrim(ctx, trimmed.Next, freed))
+	failures = append(failures, d.env.Messages.EndTrim(ctx, trimmed.Next, freed))
 	if slices.ContainsFunc(freed, refused) {
 		d.env.WakeRelayAt(time.Time{})
 	}
@@ -82,7 +82,7 @@ func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.Re
 
 // checkStreamAlerts raises and clears the alerts of streams, and schedules the next check while an alert is open.
 func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
-	open, err := d.alertStore.CheckStreams(ctx, d.env.Bus().StreamUsage)
+	open, err := d.env.Alerts.CheckStreams(ctx, d.env.Bus().StreamUsage)
 	if open {
 		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(messages.TrimIntervalInAlert+time.Second))
 	}
@@ -98,7 +98,7 @@ func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string
 			parsedIDs = append(parsedIDs, parsed)
 		}
 	}
-	final, err := d.messageStore.Final(ctx, parsedIDs)
+	final, err := d.env.Messages.Final(ctx, parsedIDs)
 	if err != nil {
 		return nil, err
 	}

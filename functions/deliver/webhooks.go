@@ -15,7 +15,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	return pipeline[webhooks.DueDelivery]{
 		inFlight: d.webhooksInFlight,
 		claim: func(ctx context.Context, inFlight []webhooks.DueDelivery) ([]webhooks.DueDelivery, error) {
-			return d.webhookStore.ClaimDeliveries(ctx, limits, inFlight, d.lease())
+			return d.env.Webhooks.ClaimDeliveries(ctx, limits, inFlight, d.lease())
 		},
 		post: func(ctx context.Context, w webhooks.DueDelivery) attempt {
 			if w.Err != nil {
@@ -42,7 +42,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 					Try: webhooks.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
 			}
-			settled, err := d.webhookStore.SettleDeliveries(ctx, tried, d.cfg.DisableAfter)
+			settled, err := d.env.Webhooks.SettleDeliveries(ctx, tried, d.cfg.DisableAfter)
 			if err != nil {
 				return nil, err
 			}

@@ -41,7 +41,7 @@ var Function = fn.Event("relay", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
-	r := &relayer{events: env.Events, messages: env.Messages, env: env}
+	r := &relayer{env: env}
 	telemetry.CollectValue(env.Metrics(), "the list of paused streams", env.Events.PausedStreams, func(s *metrics.Scrape, paused []string) {
 		for _, name := range paused {
 			s.Gauge("stream_paused", "1 while a stream is paused: it is full, has no leader or does not respond.", 1, "stream", name)
@@ -60,8 +60,6 @@ const (
 )
 
 type relayer struct {
-	events         *events.Store
-	messages       *messages.Store
 	env            *fn.Env
 	recordLimit    recordLimit
 	destinationLog loglimit.Limit // of logBadDestination
@@ -117,7 +115,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 // unavailablePause. Rows that other relays have locked or delayed count too, because another relay may die before it
 // schedules a call.
 func (r *relayer) scheduleNext(ctx context.Context) error {
-	next, err := r.events.NextRelay(ctx)
+	next, err := r.env.Events.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
 		r.env.WakeAgainAt(bus.WakeRelay, fn.NotBefore(next, unavailablePause))
 	}
@@ -151,7 +149,7 @@ func (r *relayer) logStreams(changes []store.StreamChange) {
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
-	return r.finishBatch(r.messages.Relay(ctx, batchMessages, func(ctx context.Context, due []messages.Due) ([]message.Result, error) {
+	return r.finishBatch(r.env.Messages.Relay(ctx, batchMessages, func(ctx context.Context, due []messages.Due) ([]message.Result, error) {
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return messageEvent(due[i]) }), nil
 	}))
 }
@@ -163,7 +161,7 @@ func (r *relayer) relayEvents(ctx context.Context, atLimit bool, count *int) (st
 	if atLimit {
 		except = bus.StreamEvents
 	}
-	return r.finishBatch(r.events.RelayExcept(ctx, except, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
+	return r.finishBatch(r.env.Events.RelayExcept(ctx, except, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
 		r.recordLimit.count(len(due))
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil

@@ -10,7 +10,6 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
-	"github.com/sendonce/sendonce/shared/store/messages"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -21,9 +20,8 @@ const (
 )
 
 type streamer struct {
-	bus      *bus.Bus
-	messages *messages.Store
-	intake   *intake.Intake
+	env    *fn.Env
+	intake *intake.Intake
 }
 
 // request adds validation to api.StreamRequest.
@@ -45,8 +43,8 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	if err != nil {
 		return nil, err
 	}
-	readRemoved := func(ctx context.Context) (uint64, error) { return s.messages.InboxTrimmed(ctx, user) }
-	f, err := s.bus.Follow(ctx, user, after, readRemoved, c.AcquireRead)
+	readRemoved := func(ctx context.Context) (uint64, error) { return s.env.Messages.InboxTrimmed(ctx, user) }
+	f, err := s.env.Bus().Follow(ctx, user, after, readRemoved, c.AcquireRead)
 	if err != nil {
 		return nil, errors.Join(task.Busy(unavailable), err)
 	}

@@ -37,7 +37,7 @@ var Function = fn.HTTP("stream", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &streamer{bus: env.Bus(), messages: env.Messages, intake: intake.New(env)}
+	s := &streamer{env, intake.New(env)}
 	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max).TokenInURL()
 	return fn.Routes{
 		"GET /api/v1/stream/{user}":        fn.WithSocket(events, env.Config.Origins, s.socket),

@@ -19,10 +19,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store/alerts"
 	"github.com/sendonce/sendonce/shared/store/maintenance"
-	"github.com/sendonce/sendonce/shared/store/tasks"
-	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -31,7 +28,7 @@ var Function = fn.Event("sweep", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
-	s := &sweeper{alerts: env.Alerts, maintenance: env.Maintenance, tasks: env.Tasks, webhooks: env.Webhooks, env: env}
+	s := &sweeper{env}
 	return s.sweep
 }
 
@@ -41,13 +38,7 @@ const (
 	bulkSize  = 200
 )
 
-type sweeper struct {
-	alerts      *alerts.Store
-	maintenance *maintenance.Store
-	tasks       *tasks.Store
-	webhooks    *webhooks.Store
-	env         *fn.Env
-}
+type sweeper struct{ env *fn.Env }
 
 // sweep handles tasks and pauses that are due, in batches, for about sweepTime. Then it checks the alerts, ends deliveries, makes
 // bulk changes and runs maintenance, also after an error of a batch, unless the database is unavailable or overloaded. Each step ends
@@ -57,7 +48,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	var next time.Time
 	var sweepErr error
 	for until := time.Now().Add(sweepTime); ; {
-		swept, err := s.tasks.Sweep(ctx, batchSize)
+		swept, err := s.env.Tasks.Sweep(ctx, batchSize)
 		for queue, n := range swept.Pending {
 			s.env.WakeClaims(queue, n)
 		}
@@ -83,12 +74,12 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	c.Log("due", rows, "verdicts", verdicts)
 	// Each sweep schedules the next one: a process that claims, submits or pauses may die before it schedules a sweep.
 	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second))
-	checkAgain, alertErr := s.alerts.Check(ctx)
+	checkAgain, alertErr := s.env.Alerts.Check(ctx)
 	if checkAgain {
 		s.env.RescheduleAlertCheck()
 	}
 	endErr := errors.Join(s.endUndeliverable(ctx), s.changeInBulk(ctx, c))
-	archived, more, err := s.maintenance.Run(ctx)
+	archived, more, err := s.env.Maintenance.Run(ctx)
 	s.logArchived(c, archived)
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))
@@ -104,7 +95,7 @@ const (
 // endUndeliverable ends deliveries to deleted endpoints. If stepTime does not suffice for all, it schedules another call.
 func (s *sweeper) endUndeliverable(ctx context.Context) error {
 	for until := time.Now().Add(stepTime); ; {
-		more, err := s.webhooks.EndUndeliverable(ctx)
+		more, err := s.env.Webhooks.EndUndeliverable(ctx)
 		if err != nil || !more {
 			return err
 		}
@@ -120,7 +111,7 @@ func (s *sweeper) endUndeliverable(ctx context.Context) error {
 func (s *sweeper) changeInBulk(ctx context.Context, c *fn.Call) (firstErr error) {
 	changed := 0
 	for until := time.Now().Add(stepTime); ; {
-		ran, err := s.tasks.RunBulk(ctx, bulkSize)
+		ran, err := s.env.Tasks.RunBulk(ctx, bulkSize)
 		for queue, n := range ran.Pending {
 			s.env.WakeClaims(queue, n)
 		}

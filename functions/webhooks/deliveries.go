@@ -42,17 +42,17 @@ func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliv
 	if id, err := task.ParseID(req.TaskID); err == nil {
 		f.Subject = &id
 	}
-	rows, more, err := h.webhooks.Deliveries(ctx, f)
+	rows, more, err := h.env.Webhooks.Deliveries(ctx, f)
 	return fn.PageOf(rows, more, shownDelivery(c), func(d webhooks.Delivery) task.ID { return d.ID }), err
 }
 
 func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Delivery(ctx, id, readScope(c))
+	d, err := h.env.Webhooks.Delivery(ctx, id, readScope(c))
 	return shownDelivery(c)(d), err
 }
 
 func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.webhooks.Resend(ctx, id, changeScope(c), c.AsOperator(""))
+	d, err := h.env.Webhooks.Resend(ctx, id, changeScope(c), c.AsOperator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 	f := webhooks.FailedFilter{Since: req.Since, CallerID: callerID}
 	f.EndpointID, _ = task.ParseID(req.EndpointID) // validated; zero if absent
 	limit := decode.ValueOr(req.Limit, maxResent)
-	resent, err := h.webhooks.ResendFailed(ctx, f, limit, c.AsOperator(req.Reason))
+	resent, err := h.env.Webhooks.ResendFailed(ctx, f, limit, c.AsOperator(req.Reason))
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	if !isRobot(req.Format) {
 		newSecret = api.NewWebhookSecret()
 	}
-	e, err := h.webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
+	e, err := h.env.Webhooks.AddEndpoint(ctx, webhooks.NewEndpoint{
 		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Format: req.Format, Secret: cmp.Or(newSecret, req.Secret),
 	}, c.AsOperator(""))
 	return endpointResponseWithSecret(e, newSecret), err
@@ -105,18 +105,18 @@ func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpoi
 		return nil, err
 	}
 	after, _ := task.ParseID(req.After) // validated; zero if absent
-	rows, more, err := h.webhooks.Endpoints(ctx, callerID, after, decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Webhooks.Endpoints(ctx, callerID, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, shownEndpoint(c), func(e webhooks.Endpoint) task.ID { return e.ID }), err
 }
 
 func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.Endpoint(ctx, id, readScope(c))
+	e, err := h.env.Webhooks.Endpoint(ctx, id, readScope(c))
 	return shownEndpoint(c)(e), err
 }
 
 // deleteEndpoint also wakes sweep, which fails the pending deliveries that DeleteEndpoint leaves.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	if err := h.webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.AsOperator("")); err != nil {
+	if err := h.env.Webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.AsOperator("")); err != nil {
 		return nil, err
 	}
 	h.env.WakeSweepAt(time.Now())
@@ -126,7 +126,7 @@ func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 
 // enableEndpoint also wakes deliver, because pending deliveries to the endpoint may be due.
 func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.EnableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
+	e, err := h.env.Webhooks.EnableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
 	if err != nil {
 		return nil, err
 	}
@@ -135,24 +135,24 @@ func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _
 }
 
 func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.webhooks.DisableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
+	e, err := h.env.Webhooks.DisableEndpoint(ctx, id, changeScope(c), c.AsOperator(""))
 	return endpointResponse(e), err
 }
 
 func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	secret := api.NewWebhookSecret()
-	e, err := h.webhooks.RotateEndpoint(ctx, id, changeScope(c), secret, c.AsOperator(""))
+	e, err := h.env.Webhooks.RotateEndpoint(ctx, id, changeScope(c), secret, c.AsOperator(""))
 	return endpointResponseWithSecret(e, secret), err
 }
 
 // getSigningSecret returns the caller's signing secret and creates it on the first call.
 func (h *handlers) getSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	s, err := h.webhooks.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
+	s, err := h.env.Webhooks.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
 	return signingSecretResponse(s), err
 }
 
 func (h *handlers) rotateSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	s, err := h.webhooks.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.AsOperator(""))
+	s, err := h.env.Webhooks.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.AsOperator(""))
 	return signingSecretResponse(s), err
 }
 

@@ -2,15 +2,10 @@ package webhooks
 
 import (
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store/webhooks"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// handlers has the handlers of all routes.
-type handlers struct {
-	webhooks *webhooks.Store
-	env      *fn.Env
-}
+type handlers struct{ env *fn.Env }
 
 // readScope returns the caller whose endpoints and deliveries may be read: the caller itself, or nil (all) for an admin or a viewer
 // who is not limited to queues.

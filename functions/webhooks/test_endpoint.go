@@ -32,7 +32,7 @@ func (h *handlers) testEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ s
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.webhooks.SendTest(ctx, id, changeScope(c), webhooks.RecordedEvent{ID: event.ID, Type: event.Type, Subject: subject, Payload: string(payload)}, c.AsOperator(""))
+	d, err := h.env.Webhooks.SendTest(ctx, id, changeScope(c), webhooks.RecordedEvent{ID: event.ID, Type: event.Type, Subject: subject, Payload: string(payload)}, c.AsOperator(""))
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ var Function = fn.HTTP("webhooks", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	h := &handlers{webhooks: env.Webhooks, env: env}
+	h := &handlers{env}
 	const (
 		endpoints  = "/api/v1/webhooks/endpoints"
 		secret     = "/api/v1/webhooks/signing-secret"

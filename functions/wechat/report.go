@@ -52,7 +52,7 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	retries, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for {
-		outs, errs := b.tasks.Report([]*tasks.Report{report})
+		outs, errs := b.env.Tasks.Report([]*tasks.Report{report})
 		if errs[0] == nil {
 			b.wake(outs[0])
 			return

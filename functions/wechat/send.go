@@ -44,7 +44,7 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 	if err != nil {
 		return nil, err
 	}
-	claimed, pending, err := b.tasks.Claim(ctx, tasks.ClaimRequest{
+	claimed, pending, err := b.env.Tasks.Claim(ctx, tasks.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: b.app, CallerID: task.ServiceCaller, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
 	})
 	for queue, n := range pending {
@@ -70,12 +70,12 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 		return
 	}
 	ids := store.Column(claimed, func(t tasks.Claimed) task.ID { return t.ID })
-	if b.sends, err = b.subscribe.BeginSends(ctx, ids); err == nil {
+	if b.sends, err = b.env.Subscribe.BeginSends(ctx, ids); err == nil {
 		var templates []subscribe.CallerTemplate
 		for _, m := range b.sends {
 			templates = append(templates, m.CallerTemplate())
 		}
-		b.paused, err = b.subscribe.PausedTemplates(ctx, templates)
+		b.paused, err = b.env.Subscribe.PausedTemplates(ctx, templates)
 	}
 	if err != nil {
 		b.fail(err)
@@ -100,7 +100,7 @@ func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 		delay := pausedTemplateDelay/2 + rand.N(pausedTemplateDelay)
 		return &result{verdict{class: away, retryAfter: delay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
 	}
-	lease, err := b.tasks.Extend(ctx, tasks.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
+	lease, err := b.env.Tasks.Extend(ctx, tasks.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
 	switch {
 	case task.CodeOf(err) == task.CodeStaleClaim || task.CodeOf(err) == task.CodeNotFound:
 		return nil
@@ -131,7 +131,7 @@ func (b *batch) call(ctx context.Context, m message) (r result) {
 func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	switch r.class {
 	case sent:
-		b.fail(b.subscribe.ClearTemplate(ctx, template))
+		b.fail(b.env.Subscribe.ClearTemplate(ctx, template))
 	case dataRefused:
 		if r.strikesTemplate {
 			b.strike(ctx, template, r)

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store/subscribe"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
 const (
@@ -14,8 +12,6 @@ const (
 )
 
 type sender struct {
-	subscribe   *subscribe.Store
-	tasks       *tasks.Store
 	env         *fn.Env
 	cfg         Config
 	app         string // the app_id of this instance's claims

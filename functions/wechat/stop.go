@@ -36,7 +36,7 @@ func (b *batch) stop(ctx context.Context, r result) {
 	default:
 		return
 	}
-	if err := b.tasks.PauseQueueAs(ctx, p, "wechat"); err != nil {
+	if err := b.env.Tasks.PauseQueueAs(ctx, p, "wechat"); err != nil {
 		b.errs = append(b.errs, err)
 	}
 	b.env.WakeSweepAt(p.Until)
@@ -55,7 +55,7 @@ func (b *batch) stopped() *result {
 // strike counts an error caused by the template, or by the data or page of the caller. Three errors in a row pause the template
 // for this caller.
 func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
-	paused, err := b.subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
+	paused, err := b.env.Subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
 	b.fail(err)
 	if paused {
 		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator resumes it", template.TemplateID),

@@ -30,7 +30,7 @@ var Function = fn.Event("wechat", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.EventHandler {
 	s := &sender{
-		subscribe: env.Subscribe, tasks: env.Tasks, env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
+		env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
 		client: newClient(&cfg.BaseURL, cfg.AppID, cfg.Secret, cfg.Timeout, sharedTokens{env.Subscribe, cfg.AppID}),
 		calls:  make(chan struct{}, maxCalls),
 	}

@@ -17,8 +17,6 @@ import (
 	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/settings"
-	"github.com/sendonce/sendonce/shared/store/admin"
-	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
 const (
@@ -28,8 +26,6 @@ const (
 
 // Intake accepts messages. Any number of goroutines may use it.
 type Intake struct {
-	admin    *admin.Store
-	messages *messages.Store
 	env      *fn.Env
 	twoPhase settings.TwoPhase
 
@@ -39,7 +35,7 @@ type Intake struct {
 
 // New returns an Intake without using the network.
 func New(env *fn.Env) *Intake {
-	in := &Intake{admin: env.Admin, messages: env.Messages, env: env, twoPhase: env.Config.TwoPhase}
+	in := &Intake{env: env, twoPhase: env.Config.TwoPhase}
 	in.knownDurability.Timeout, in.knownDurability.Keep = lookUpTimeout, durabilityTTL
 	in.knownDurability.Read = func(ctx context.Context) (bus.Durability, error) {
 		return env.Bus().Durability(ctx, in.twoPhase.MonitorURL)

@@ -11,7 +11,7 @@ import (
 // save commits a message and returns ack saved.
 func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	queued := time.Now()
-	results, errs := in.messages.Submit([]*messages.Submission{m})
+	results, errs := in.env.Messages.Submit([]*messages.Submission{m})
 	in.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
 	if errs[0] != nil {
 		return Submitted{}, errs[0]

@@ -24,7 +24,7 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	if m.Refused != nil {
 		return in.saveOrAccept(ctx, c, req, m)
 	}
-	admission, refused := in.messages.Admit(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
+	admission, refused := in.env.Messages.Admit(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
 	if refused != nil {
 		m.Refused = refused
 		return in.saveOrAccept(ctx, c, req, m)
@@ -90,7 +90,7 @@ func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*me
 		bad.Reachable("to", m.To.Name, in.env.Config.OutgoingNetworks)
 		m.Refused = task.Invalid(bad)
 	}
-	blocked, err := in.admin.Blocked(ctx, allText(m.Data))
+	blocked, err := in.env.Admin.Blocked(ctx, allText(m.Data))
 	if err != nil {
 		return nil, err
 	}
