@@ -16,7 +16,6 @@ import (
 // maxToken limits the characters of a token; issued tokens are shorter.
 const maxToken = 100
 
-// receivedRequest adds validation to api.ReceivedRequest.
 type receivedRequest api.ReceivedRequest
 
 func (r *receivedRequest) Validate() []task.Field {

@@ -39,7 +39,6 @@ func (pair members) other(name string) (peer string, ok bool) {
 	}
 }
 
-// conversationRequest adds validation to api.ConversationRequest.
 type conversationRequest api.ConversationRequest
 
 func (r *conversationRequest) Validate() []task.Field {
@@ -82,7 +81,6 @@ func errNotMember() error {
 	return task.Refuse(task.CodeForbidden, "this caller is neither of the two users")
 }
 
-// peersRequest adds validation to api.PeersRequest.
 type peersRequest api.PeersRequest
 
 func (r *peersRequest) Validate() []task.Field {
@@ -117,7 +115,6 @@ func peerResponse(p messages.Peer) api.Peer {
 	return api.Peer{Peer: p.Name, LastServerMsgID: p.Last.String(), LastMessageAt: p.LastAt.UTC(), ReadCursor: readCursor(p.Read)}
 }
 
-// readRequest adds validation to api.ReadRequest.
 type readRequest api.ReadRequest
 
 func (r *readRequest) Validate() []task.Field {

@@ -9,7 +9,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// handlers has the handlers of all routes.
 type handlers struct {
 	env    *fn.Env
 	intake *intake.Intake

@@ -15,7 +15,6 @@ func (h *handlers) message(ctx context.Context, c *fn.Call, id task.ID, _ struct
 	return h.ownMessage(ctx, c, id)
 }
 
-// byKeyRequest adds validation to api.MessageByKeyRequest.
 type byKeyRequest api.MessageByKeyRequest
 
 func (r *byKeyRequest) Validate() []task.Field {

@@ -13,7 +13,6 @@ import (
 
 const maxRevealed = 50 // messages in one call
 
-// revealRequest adds validation to api.MessageRevealRequest.
 type revealRequest api.MessageRevealRequest
 
 func (r *revealRequest) Validate() []task.Field {

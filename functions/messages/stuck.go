@@ -21,7 +21,6 @@ const (
 	kindRule  = "must be sending or sent"
 )
 
-// stuckRequest adds validation to api.StuckRequest.
 type stuckRequest api.StuckRequest
 
 func (r *stuckRequest) Validate() []task.Field {
@@ -56,7 +55,6 @@ func (h *handlers) stuck(ctx context.Context, c *fn.Call, req stuckRequest) (any
 	return pageOf(c, found, more), err
 }
 
-// redriveRequest adds validation to api.RedriveRequest.
 type redriveRequest api.RedriveRequest
 
 func (r *redriveRequest) Validate() []task.Field {
@@ -65,7 +63,6 @@ func (r *redriveRequest) Validate() []task.Field {
 	return bad
 }
 
-// abandonRequest adds validation to api.AbandonRequest.
 type abandonRequest api.AbandonRequest
 
 func (r *abandonRequest) Validate() []task.Field {
@@ -88,7 +85,6 @@ func (h *handlers) abandon(ctx context.Context, c *fn.Call, id task.ID, req aban
 	return messageResponse(c, m), err
 }
 
-// redriveStuckRequest adds validation to api.MessageBulkRequest.
 type redriveStuckRequest api.MessageBulkRequest
 
 // abandonStuckRequest adds validation to api.MessageBulkRequest and requires a reason.

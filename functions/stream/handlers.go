@@ -24,7 +24,6 @@ type streamer struct {
 	intake *intake.Intake
 }
 
-// request adds validation to api.StreamRequest.
 type request api.StreamRequest
 
 func (r *request) Validate() []task.Field {

@@ -10,7 +10,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// handlers has the handlers of all routes.
 type handlers struct {
 	env        *fn.Env
 	maxRetries int

@@ -28,7 +28,6 @@ func visibleTo(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// sentRequest adds validation to api.SubscribeSentRequest.
 type sentRequest api.SubscribeSentRequest
 
 func (r *sentRequest) Validate() []task.Field {
@@ -66,7 +65,6 @@ func (h *handlers) wasSent(ctx context.Context, c *fn.Call, req sentRequest) (an
 	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: api.ID(l.ID), SendStatus: &status}, nil
 }
 
-// logsRequest adds validation to api.SubscribeLogsRequest.
 type logsRequest api.SubscribeLogsRequest
 
 func (r *logsRequest) Validate() []task.Field {
@@ -86,7 +84,6 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) int64 { return l.ID }), err
 }
 
-// listRequest adds validation to api.SubscribeListRequest.
 type listRequest api.SubscribeListRequest
 
 func (r *listRequest) Validate() []task.Field {
@@ -126,7 +123,6 @@ func (h *handlers) list(ctx context.Context, c *fn.Call, req listRequest) (any, 
 
 func logCursor(l subscribe.Log) string { return decode.TimeCursor(l.SendTime, l.ID) }
 
-// failuresRequest adds validation to api.SubscribeFailuresRequest.
 type failuresRequest api.SubscribeFailuresRequest
 
 func (r *failuresRequest) Validate() []task.Field {
@@ -149,7 +145,6 @@ func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest
 	return fn.PageOf(rows, more, logResponse, logCursor), err
 }
 
-// statisticsRequest adds validation to api.SubscribeStatisticsRequest.
 type statisticsRequest api.SubscribeStatisticsRequest
 
 func (r *statisticsRequest) Validate() []task.Field {
@@ -181,7 +176,6 @@ func counts(r subscribe.TemplateRate) api.SubscribeCounts {
 	return c
 }
 
-// detailRequest adds validation to api.SubscribeDetailRequest.
 type detailRequest api.SubscribeDetailRequest
 
 func (r *detailRequest) Validate() []task.Field {

@@ -11,7 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// recordRequest adds validation to api.SubscribeRecordRequest.
 type recordRequest api.SubscribeRecordRequest
 
 func (r *recordRequest) Validate() []task.Field {
@@ -38,7 +37,6 @@ func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (a
 	return recorded, nil
 }
 
-// statusRequest adds validation to api.SubscribeStatusRequest.
 type statusRequest api.SubscribeStatusRequest
 
 func (r *statusRequest) Validate() []task.Field {

@@ -25,7 +25,6 @@ const (
 
 var noMetadata = []byte(`{}`) // of the tasks of subscribe messages
 
-// sendRequest adds validation to api.SubscribeRequest.
 type sendRequest api.SubscribeRequest
 
 // Validate names every field whose value is not acceptable. It leaves out what checkNow checks, because a repeated request must

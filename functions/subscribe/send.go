@@ -74,7 +74,6 @@ func response(out subscribe.Submitted) api.SubscribeResponse {
 	}
 }
 
-// resendRequest adds validation to api.SubscribeResendRequest.
 type resendRequest api.SubscribeResendRequest
 
 func (r *resendRequest) Validate() []task.Field {

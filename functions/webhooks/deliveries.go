@@ -15,7 +15,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// listDeliveriesRequest adds validation to api.DeliveriesRequest.
 type listDeliveriesRequest api.DeliveriesRequest
 
 func (r *listDeliveriesRequest) Validate() []task.Field {
@@ -65,7 +64,6 @@ const (
 	maxReason = 500 // characters
 )
 
-// resendFailedRequest adds validation to api.DeliveriesResendRequest.
 type resendFailedRequest api.DeliveriesResendRequest
 
 func (r *resendFailedRequest) Validate() []task.Field {

@@ -22,7 +22,6 @@ const (
 	maxRobotSecret = 200
 )
 
-// endpointRequest adds validation to api.EndpointRequest.
 type endpointRequest api.EndpointRequest
 
 func (r *endpointRequest) Validate() []task.Field {
@@ -90,7 +89,6 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	return endpointResponseWithSecret(e, newSecret), err
 }
 
-// listEndpointsRequest adds validation to api.EndpointsRequest.
 type listEndpointsRequest api.EndpointsRequest
 
 func (r *listEndpointsRequest) Validate() []task.Field {
