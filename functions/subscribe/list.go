@@ -19,15 +19,6 @@ const (
 	maxFailures     = 200
 )
 
-// visibleTo returns the ID of the caller, who may list only its own messages. It returns nil for an admin or a viewer, who may list
-// all messages.
-func visibleTo(c *fn.Call) *int64 {
-	if c.ReadsAll() {
-		return nil
-	}
-	return &c.Caller.ID
-}
-
 type sentRequest api.SubscribeSentRequest
 
 func (r *sentRequest) Validate() []task.Field {
@@ -80,7 +71,7 @@ func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, 
 		return nil, err
 	}
 	business, _ := req.BusinessID.Uint64() // valid
-	rows, more, err := h.env.Subscribe.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Subscribe.BusinessLogs(ctx, req.BusinessType, business, c.ReadScope(), int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, logResponse, func(l subscribe.Log) int64 { return l.ID }), err
 }
 
@@ -110,7 +101,7 @@ func (h *handlers) list(ctx context.Context, c *fn.Call, req listRequest) (any, 
 		CallerID: (*int64)(req.CallerID), Status: req.SendStatus, TemplateID: req.TemplateID, TemplateType: req.TemplateType, BusinessType: req.BusinessType,
 		ReceiverUserID: string(req.ReceiverUserID), From: decode.ValueOr(req.From, time.Now().Add(-defaultSpan)), To: decode.ValueOr(req.To, time.Time{}),
 	}
-	if only := visibleTo(c); only != nil {
+	if only := c.ReadScope(); only != nil {
 		if f.CallerID != nil && *f.CallerID != *only {
 			return nil, task.Refuse(task.CodeForbidden, "caller_id: this caller may list only its own messages")
 		}
@@ -141,7 +132,7 @@ func parseLogCursor(text string) (cursor subscribe.LogCursor, ok bool) {
 
 func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
 	after, _ := parseLogCursor(req.After) // valid
-	rows, more, err := h.env.Subscribe.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
+	rows, more, err := h.env.Subscribe.FailedLogs(ctx, c.ReadScope(), after, decode.ValueOr(req.Limit, defaultFailures))
 	return fn.PageOf(rows, more, logResponse, logCursor), err
 }
 
@@ -154,7 +145,7 @@ func (r *statisticsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) statistics(ctx context.Context, c *fn.Call, req statisticsRequest) (any, error) {
-	rates, err := h.env.Subscribe.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), visibleTo(c))
+	rates, err := h.env.Subscribe.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), c.ReadScope())
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func (r *listDeliveriesRequest) Validate() []task.Field {
 }
 
 func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliveriesRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID), readScope(c))
+	callerID, err := listScope(c, (*int64)(req.CallerID), c.ReadScope())
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliv
 }
 
 func (h *handlers) getDelivery(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	d, err := h.env.Webhooks.Delivery(ctx, id, readScope(c))
+	d, err := h.env.Webhooks.Delivery(ctx, id, c.ReadScope())
 	return shownDelivery(c)(d), err
 }
 

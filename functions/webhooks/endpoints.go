@@ -98,7 +98,7 @@ func (r *listEndpointsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpointsRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID), readScope(c))
+	callerID, err := listScope(c, (*int64)(req.CallerID), c.ReadScope())
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpoi
 }
 
 func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
-	e, err := h.env.Webhooks.Endpoint(ctx, id, readScope(c))
+	e, err := h.env.Webhooks.Endpoint(ctx, id, c.ReadScope())
 	return shownEndpoint(c)(e), err
 }
 

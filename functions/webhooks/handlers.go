@@ -7,15 +7,6 @@ import (
 
 type handlers struct{ env *fn.Env }
 
-// readScope returns the caller whose endpoints and deliveries may be read: the caller itself, or nil (all) for an admin or a viewer
-// who is not limited to queues.
-func readScope(c *fn.Call) *int64 {
-	if c.ReadsAll() {
-		return nil
-	}
-	return &c.Caller.ID
-}
-
 // changeScope returns the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all) for an admin.
 func changeScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {

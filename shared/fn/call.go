@@ -99,6 +99,14 @@ func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, 
 // they are not limited to queues.
 func (c *Call) ReadsAll() bool { return c.May(Viewer) && !c.LimitedToQueues() }
 
+// ReadScope returns the id of the caller whose objects may be read: the caller's own id, or nil (all callers) if ReadsAll.
+func (c *Call) ReadScope() *int64 {
+	if c.ReadsAll() {
+		return nil
+	}
+	return &c.Caller.ID
+}
+
 // SeesOnlyHosts reports whether the caller sees only the host of other callers' URLs, because it is a viewer and no
 // admin. The rest of a URL may be a secret: anyone who knows it can post to the URL.
 func (c *Call) SeesOnlyHosts() bool { return c.HasRole(Viewer) && !c.HasRole(Admin) }
