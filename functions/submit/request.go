@@ -96,46 +96,18 @@ func (r *sendRequest) validateMetadata(bad *decode.BadFields) {
 	if r.Metadata == nil {
 		return
 	}
-	var object map[string]any
-	decoder := json.NewDecoder(bytes.NewReader(r.Metadata))
-	decoder.UseNumber()
-	if err := decoder.Decode(&object); err != nil || object == nil || len(r.Metadata) > maxMetadata {
+	if r.Metadata[0] != '{' || len(r.Metadata) > maxMetadata {
 		bad.When(true, "metadata", "must be a JSON object of at most 4096 bytes")
 		return
 	}
-	if problem := metadataProblem(object); problem != "" {
-		bad.When(true, "metadata", problem)
-	}
-}
-
-// metadataProblem returns why a JSON value is refused as metadata, or "" if it is accepted.
-func metadataProblem(value any) string {
-	switch v := value.(type) {
-	case string:
-		if strings.ContainsRune(v, 0) {
-			return "must not contain NUL or unpaired surrogates"
-		}
-	case json.Number:
-		if outOfRange(v.String()) {
-			return "holds a number that is out of range"
-		}
-	case []any:
-		for _, element := range v {
-			if problem := metadataProblem(element); problem != "" {
-				return problem
-			}
-		}
-	case map[string]any:
-		for name, element := range v {
-			if problem := metadataProblem(name); problem != "" {
-				return problem
-			}
-			if problem := metadataProblem(element); problem != "" {
-				return problem
-			}
+	decoder := json.NewDecoder(bytes.NewReader(r.Metadata))
+	decoder.UseNumber()
+	for token, err := decoder.Token(); err == nil; token, err = decoder.Token() {
+		if number, ok := token.(json.Number); ok && outOfRange(number.String()) {
+			bad.When(true, "metadata", "holds a number that is out of range")
+			return
 		}
 	}
-	return ""
 }
 
 // outOfRange reports whether a number has too many characters or too large an exponent. Programs that read the metadata might fail
