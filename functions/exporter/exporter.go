@@ -14,6 +14,7 @@ package exporter
 import (
 	"sync"
 
+	"github.com/sendonce/sendonce/shared/cache"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store/overview"
@@ -30,7 +31,7 @@ var Function = fn.HTTP("exporter", New)
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	e := &exporter{snapshot: env.Snapshot}
 	if env.Bus() != nil {
-		e.streams = newStreams(env.Bus().StreamUsage)
+		e.streams = cachedUsage(env.Bus().StreamUsage)
 	}
 	r := &metrics.Registry{}
 	r.Collect(e.collect)
@@ -40,15 +41,15 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 
 type exporter struct {
 	snapshot func() (overview.Snapshot, error)
-	streams  *streams // nil without NATS
+	streams  *cache.Value[usage] // nil without NATS
 }
 
 func (e *exporter) collect(s *metrics.Scrape) {
 	var nats sync.WaitGroup
 	var used usage
-	var natsUp bool
+	var natsErr error
 	if e.streams != nil {
-		nats.Go(func() { used, natsUp = e.streams.read() })
+		nats.Go(func() { used, natsErr = e.streams.Get() })
 	}
 	snapshot, err := e.snapshot()
 	nats.Wait()
@@ -57,7 +58,7 @@ func (e *exporter) collect(s *metrics.Scrape) {
 	const upHelp = "1 if the last read of the source, postgres or nats, succeeded; 0 = its metrics are old or missing."
 	s.Flag("exporter_up", upHelp, err == nil, "source", "postgres")
 	if e.streams != nil {
-		s.Flag("exporter_up", upHelp, natsUp, "source", "nats")
+		s.Flag("exporter_up", upHelp, natsErr == nil, "source", "nats")
 		showStreams(s, used)
 	}
 	if !snapshot.At.IsZero() {

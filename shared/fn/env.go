@@ -45,8 +45,8 @@ type Env struct {
 	sessionKeys        store.Keys
 	database           *cache.Value[struct{}] // pings the database, for /readyz
 	metrics            *telemetry.Metrics
-	scraped            sync.Map   // *telemetry.Endpoint by path
-	snapshots          *snapshots // nil without DATABASE_URL
+	scraped            sync.Map                        // *telemetry.Endpoint by path
+	snapshot           *cache.Value[overview.Snapshot] // nil without DATABASE_URL
 	alerts             task.AlertRules
 
 	failures loglimit.ByKey[failureKind]
@@ -106,16 +106,7 @@ func (e *Env) collect(s *metrics.Scrape) {
 // Snapshot returns the state of the whole service. All callers share one snapshot for snapshotKeep or longer, so a
 // caller must not change the snapshot. If the state cannot be read, Snapshot returns the error and the last
 // snapshot. The field At is when this last snapshot was read, or zero if this process has never read one.
-func (e *Env) Snapshot() (overview.Snapshot, error) {
-	snapshot, err := e.snapshots.current.Get()
-	if err == nil {
-		return snapshot, nil
-	}
-	if last := e.snapshots.last.Load(); last != nil {
-		snapshot = *last
-	}
-	return snapshot, err
-}
+func (e *Env) Snapshot() (overview.Snapshot, error) { return e.snapshot.Get() }
 
 // readSnapshot first updates the counters in the database, and then reads a snapshot. If the counters cannot be
 // updated, the snapshot has their old values, and current values of everything else.

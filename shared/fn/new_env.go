@@ -61,7 +61,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 		return nil, err
 	}
 	env.db, env.Stores = db, all
-	env.snapshots = newSnapshots(env.readSnapshot)
+	env.snapshot = cachedSnapshot(env.readSnapshot)
 	env.auth = auth.New(cfg.Username, cfg.Password, hash, all.Callers, env.watchCallers, log)
 	env.database = newDatabaseProbe(db.Ping)
 	return env, nil

@@ -2,7 +2,6 @@ package fn
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/cache"
@@ -16,32 +15,19 @@ const (
 	snapshotSpacing = 20              // reads of 1 s begin at least 20 s apart, so reads take at most 1/20 of the time
 )
 
-// snapshots caches the overview.Snapshot of this process for all its callers.
-type snapshots struct {
-	read func(context.Context) (overview.Snapshot, error)
-
-	current cache.Value[overview.Snapshot]
-	last    atomic.Pointer[overview.Snapshot] // nil = none was read yet
-	next    time.Time                         // when the next snapshot may be read; used only by readIfDue
-}
-
-func newSnapshots(read func(context.Context) (overview.Snapshot, error)) *snapshots {
-	s := &snapshots{read: read}
-	s.current.Read, s.current.Timeout, s.current.Keep = s.readIfDue, snapshotTimeout, snapshotKeep
-	return s
-}
-
-// readIfDue reads a snapshot, but before s.next it returns the last one. It is called by one goroutine at a time.
-func (s *snapshots) readIfDue(ctx context.Context) (overview.Snapshot, error) {
-	began := time.Now()
-	if last := s.last.Load(); last != nil && began.Before(s.next) {
-		return *last, nil
-	}
-	snapshot, err := s.read(ctx)
-	if err != nil {
-		return snapshot, err
-	}
-	s.next = began.Add(snapshotSpacing * time.Since(began))
-	s.last.Store(&snapshot)
-	return snapshot, nil
+// cachedSnapshot caches the result of read for all callers of this process. With an error, Get returns the last snapshot.
+func cachedSnapshot(read func(context.Context) (overview.Snapshot, error)) *cache.Value[overview.Snapshot] {
+	var last overview.Snapshot
+	var next time.Time // when the next snapshot may be read; zero = none was read yet
+	return &cache.Value[overview.Snapshot]{Timeout: snapshotTimeout, Keep: snapshotKeep, Read: func(ctx context.Context) (overview.Snapshot, error) {
+		began := time.Now()
+		if began.Before(next) {
+			return last, nil
+		}
+		snapshot, err := read(ctx)
+		if err == nil {
+			last, next = snapshot, began.Add(snapshotSpacing*time.Since(began))
+		}
+		return last, err
+	}}
 }

@@ -16,7 +16,7 @@ import (
 func TestSnapshotIsReadOnceForAllCallers(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
-	env := &Env{snapshots: newSnapshots(func(context.Context) (overview.Snapshot, error) {
+	env := &Env{snapshot: cachedSnapshot(func(context.Context) (overview.Snapshot, error) {
 		return overview.Snapshot{At: time.Unix(reads.Add(1), 0)}, nil
 	})}
 	var callers sync.WaitGroup
@@ -36,14 +36,14 @@ func TestLastSnapshotIsReturnedWithTheError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	var reads atomic.Int64
-	env := &Env{snapshots: newSnapshots(func(context.Context) (s overview.Snapshot, err error) {
+	env := &Env{snapshot: cachedSnapshot(func(context.Context) (s overview.Snapshot, err error) {
 		if reads.Add(1) != 2 {
 			return s, away
 		}
 		s.At = time.Unix(7, 0)
 		return s, nil
 	})}
-	env.snapshots.current.Keep = time.Nanosecond
+	env.snapshot.Keep = time.Nanosecond
 	s, err := env.Snapshot()
 	require.ErrorIs(t, err, away)
 	require.Zero(t, s.At)
