@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,15 +110,8 @@ func (c *Client) Send(ctx context.Context, r SendRequest) (SendResponse, error) 
 // SendBatch submits up to 1,000 messages and returns one result per message, in the same order. The call is
 // repeated like Send if every message has a key.
 func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Result[SendResponse], error) {
-	keyed := true
-	for _, m := range messages {
-		keyed = keyed && m.IdempotencyKey != ""
-	}
-	items, err := rawItems(messages)
-	if err != nil {
-		return nil, err
-	}
-	return postBatch[SendResponse](ctx, c, "/api/v1/sms/send/batch", SendBatchRequest{Items: items}, len(items), repeatIf(keyed))
+	keyed := !slices.ContainsFunc(messages, func(m SendRequest) bool { return m.IdempotencyKey == "" })
+	return postBatch[SendResponse](ctx, c, "/api/v1/sms/send/batch", "", messages, repeatIf(keyed))
 }
 
 // Task reads a task of this caller.
@@ -158,32 +152,13 @@ func (c *Client) Report(ctx context.Context, r ReportRequest) (ReportResponse, e
 // ReportBatch reports up to 1,000 outcomes of one app and returns one result per report, in the same order. The
 // call is repeated if every report has a ClaimID.
 func (c *Client) ReportBatch(ctx context.Context, appID string, reports []ReportRequest) ([]Result[ReportResponse], error) {
-	fenced := true
-	for _, r := range reports {
-		fenced = fenced && r.ClaimID != 0
-	}
-	items, err := rawItems(reports)
-	if err != nil {
-		return nil, err
-	}
-	return postBatch[ReportResponse](ctx, c, "/api/v1/sms/report/batch", ReportBatchRequest{AppID: appID, Items: items}, len(items), repeatIf(fenced))
+	fenced := !slices.ContainsFunc(reports, func(r ReportRequest) bool { return r.ClaimID == 0 })
+	return postBatch[ReportResponse](ctx, c, "/api/v1/sms/report/batch", appID, reports, repeatIf(fenced))
 }
 
 // Statistics counts tasks. The caller must be an admin.
 func (c *Client) Statistics(ctx context.Context) (StatisticsResponse, error) {
 	return get[StatisticsResponse](ctx, c, "/api/v1/admin/statistics")
-}
-
-func rawItems[T any](values []T) ([]json.RawMessage, error) {
-	items := make([]json.RawMessage, len(values))
-	for i, v := range values {
-		raw, err := json.Marshal(v)
-		if err != nil {
-			return nil, fmt.Errorf("encode item %d: %w", i, err)
-		}
-		items[i] = raw
-	}
-	return items, nil
 }
 
 // batchResponse is BatchResponse with the type of its items' data.
@@ -194,16 +169,26 @@ type batchResponse[T any] struct {
 	} `json:"items"`
 }
 
-// postBatch posts a batch of n items and returns one result per item.
-func postBatch[T any](ctx context.Context, c *Client, path string, body any, n int, mayRepeat repeatPolicy) ([]Result[T], error) {
+// postBatch posts a batch and returns one result per item. appID is "" if the request has no app_id.
+func postBatch[T, I any](ctx context.Context, c *Client, path, appID string, items []I, mayRepeat repeatPolicy) ([]Result[T], error) {
+	body := struct {
+		AppID string            `json:"app_id,omitempty"`
+		Items []json.RawMessage `json:"items"`
+	}{appID, make([]json.RawMessage, len(items))}
+	for i, item := range items {
+		var err error
+		if body.Items[i], err = json.Marshal(item); err != nil {
+			return nil, fmt.Errorf("encode item %d: %w", i, err)
+		}
+	}
 	response, err := post[batchResponse[T]](ctx, c, path, body, mayRepeat)
 	if err != nil {
 		return nil, err
 	}
-	if len(response.Items) != n {
-		return nil, fmt.Errorf("POST %s: the response has %d results for %d items", path, len(response.Items), n)
+	if len(response.Items) != len(items) {
+		return nil, fmt.Errorf("POST %s: the response has %d results for %d items", path, len(response.Items), len(items))
 	}
-	results := make([]Result[T], n)
+	results := make([]Result[T], len(items))
 	for i, item := range response.Items {
 		results[i] = Result[T]{Data: item.Data, Replayed: item.Replayed}
 		if item.Code/100 != 2 {
