@@ -19,11 +19,7 @@ func (c *Client) Message(ctx context.Context, serverMsgID string) (MessageRespon
 // MessageByKey reads the message that this caller submitted with clientMsgID. from is the From of the message; "" is the
 // caller's name. The error's code is not_found if the message was not saved.
 func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (MessageResponse, error) {
-	path := "/api/v1/messages/by-key/" + url.PathEscape(clientMsgID)
-	if from != "" {
-		path += "?" + url.Values{"from": {from}}.Encode()
-	}
-	return get[MessageResponse](ctx, c, path)
+	return getFor[MessageResponse](ctx, c, "/api/v1/messages/by-key/"+url.PathEscape(clientMsgID), MessageByKeyRequest{From: from})
 }
 
 // ConfirmMessage confirms that this caller has received and processed a message, which must be to the user of the
