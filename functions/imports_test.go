@@ -88,7 +88,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/telemetry":   {ours: []string{"shared/cache", "shared/loglimit", "shared/metrics"}},
 	"shared/task":        {},
 	"shared/message":     {},
-	"shared/api":         {outside: []string{"github.com/coder/websocket"}},
+	"shared/api":         {ours: []string{"shared/retry"}, outside: []string{"github.com/coder/websocket"}},
 	"shared/inbox":       {ours: []string{"shared/retry"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/outbox":      {ours: []string{"shared/api", "shared/decode", "shared/intake/request", "shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sender":      {ours: []string{"shared/api", "shared/retry", "shared/text"}},

@@ -47,8 +47,7 @@ func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
 // so that later events are not blocked.
 func (s *session) sendNext(ctx context.Context) error {
 	m, err := s.follower.Next(ctx)
-	var gap *bus.GapError
-	if errors.As(err, &gap) {
+	if gap, ok := errors.AsType[*bus.GapError](err); ok {
 		return s.sendGap(gap)
 	}
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 // Client calls a Sendonce service. It repeats a call only if the repeat cannot have a second effect; each method states
@@ -33,7 +34,6 @@ const (
 	defaultTries      = 6
 	firstPause        = 100 * time.Millisecond
 	longestPause      = 5 * time.Second
-	pauseDoublings    = 6              // firstPause<<pauseDoublings exceeds longestPause
 	longestRetryAfter = 24 * time.Hour // limit of Retry-After
 	callTimeout       = time.Minute    // of one try; longer than the longest wait of a claim
 	idleConns         = 100            // Go closes all but 2 by default
@@ -215,8 +215,8 @@ func repeatIf(safe bool) repeatPolicy {
 
 // repeatable is the policy of calls that have the same effect however often they are made.
 func repeatable(err error) bool {
-	var refused *Error
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*Error](err)
+	if !ok {
 		return errors.As(err, new(noResponseError))
 	}
 	switch refused.Status {
@@ -229,8 +229,7 @@ func repeatable(err error) bool {
 // ifBusy is the policy of Claim: no connection could be made, or the response is a 503 with Retry-After. A service that
 // was busy has hardly ever executed the call.
 func ifBusy(err error) bool {
-	var refused *Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*Error](err); ok {
 		return refused.Status == http.StatusServiceUnavailable && refused.RetryAfter > 0
 	}
 	return ifNotConnected(err)
@@ -238,8 +237,8 @@ func ifBusy(err error) bool {
 
 // ifNotConnected is the policy of calls that are repeated only if it is certain that the service did not execute them.
 func ifNotConnected(err error) bool {
-	var network *net.OpError
-	return errors.As(err, &network) && network.Op == "dial"
+	network, ok := errors.AsType[*net.OpError](err)
+	return ok && network.Op == "dial"
 }
 
 func get[T any](ctx context.Context, c *Client, path string) (data T, err error) {
@@ -275,12 +274,11 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, dat
 
 // pauseAfter returns the pause after a failed try: the longer of Retry-After and a pause that doubles, with jitter.
 func pauseAfter(try int, err error) time.Duration {
-	d := min(firstPause<<min(try-1, pauseDoublings), longestPause)
-	var refused *Error
-	if errors.As(err, &refused) {
+	d := retry.Delay(firstPause, longestPause, try)
+	if refused, ok := errors.AsType[*Error](err); ok {
 		d = max(d, refused.RetryAfter)
 	}
-	return d + rand.N(d/4)
+	return retry.Jitter(d)
 }
 
 // pause waits for d. It returns false if ctx ends first, and at once if the deadline of ctx is before the end of d.
@@ -366,20 +364,6 @@ func refusal(res *http.Response, raw []byte) *Error {
 	if json.Unmarshal(raw, &envelope) == nil && envelope.Error != "" {
 		e.Code, e.Message, e.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
-	e.RetryAfter = retryAfter(res.Header.Get("Retry-After"))
+	e.RetryAfter = retry.After(res.Header, time.Now(), longestRetryAfter)
 	return e
-}
-
-// retryAfter reads the header Retry-After, in seconds or as a date. It returns at most longestRetryAfter, and 0 if the
-// header is missing or invalid or if the date has passed.
-func retryAfter(value string) time.Duration {
-	seconds, err := strconv.ParseUint(value, 10, 32)
-	if err == nil || errors.Is(err, strconv.ErrRange) { // seconds is then the largest number
-		return min(time.Duration(seconds)*time.Second, longestRetryAfter)
-	}
-	date, err := http.ParseTime(value)
-	if err != nil {
-		return 0
-	}
-	return min(max(time.Until(date), 0), longestRetryAfter)
 }
