@@ -123,7 +123,7 @@ func redirectTo(path string) func(http.ResponseWriter, *fn.Visit) {
 // serveStatic serves the style sheet, the script and the icon. Pages add ?v=version to their URLs, so a browser does not use
 // the cached files of an older release.
 func serveStatic(w http.ResponseWriter, v *fn.Visit) {
-	setSecurityHeaders(w)
+	apidocs.SetSecurityHeaders(w.Header(), "'self'")
 	w.Header().Set("Cache-Control", "public, max-age=86400")
 	http.ServeFileFS(w, v.Request, staticFiles, "static/"+v.PathValue("file"))
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sendonce/sendonce/functions/console/apidocs"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 )
@@ -50,20 +51,12 @@ func private(h handler) fn.Route {
 // public returns the route of a page for all visitors.
 func public(h handler) fn.Route {
 	return fn.Page(func(w http.ResponseWriter, v *fn.Visit) {
-		setSecurityHeaders(w)
+		apidocs.SetSecurityHeaders(w.Header(), "'self'")
 		p := &page{Visit: v, w: w, Language: languageOf(v.Request)}
 		if err := h(p); err != nil {
 			p.showError(err)
 		}
 	})
-}
-
-// setSecurityHeaders forbids what pages do not need: other origins, inline scripts and styles, frames.
-func setSecurityHeaders(w http.ResponseWriter) {
-	h := w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
-	h.Set("Referrer-Policy", "same-origin")
-	h.Set("X-Content-Type-Options", "nosniff")
 }
 
 // showError shows an error as a page.

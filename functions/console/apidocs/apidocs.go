@@ -92,7 +92,7 @@ func serve(contentType string, content func() ([]byte, error)) fn.Route {
 		return compress(text), nil
 	})
 	return fn.Page(func(w http.ResponseWriter, v *fn.Visit) {
-		setSecurityHeaders(w.Header())
+		SetSecurityHeaders(w.Header(), "'none'")
 		f, err := prepared()
 		if err != nil {
 			v.Log("error", "docs_failed", "cause", err.Error())
@@ -149,9 +149,10 @@ func acceptsGzip(header string) bool {
 	return false
 }
 
-// setSecurityHeaders forbids what the pages do not need. Swagger UI needs neither inline styles nor eval; its images are data URLs.
-func setSecurityHeaders(h http.Header) {
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'")
+// SetSecurityHeaders forbids what the pages of the console and of apidocs do not need: other origins, inline scripts and styles,
+// frames. Swagger UI needs neither inline styles nor eval; its images are data URLs. Forms may be sent only to formAction.
+func SetSecurityHeaders(h http.Header, formAction string) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action "+formAction+"; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 }
