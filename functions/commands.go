@@ -23,7 +23,7 @@ func Commands() []command.Command {
 	return []command.Command{
 		command.New("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
 		{Name: "archive", Help: "do at once what each sweep does in part: drop old logs, move tasks and messages that ended long ago to the archive tables, delete other old rows: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
-		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
+		command.New("reencrypt", "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", reencrypt),
 		command.New("trigger", "deliver events from NATS to the functions; stays up, any number may run", runTrigger),
 		command.New("drain", "wait until every accepted message is saved; print meanwhile how many are not; run it before TWO_PHASE_ENABLED is set to false", save.Drain),
 		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [further subject to which messages may be sent, of a stream that is not Sendonce's]...", Run: natsUsers},
@@ -113,10 +113,7 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 }
 
 // reencrypt re-encrypts every secret that it can decrypt, and returns an error if it cannot decrypt one.
-func reencrypt(ctx context.Context, env *fn.Env, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("reencrypt takes no arguments")
-	}
+func reencrypt(ctx context.Context, env *fn.Env, _ struct{}) error {
 	if !env.HasDatabase() {
 		return fmt.Errorf("DATABASE_URL is not set")
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/settings"
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
@@ -37,10 +36,14 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
 	}
 	deliveries := env.Metrics().TriggerDeliveries()
+	two := env.Config.TwoPhase
+	routes := slices.Concat(trigger.Routes(cfg.SafetyTick), trigger.SaveRoutes(trigger.SaveConfig{
+		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
+	}))
 	t, err := trigger.New(env.Bus(), env.Log, trigger.Config{
 		BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password, DrainTimeout: env.Config.DrainTimeout,
 		OnDelivery: func(d trigger.Delivery) { deliveries.Observe(d.Durable, d.Function, d.Status, d.Took) },
-	}, triggerRoutes(env.Config.TwoPhase, cfg.SafetyTick))
+	}, routes)
 	if err != nil {
 		return err
 	}
@@ -63,11 +66,4 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	t.Run(ctx)
 	stopProbes()
 	return <-probesErr
-}
-
-// triggerRoutes returns the routes to all event functions.
-func triggerRoutes(two settings.TwoPhase, tick time.Duration) []trigger.Route {
-	return slices.Concat(trigger.Routes(tick), trigger.SaveRoutes(trigger.SaveConfig{
-		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: tick,
-	}))
 }
