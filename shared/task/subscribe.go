@@ -30,15 +30,11 @@ func (t Task) SendStatus() SendStatus {
 	switch {
 	case t.State == Succeeded:
 		return SubscribeSent
-	case t.State == Failed, t.waitsAfterFailure():
+	case t.State == Failed, t.Ended == EndedFailed && (t.State == Scheduled || t.State == Pending):
 		return SubscribeFailed
 	default:
 		return SubscribeSending
 	}
-}
-
-func (t Task) waitsAfterFailure() bool {
-	return (t.State == Scheduled || t.State == Pending) && t.Ended == EndedFailed
 }
 
 // Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new
