@@ -8,7 +8,6 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 func (h *handlers) deadLetters(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
@@ -21,15 +20,7 @@ func (h *handlers) deadLetters(ctx context.Context, c *fn.Call, req listRequest)
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 
-type dismissRequest api.DismissRequest
-
-func (r *dismissRequest) Validate() []task.Field {
-	var bad decode.BadFields
-	bad.Text("reason", r.Reason, maxReasonLength)
-	return bad
-}
-
-func (h *handlers) dismiss(ctx context.Context, c *fn.Call, id int64, req dismissRequest) (any, error) {
+func (h *handlers) dismiss(ctx context.Context, c *fn.Call, id int64, req requiredReason) (any, error) {
 	c.Status(http.StatusNoContent)
 	return nil, h.env.Admin.DismissDeadLetter(ctx, id, c.AsOperator(req.Reason))
 }

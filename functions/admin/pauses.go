@@ -68,15 +68,16 @@ func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest)
 	return pauseResponse(p), nil
 }
 
-type resumeRequest api.ResumeRequest
+// requiredReason is the request of a change that has only a reason: api.ResumeRequest and api.DismissRequest.
+type requiredReason api.ResumeRequest
 
-func (r *resumeRequest) Validate() []task.Field {
+func (r *requiredReason) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Text("reason", r.Reason, maxReasonLength)
 	return bad
 }
 
-func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req resumeRequest) (any, error) {
+func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req requiredReason) (any, error) {
 	queue, err := pathQueue(c)
 	if err != nil {
 		return nil, err
