@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	batchTries      = 3                      // if this try or a later one returns 500, the trigger posts the events of the batch one by one
+	batchTries      = 3                      // if this try of a batch or a later one gets 500, the trigger posts its events one by one
 	localTries      = 5                      // after so many failed tries another trigger may try
 	batchBackoffMax = 10 * time.Second       // short, since later batches wait meanwhile
 	othersPoll      = 250 * time.Millisecond // between two checks whether another trigger still holds messages
@@ -35,14 +35,14 @@ type batchPipeline struct {
 	r             *route
 	consumer      jetstream.Consumer
 	pin           string // Nats-Pin-Id of the newest message
-	nextDelivery  uint64 // expected number of the next delivery
+	nextDelivery  uint64 // number that the next delivery has unless another trigger receives it
 	heldElsewhere bool   // another trigger may hold messages
 
 	mu   sync.Mutex
 	held []*item // in stream order; under mu
 }
 
-// pullBatches delivers batches until ctx ends, or the connection or the consumer is lost.
+// pullBatches delivers batches until ctx ends, the connection is lost or an error other than yieldError occurs.
 func (t *Trigger) pullBatches(ctx, work context.Context, conn *bus.Connection, consumer jetstream.Consumer, r *route) error {
 	p := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
 	if cfg := consumer.CachedInfo().Config; cfg.PriorityPolicy != jetstream.PriorityPolicyPinned || cfg.AckPolicy != jetstream.AckAllPolicy {
@@ -69,8 +69,8 @@ type yieldError struct{ after time.Duration }
 
 func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
 
-// run fetches and delivers batches until no message is left or an error occurs. Unsettled messages go back
-// to NATS.
+// run fetches and delivers batches until no message is left or an error occurs. Then it returns (naks) the
+// unsettled messages to NATS.
 func (p *batchPipeline) run(ctx, work context.Context) error {
 	stop := heartbeat(p.r.AckWait/3, p.extendAckWait)
 	err := p.fetchBatch(ctx)
@@ -93,7 +93,7 @@ func (p *batchPipeline) extendAckWait() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, it := range p.held {
-		// A lost heartbeat is followed by the next one, or the message is redelivered.
+		// If a heartbeat is lost, the next one still comes in time, or the message is redelivered.
 		_ = it.msg.InProgress()
 	}
 }
@@ -214,7 +214,8 @@ func (p *batchPipeline) nextBatch() []*item {
 	return slices.Clone(p.held[:min(fittingInPost(p.held), p.r.Batch)])
 }
 
-// deliver posts and settles items, which are the first held messages. Meanwhile it fetches more messages.
+// deliver posts and settles items, which are the first held messages. Meanwhile it fetches more messages. Then
+// it waits until no other trigger holds messages.
 func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
 	fetched := make(chan error, 1)
 	if room := 2*p.r.Batch - p.count(); room > 0 {
@@ -222,17 +223,17 @@ func (p *batchPipeline) deliver(ctx, work context.Context, items []*item) error 
 	} else {
 		fetched <- nil
 	}
-	err := p.postUntilAccepted(ctx, work, items)
+	err := p.postUntilSettled(ctx, work, items)
 	if err = cmp.Or(err, <-fetched, ctx.Err()); err != nil {
 		return err
 	}
 	return p.awaitOthers(ctx)
 }
 
-// postUntilAccepted posts the messages until the function accepts them. After localTries failed tries it
-// returns a yieldError. If the function refuses a batch, or fails on it with 500 in try batchTries or later,
-// each message is posted alone. A message that is refused alone becomes a dead letter.
-func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*item) error {
+// postUntilSettled posts the messages until the function accepts them. If the function refuses a batch, or fails
+// on it with 500 in try batchTries or later, each message is posted alone. A message that is refused alone becomes
+// a dead letter. After localTries failed tries postUntilSettled returns a yieldError.
+func (p *batchPipeline) postUntilSettled(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		p.r.setDeadline(p.t.deliveryMax)
 		v := p.post(work, items, tries)
@@ -242,7 +243,7 @@ func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*it
 		case v.kind == verdictDone:
 			return p.acknowledge(work, items)
 		case len(items) > 1 && (v.kind == verdictRefused || v.status == http.StatusInternalServerError && tries >= batchTries):
-			log.Warn("the function failed on a batch: posting its events one by one")
+			log.Warn("the function refused a batch or failed on it: posting its events one by one")
 			return p.postEach(ctx, work, items)
 		case v.kind == verdictRefused:
 			if err = p.deadLetter(work, items[0], v); err == nil {
@@ -268,7 +269,7 @@ func (p *batchPipeline) postUntilAccepted(ctx, work context.Context, items []*it
 
 func (p *batchPipeline) postEach(ctx, work context.Context, items []*item) error {
 	for i := range items {
-		if err := p.postUntilAccepted(ctx, work, items[i:i+1]); err != nil {
+		if err := p.postUntilSettled(ctx, work, items[i:i+1]); err != nil {
 			return err
 		}
 	}
@@ -282,7 +283,8 @@ func (p *batchPipeline) post(ctx context.Context, items []*item, tries uint64) v
 	return p.t.postInSlot(ctx, p.r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, tries)})
 }
 
-// acknowledge settles items and all earlier messages.
+// acknowledge acknowledges items, which are the first held messages. The acknowledgement of the last one includes
+// all earlier ones (AckAll).
 func (p *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	last, err := p.lastDelivery(items)
 	if err != nil {
@@ -344,7 +346,7 @@ func (p *batchPipeline) removeFirst(n int) {
 	p.held = p.held[n:]
 }
 
-// nakHeld returns the held messages to NATS at once. Otherwise the next trigger would wait for AckWait.
+// nakHeld returns the held messages to NATS, so that the next trigger receives them at once and not after AckWait.
 func (p *batchPipeline) nakHeld(work context.Context) {
 	p.mu.Lock()
 	held := p.held

@@ -13,7 +13,7 @@ import (
 // BatchType is the content type of events that are posted together.
 const BatchType = "application/cloudevents-batch+json"
 
-const batchBytes = 1 << 20 // of data in one POST
+const batchBytes = 1 << 20 // of data in one POST of several events
 
 // fittingInPost returns how many of the first held messages are posted together. A misplaced event is handled
 // alone, since the trigger refuses it without a POST.

@@ -7,19 +7,19 @@ type Config struct {
 	BaseURL      string // events are posted to {BaseURL}/events/{function}; BaseURL may itself contain "{function}"
 	User         string // name of a caller with the role trigger, for HTTP Basic authentication
 	Password     string
-	Concurrency  int           // parallel deliveries of this trigger over all routes; default 64
-	Timeout      time.Duration // of one delivery, unless the route has its own; default 1 minute
+	Concurrency  int           // POSTs of this trigger at the same time, over all routes; default 64
+	Timeout      time.Duration // of one POST, unless the route has its own; default 1 minute
 	MinBackoff   time.Duration // before the second delivery, then doubled; default 1 s
-	MaxBackoff   time.Duration // upper limit of the backoff; default 5 minutes
-	DrainTimeout time.Duration // for running deliveries when Run ends; default 25 s
+	MaxBackoff   time.Duration // upper limit of the doubled backoff, to which up to a quarter of jitter is added; default 5 minutes
+	DrainTimeout time.Duration // how long POSTs may go on after the context of Run has ended; default 25 s
 
-	OnDelivery func(Delivery) // called after each delivery, concurrently; may be nil
+	OnDelivery func(Delivery) // called after each POST, concurrently; may be nil
 }
 
-// Delivery is one finished POST.
+// Delivery is one POST that has ended.
 type Delivery struct {
 	Durable  string
 	Function string
 	Status   int           // of the response; 0 = none
-	Took     time.Duration // until the response was read
+	Took     time.Duration // until the response was read, or the POST failed
 }

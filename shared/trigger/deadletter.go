@@ -21,11 +21,11 @@ const (
 	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
 )
 
-// errFunctionRefused means that the function also refused to record the dead letter.
+// errFunctionRefused means that neither DEADLETTERS nor the function accepts the dead letter.
 var errFunctionRefused = errors.New("the function does not record it either")
 
-// deadLetter stores the event and the reason in DEADLETTERS. If DEADLETTERS is full, missing or does not
-// reply, deadLetter posts a RefusedType event to the function, so that later events need not wait.
+// deadLetter stores the event and the reason in DEADLETTERS. If that fails, for example because DEADLETTERS is
+// full, deadLetter posts a RefusedType event to the function, so that later events need not wait.
 func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
 	err := publishDeadLetter(ctx, js, r, it, v)
 	if err == nil || ctx.Err() != nil {
@@ -62,7 +62,7 @@ func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, it
 	defer cancel()
 	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: it.event.data},
 		// With the id of the event: after NATS has lost the end of a stream, another event gets the same sequence number.
-		jetstream.WithMsgID("dlq-"+deliveryID(it.meta, &r.Route)+"-"+it.event.headers["ce-id"]), jetstream.WithExpectStream(bus.StreamDeadLetters))
+		jetstream.WithMsgID("dlq-"+messageID(it.meta, &r.Route)+"-"+it.event.headers["ce-id"]), jetstream.WithExpectStream(bus.StreamDeadLetters))
 	return err
 }
 
@@ -72,12 +72,12 @@ func refusedEvent(r *route, it *item, v verdict) (postedEvent, error) {
 		Event: strings.ToValidUTF8(string(it.event.data[:min(len(it.event.data), refusedDataMax)]), "?"),
 	}
 	if refused.ID == "" {
-		refused.ID = deliveryID(it.meta, &r.Route)
+		refused.ID = messageID(it.meta, &r.Route)
 	}
 	data, err := json.Marshal(refused)
 	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
-		"ce-id":          "dlq-" + deliveryID(it.meta, &r.Route),
+		"ce-id":          "dlq-" + messageID(it.meta, &r.Route),
 		"ce-type":        RefusedType,
 		"ce-source":      "/sendonce/trigger",
 		contentType:      cloudevents.ApplicationJSON,

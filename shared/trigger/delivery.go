@@ -26,7 +26,7 @@ func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 		t.log.Error("a message without metadata", "route", r.Durable, "error", err)
 		return
 	}
-	// A lost heartbeat is followed by the next one, or the message is redelivered.
+	// If a heartbeat is lost, the next one still comes in time, or the message is redelivered.
 	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
 	defer stop()
 	it := &item{msg, meta, newPostedEvent(msg, meta, &r.Route)}
@@ -91,7 +91,7 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 			log.Error("an event was refused and is now a dead letter")
 			return countSuccess(&r.deadLettered, it.msg.Term())
 		}
-		log = log.With("error", err) // retried below
+		log = log.With("error", err) // the dead letter is not stored: the event is retried below
 	}
 	delay, count := t.retryDelay(r, v, it.meta.NumDelivered), &r.retried
 	if v.kind == verdictDenied {
@@ -105,8 +105,8 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 }
 
 // retryDelay returns the wait before the next delivery. attempts counts the deliveries until now; v is the verdict
-// of the last delivery. The wait stays short while the function is unavailable, so that work resumes soon after
-// the outage.
+// of the last delivery. While the function is unavailable, the wait stays short unless Retry-After is longer, so that
+// work resumes soon after the outage.
 func (t *Trigger) retryDelay(r *route, v verdict, attempts uint64) time.Duration {
 	backoff := retry.Jitter(retry.Delay(t.cfg.MinBackoff, t.cfg.MaxBackoff, int(attempts)))
 	switch {

@@ -23,7 +23,7 @@ const (
 type postedEvent struct {
 	headers   map[string]string
 	data      []byte
-	misplaced bool // matchesSubject is false: the event is never posted
+	misplaced bool // the event may not be on its subject (see matchesSubject): it is never posted
 }
 
 // withAttempt returns the event with its delivery number, from 1.
@@ -33,7 +33,7 @@ func (e postedEvent) withAttempt(n uint64) postedEvent {
 	return postedEvent{headers, e.data, e.misplaced}
 }
 
-// newPostedEvent returns the event in a message. A message that is not an event in binary mode becomes an event of type
+// newPostedEvent returns the event in a message. A message without ce-specversion becomes an event of type
 // bus.UnreadableType. A wake-up always becomes a tick, whatever its headers, since every NATS user may publish wake-ups.
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := bus.Attributes(m.Headers())
@@ -56,7 +56,7 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 	}
 	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
-		"ce-id":          deliveryID(meta, r),
+		"ce-id":          messageID(meta, r),
 		"ce-type":        eventType,
 		"ce-source":      "/sendonce/trigger",
 		"ce-time":        meta.Timestamp.UTC().Format(time.RFC3339Nano),
@@ -78,18 +78,18 @@ func matchesSubject(subject string, headers map[string]string) bool {
 	return eventType == bus.AcceptedType
 }
 
-// deliveryID identifies one message for one consumer.
-func deliveryID(meta *jetstream.MsgMetadata, r *Route) string {
+// messageID identifies a message of a stream for one consumer. All deliveries of the message have the same id.
+func messageID(meta *jetstream.MsgMetadata, r *Route) string {
 	return r.Stream + "-" + strconv.FormatUint(meta.Sequence.Stream, 10) + "-" + r.Durable
 }
 
-// Refused is an event that a function refused and that DEADLETTERS did not store.
+// Refused is an event that its function or the trigger refused, and that DEADLETTERS did not store.
 type Refused struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
-	Event    string `json:"event"` // the data of the event, cut at 64 KiB
+	Event    string `json:"event"` // the first 64 KiB of the event's data
 	Reason   string `json:"reason"`
-	Attempts int    `json:"attempts"`
+	Attempts int    `json:"attempts"` // how many times NATS delivered the event
 }
 
 // RefusedType is the type of an event whose data is a Refused. If DEADLETTERS does not store a refused event, the

@@ -53,8 +53,8 @@ func (g *securedBroker) login(user string) jetstream.JetStream {
 	return js
 }
 
-// forgeries returns forged events of types that do not belong to the subject, in several forms. Messages without
-// ce-specversion become ticks.
+// forgeries returns forged events of types that do not belong to the subject, in several forms. Those without
+// ce-specversion are no events for the trigger: it posts them as ticks or as bus.UnreadableType.
 func forgeries(subject string, types ...string) (all []*nats.Msg) {
 	attributes := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"forged"}, "ce-source": {"/sendonce"}, "ce-acceptseq": {"1"}, "ce-fp": {"00"}}
 	forge := func(data string, more nats.Header) {
@@ -147,7 +147,7 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	_, err := g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
 
-	var posted sync.Map // path and id of each event, alone or in a batch
+	var posted sync.Map // path and id of each posted event, whether posted alone or in a batch
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		for _, id := range idsOf(t, c) {
 			posted.Store(c.path+" "+id, true)

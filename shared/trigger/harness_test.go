@@ -128,7 +128,7 @@ func (f *function) allCalls() []call {
 	return slices.Clone(f.calls)
 }
 
-// countOf counts the POSTs of one event, without batches.
+// countOf counts the POSTs of only this event; it leaves out batches.
 func (f *function) countOf(id string) int {
 	n := 0
 	for _, c := range f.allCalls() {

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
+// stuckAfter is how long a route may exceed its deadline. It covers short steps that set no deadline of their own.
 const stuckAfter = time.Minute
 
 // Alive, for the liveness probe, returns an error if a route is more than a minute past its deadline: only a
@@ -41,8 +41,8 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 }
 
 // Ready, for the readiness probe, returns an error while there is no connection to NATS, while a route does not
-// pull, or while the stream WAKE stores nothing. If routes do not pull, the error names each such route and the
-// cause.
+// pull, or after the last check found that the stream WAKE stores nothing. If routes do not pull, the error names
+// each of them and the cause.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
 		return bus.ErrNotConnected
@@ -101,24 +101,23 @@ func (t *Trigger) Streams() map[string]error {
 // Connected reports whether there is a connection to NATS.
 func (t *Trigger) Connected() bool { return t.bus.Connected() }
 
-// RouteCounts counts the deliveries of one route since New. A delivery is one POST. The other fields count
-// the outcomes of POSTs, with two exceptions: for all batches Acked and DeadLettered count events, and for
-// unordered batches Retried and Denied count events.
+// RouteCounts counts what one route did since New. Deliveries counts POSTs, the other fields count events. In a
+// route of ordered batches, Retried and Denied count the failed tries instead, each for one or more events.
 type RouteCounts struct {
-	Deliveries   uint64
-	Acked        uint64 // accepted with 2xx, and settled
-	Retried      uint64 // to be delivered again
-	DeadLettered uint64 // refused, by the function or by matchesSubject, and stored as dead letters
-	SetAside     uint64 // refused and not stored as dead letters: only the stream still has these events
-	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong
+	Deliveries   uint64 // POSTs, those of RefusedType events included
+	Acked        uint64 // accepted with 2xx, and acknowledged
+	Retried      uint64 // to be delivered again, except those in Denied
+	DeadLettered uint64 // refused, by the function or by matchesSubject, and recorded in DEADLETTERS or by the function
+	SetAside     uint64 // refused and recorded nowhere: only the stream still has these events
+	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong; to be delivered again
 }
 
 // RouteState is the current state of one route.
 type RouteState struct {
 	Durable  string
 	Function string
-	Pulling  bool  // the route fetches events
-	Stopped  error // why the route does not fetch events; nil while Pulling
+	Pulling  bool  // the route runs: it fetches and delivers events
+	Stopped  error // why the route does not run; nil while Pulling
 	Posting  int64 // POSTs without a response yet
 	RouteCounts
 }
@@ -139,7 +138,7 @@ func (t *Trigger) Routes() []RouteState {
 	return states
 }
 
-// Backlog counts the events in NATS that the functions have not accepted, over all triggers.
+// Backlog counts the events in NATS that no function has accepted yet, whichever trigger delivers them.
 type Backlog struct {
 	Routes      map[string]RouteBacklog // by durable; only routes whose consumer exists
 	DeadLetters uint64                  // events in DEADLETTERS
@@ -149,7 +148,7 @@ type Backlog struct {
 type RouteBacklog struct {
 	Waiting     uint64 // not delivered to any trigger yet
 	Unsettled   int    // delivered and not settled, waiting retries included
-	Redelivered int    // unsettled and delivered more than once
+	Redelivered int    // those of Unsettled that were delivered more than once
 }
 
 // Backlog reads the backlog from NATS.

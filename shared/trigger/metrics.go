@@ -31,7 +31,7 @@ func (t *Trigger) CollectState(m *telemetry.Metrics) {
 			}
 		}
 		if backlog.Routes != nil {
-			s.Gauge("dead_letters", "Events that functions refused, in the stream DEADLETTERS.", float64(backlog.DeadLetters))
+			s.Gauge("dead_letters", "Refused events in the stream DEADLETTERS.", float64(backlog.DeadLetters))
 		}
 	})
 }
@@ -46,10 +46,10 @@ func (r *RouteState) collect(s *metrics.Scrape, backlog Backlog) {
 	}
 	s.Gauge("trigger_under_way", "POSTs to a function that have no response yet.", float64(r.Posting), labels...)
 	s.Counter("trigger_delivered_total", "Events that a function accepted.", float64(r.Acked), labels...)
-	s.Counter("trigger_retried_total", "POSTs whose events will be delivered again; for unordered batches the events.", float64(r.Retried), labels...)
-	s.Counter("trigger_denied_total", "POSTs with response 401, 403 or a redirect, for unordered batches their events: the settings of the trigger are wrong.", float64(r.Denied), labels...)
-	s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), labels...)
-	s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), labels...)
+	s.Counter("trigger_retried_total", "Events that will be delivered again; for ordered batches the failed POSTs. Without those in trigger_denied_total.", float64(r.Retried), labels...)
+	s.Counter("trigger_denied_total", "Events with response 401, 403 or a redirect; for ordered batches the POSTs. The settings of the trigger are wrong.", float64(r.Denied), labels...)
+	s.Counter("trigger_dead_letters_total", "Events that were refused and recorded as dead letters.", float64(r.DeadLettered), labels...)
+	s.Counter("trigger_set_aside_total", "Events that were refused and could not be recorded as dead letters: only their stream still has them.", float64(r.SetAside), labels...)
 	if b, known := backlog.Routes[r.Durable]; known {
 		s.Gauge("trigger_waiting", "Events that were not delivered to any trigger yet.", float64(b.Waiting), labels...)
 		s.Gauge("trigger_unsettled", "Events that were delivered to a trigger and are not settled, waiting retries included.", float64(b.Unsettled), labels...)

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failingFunction returns 503 for every third call. It is slow enough that a trigger is stopped during a
-// call.
+// failingFunction returns 503 for every third call. Each call takes 10 ms, so that triggers are likely to be stopped
+// during a call.
 func failingFunction(t *testing.T, l *ledger) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		<-time.After(10 * time.Millisecond)

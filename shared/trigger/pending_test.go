@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// The server does not close the connection because of a backlog that is larger than bus.MaxPending.
+// Even if the backlog is larger than bus.MaxPending, the server does not close the connection.
 func TestLargeBacklogFitsMaxPending(t *testing.T) {
 	t.Parallel()
 	const n = 120 // messages: 7.5 MiB in each stream, and bus.MaxPending is 4 MiB

@@ -21,11 +21,11 @@ const FunctionHeader = "Sendonce-Function"
 
 const (
 	retryAfterMax     = time.Hour
-	responseReadLimit = 64 << 10 // bytes of a response; the connection is reused only if this is the whole response
+	responseReadLimit = 64 << 10 // bytes that are read of a response; after a longer response the connection is not reused
 	reasonMax         = 500      // bytes
 )
 
-// verdict is the outcome of one delivery.
+// verdict is the outcome of one POST, or of an event that is not posted because it is misplaced.
 type verdict struct {
 	kind        verdictKind
 	status      int           // 0 without a response
@@ -93,7 +93,7 @@ func (t *Trigger) call(req *http.Request, function string) verdict {
 	return verdictOf(resp, body, function)
 }
 
-// statusClientClosedRequest is the status of a function whose call was cancelled.
+// statusClientClosedRequest is the status that a function returns if the caller has cancelled the call.
 const statusClientClosedRequest = 499
 
 func verdictOf(resp *http.Response, body []byte, function string) verdict {

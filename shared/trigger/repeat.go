@@ -11,11 +11,11 @@ import (
 
 const repeatDelayMax = 10 * time.Second // before the trigger publishes a failed wake-up again
 
-// repeatIfReplaced schedules a repeat of a failed wake-up if NATS has delivered a newer wake-up since, or if the query
-// of NATS fails. meta is the metadata of the failed wake-up. At most one repeat of a route is pending. It is published
-// after delay or repeatDelayMax, whichever is shorter, but not before Retry-After. When the trigger ends, the repeat is
-// published at once. If the trigger is killed, the repeat is lost, but each trigger that starts wakes the functions of
-// all routes with a safety tick.
+// repeatIfReplaced schedules a repeat, a new wake-up for a failed one, if NATS has delivered a newer wake-up since, or if
+// the query of NATS fails. meta is the metadata of the failed wake-up. At most one repeat of a route is pending. It is
+// published after delay or repeatDelayMax, whichever is shorter, but not before Retry-After. When Run ends, the repeat
+// is published at once. If the trigger is killed, the repeat is lost, but each trigger that starts wakes the functions
+// of all routes with a safety tick.
 func (t *Trigger) repeatIfReplaced(ctx context.Context, js jetstream.JetStream, r *route, meta *jetstream.MsgMetadata, v verdict, delay time.Duration) {
 	if r.Stream != bus.StreamWake {
 		return

@@ -12,8 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// startWithReplacedWakeUp runs a trigger and publishes two wake-ups. The second one, which replaces the first in the
-// stream, gets 204 while the call for the first one is in progress. That call fails when fail is closed.
+// startWithReplacedWakeUp runs a trigger and publishes two wake-ups; the second replaces the first in the stream. The
+// call for the second gets 204 while the call for the first is still in progress. The first call fails when fail is
+// closed.
 func startWithReplacedWakeUp(t *testing.T, change func(*Config)) (f *function, trigger *runningTrigger, js jetstream.JetStream, fail chan struct{}) {
 	t.Helper()
 	broker, b := newBroker(t)
@@ -57,5 +58,5 @@ func TestStopPublishesPendingRepeat(t *testing.T) {
 	bustest.Eventually(t, func() bool {
 		consumer, err := js.Consumer(t.Context(), bus.StreamWake, "deliver")
 		return err == nil && consumer.CachedInfo().NumPending == 1
-	}, "the wake-up is in the stream again, and another trigger can take it")
+	}, "a wake-up is in the stream again, for another trigger")
 }

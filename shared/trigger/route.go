@@ -24,17 +24,17 @@ type Route struct {
 	Function     string        // events are posted to /events/{Function}
 	InFlight     int           // maximum of delivered, unsettled messages over all triggers, waiting retries included; at least 1. Unused for ordered batches
 	AckWait      time.Duration // NATS redelivers a message that got no heartbeat for this time; the trigger sends a heartbeat every AckWait/3
-	Timeout      time.Duration // of one delivery; 0 = Config.Timeout of the trigger
+	Timeout      time.Duration // of one POST; 0 = Config.Timeout of the trigger
 	TickInterval time.Duration // between two safety ticks (wake-ups in case others were lost) on the only subject in Filters, at least 1 s; 0 = none. Only for subjects of WAKE
 
 	InactiveThreshold time.Duration // NATS deletes a consumer that is unused for this time; 0 = never
 
-	// If above 1, the available messages are posted together, up to this number and in no order, and each message
-	// is settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once.
+	// If above 1, the maximum number of available messages that are fetched and posted together, in no order. Each
+	// message is settled on its own. A trigger handles InFlight / UnorderedBatch such groups at once, at least one.
 	UnorderedBatch int
 
 	// If above 0, the maximum number of messages in one POST, in stream order. A batch is posted only after all
-	// triggers have settled the earlier batches. Needs nats-server 2.11.
+	// triggers have settled the earlier batches. Needs nats-server 2.11 or later.
 	Batch     int
 	BatchWait time.Duration // how long a batch waits for more after its first message
 }
@@ -64,13 +64,13 @@ type SaveConfig struct {
 	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
 }
 
-// saveConsumerIdle is how long NATS keeps the consumers of a former number of shards. If an operator sets this
-// number again later, new consumers start at the beginning of the stream. That does no harm: saving a message
-// again has no effect.
+// saveConsumerIdle is how long NATS keeps the unused consumers of a former number of shards. If an operator returns to
+// that number after this time, new consumers start at the beginning of the stream. That does no harm: saving a
+// message again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
 // SaveRoutes returns the routes that post accepted messages to the function save, and to the function deliver
-// if DeliverBeforeSaved is set, in order within each shard. The first route has the wake-ups of save instead.
+// if DeliverBeforeSaved is set, in order within each shard. The first route is the one for the wake-ups of save.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
 		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
@@ -122,7 +122,7 @@ type route struct {
 	url   string
 	slots chan struct{} // one for each delivery in progress; with UnorderedBatch one for each fetched group
 
-	pullBytes int // upper limit of the bytes that one pull request returns
+	pullBytes int // upper limit of the bytes that one pull request returns; only for routes with batches
 	repeat    repeat
 
 	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64 // see RouteCounts
@@ -133,7 +133,7 @@ type route struct {
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 
-// repeat schedules that a failed wake-up, which a newer wake-up has replaced in WAKE, is published again: see doc.go.
+// repeat is the timer of repeatIfReplaced.
 type repeat struct {
 	mu    sync.Mutex
 	timer *time.Timer // of the pending repeat; nil = none
@@ -149,17 +149,17 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return nil, fmt.Errorf("%q is not a base URL such as http://localhost:8000", base)
 	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
-		return nil, errors.New("stream, durable, filters and function must be named")
+		return nil, errors.New("empty Stream, Durable, Filters or Function")
 	case r.Batch < 0 || r.BatchWait < 0 || r.UnorderedBatch < 0:
-		return nil, errors.New("must have a batch size and wait of at least 0")
+		return nil, errors.New("negative Batch, BatchWait or UnorderedBatch")
 	case r.InFlight < 1 && r.Batch == 0:
-		return nil, errors.New("must have at least one delivery in flight")
+		return nil, errors.New("InFlight must be at least 1")
 	case r.AckWait < time.Second:
-		return nil, errors.New("must wait at least 1s for an acknowledgement")
+		return nil, errors.New("AckWait must be at least 1s")
 	case r.TickInterval != 0 && len(r.Filters) != 1:
-		return nil, errors.New("must have exactly one filter to tick")
+		return nil, errors.New("a route with a TickInterval must have exactly one filter")
 	case r.TickInterval != 0 && r.TickInterval < time.Second:
-		return nil, errors.New("must not tick more often than every 1s")
+		return nil, errors.New("TickInterval must be 0 or at least 1s")
 	}
 	r.Timeout = cmp.Or(r.Timeout, cfg.Timeout)
 	slots := r.InFlight

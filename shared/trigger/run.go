@@ -17,11 +17,11 @@ const (
 	setupWaitMax = 10 * time.Second
 )
 
-// Run delivers until ctx ends. Then Run stops pulling, waits at most DrainTimeout for running
-// deliveries, and returns. On each connect Run creates or changes the streams, creates missing consumers, and wakes the
-// functions of routes with a safety tick, since wake-ups may have been lost.
+// Run delivers until ctx ends. Then Run stops pulling, waits for running deliveries, aborts their POSTs after
+// DrainTimeout, and returns. On each connect Run creates or changes the streams, creates missing consumers, and wakes
+// the functions of routes with a safety tick, since wake-ups may have been lost.
 func (t *Trigger) Run(ctx context.Context) {
-	// work is the context of deliveries. It ends DrainTimeout after ctx.
+	// work is the context of POSTs. It ends DrainTimeout after ctx.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(t.cfg.DrainTimeout, abort) })()
@@ -121,7 +121,7 @@ func (t *Trigger) ensure(ctx context.Context, conn *bus.Connection, name string)
 	return err
 }
 
-// pull delivers the messages of one route until ctx ends, or the connection or the consumer is lost.
+// pull delivers the messages of one route until ctx ends, the connection is lost or fetching fails.
 func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGroup) error {
 	r.deadline.Store(nil) // waiting for NATS has no deadline
 	conn, err := t.bus.AwaitConnection(ctx)
@@ -169,7 +169,7 @@ func (t *Trigger) setUp(ctx context.Context, conn *bus.Connection, r *route) (je
 			return nil, err
 		}
 		if !conn.Strict() {
-			t.logOnce(bus.ErrOldServer.Error() + ": upgrade it; what was accepted is saved")
+			t.logOnce(bus.ErrOldServer.Error() + ": upgrade nats-server; messages that were accepted already are still saved")
 		}
 	}
 	if err := t.ensure(ctx, conn, r.Stream); err != nil {

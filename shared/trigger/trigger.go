@@ -30,7 +30,7 @@ type Trigger struct {
 	routes      []*route
 	client      *http.Client
 	slots       chan struct{} // one for each POST in progress, over all routes
-	deliveryMax time.Duration // upper limit of one delivery: waiting for a slot, POST and settling
+	deliveryMax time.Duration // deadline of one delivery: waiting for a slot, POST and settling
 
 	setupLocks     map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery     time.Duration
@@ -39,7 +39,7 @@ type Trigger struct {
 	mu          sync.Mutex
 	logged      map[string]bool  // texts that logOnce has logged
 	streams     map[string]error // by stream: the error of its last setup
-	wakeFailure error            // of the last check that WAKE stores messages; nil = WAKE does
+	wakeFailure error            // of the last check whether WAKE stores messages; nil if it does
 }
 
 // New checks cfg and routes without network access.
@@ -68,7 +68,7 @@ func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, er
 		t.routes = append(t.routes, added)
 		t.deliveryMax = max(t.deliveryMax, 2*added.Timeout+settleTimeout) // 2: another POST may use the slot first
 	}
-	t.dividePending()
+	t.setPullBytes()
 	t.client = &http.Client{
 		// A followed redirect would turn the POST into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -87,9 +87,9 @@ const (
 	maxMessageBytes = 66 << 10 // of an accepted message: data and attributes
 )
 
-// dividePending divides half of bus.MaxPending among the routes with batches, but each route gets at least
+// setPullBytes divides half of bus.MaxPending among the routes with batches, but gives each at least
 // minPullBytes. The server closes a connection with more unread bytes than bus.MaxPending.
-func (t *Trigger) dividePending() {
+func (t *Trigger) setPullBytes() {
 	batched := slices.DeleteFunc(slices.Clone(t.routes), func(r *route) bool { return r.Batch == 0 && r.UnorderedBatch <= 1 })
 	for _, r := range batched {
 		r.pullBytes = max(bus.MaxPending/2/len(batched), minPullBytes)
@@ -107,5 +107,5 @@ func (t *Trigger) logOnce(text string) {
 }
 
 func (t *Trigger) logger(r *route, meta *jetstream.MsgMetadata) *slog.Logger {
-	return t.log.With("route", r.Durable, "function", r.Function, "event", deliveryID(meta, &r.Route), "attempt", meta.NumDelivered)
+	return t.log.With("route", r.Durable, "function", r.Function, "event", messageID(meta, &r.Route), "attempt", meta.NumDelivered)
 }

@@ -227,7 +227,7 @@ func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	for i := range events {
 		publishAll(t, b, eventMessage(strconv.Itoa(i)))
 	}
-	bustest.Eventually(t, func() bool { return len(f.allCalls()) > 20 }, "some events are delivered")
+	bustest.Eventually(t, func() bool { return len(f.allCalls()) > 20 }, "at least one call waits at the gate")
 	broker.Stop()
 	close(gate)
 	broker.Start(broker.Dir)
@@ -296,11 +296,11 @@ func TestNewTriggerRejectsBadRoutes(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, "nats://127.0.0.1:1")
 	for want, change := range map[string]func(*Config, *Route){
-		"base URL":        func(c *Config, _ *Route) { c.BaseURL = "localhost" },
-		"must be named":   func(_ *Config, r *Route) { r.Function = "" },
-		"in flight":       func(_ *Config, r *Route) { r.InFlight = 0 },
-		"acknowledgement": func(_ *Config, r *Route) { r.AckWait = 0 },
-		"tick":            func(_ *Config, r *Route) { r.TickInterval = time.Millisecond },
+		"base URL":     func(c *Config, _ *Route) { c.BaseURL = "localhost" },
+		"empty":        func(_ *Config, r *Route) { r.Function = "" },
+		"InFlight":     func(_ *Config, r *Route) { r.InFlight = 0 },
+		"AckWait":      func(_ *Config, r *Route) { r.AckWait = 0 },
+		"TickInterval": func(_ *Config, r *Route) { r.TickInterval = time.Millisecond },
 	} {
 		cfg, route := Config{BaseURL: "http://h"}, testRoute()
 		change(&cfg, &route)

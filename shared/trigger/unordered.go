@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// pullUnordered waits for a message and delivers it together with all other available messages, up to
-// UnorderedBatch messages.
+// pullUnordered waits for a message and delivers it together with the other available messages, up to
+// UnorderedBatch messages and about pullBytes bytes.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
 	r.setDeadline(2 * t.deliveryMax) // until a slot is free: one POST of a batch, then one of each event alone
 	select {

@@ -4,7 +4,7 @@ import "context"
 
 // checkWakeStream checks until ctx ends that the stream WAKE stores messages. After the disk of a nats-server was full, the
 // streams of that server store nothing until it is restarted: the connection stays and routes pull, but no wake-up arrives.
-// After a failed check the next one comes sooner, so that /readyz is soon true again.
+// After a failed check the next one comes sooner, so that Ready soon returns nil again.
 func (t *Trigger) checkWakeStream(ctx context.Context) {
 	wait := t.wakeCheckEvery
 	for ctx.Err() == nil {
