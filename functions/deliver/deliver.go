@@ -1,20 +1,24 @@
-// Package deliver is the event function that posts to URLs: events of tasks to webhook endpoints, and reliable
-// messages to URLs.
+// Package deliver is the event function that posts to URLs: events of tasks, endpoints and alerts to webhook endpoints and
+// callback URLs, and reliable messages to the URLs of their receivers.
 //
 //	POST /events/deliver
 //
-// A call with the event of a task, an endpoint or an alert records the event once for each endpoint that subscribes to it. A call
-// with a tick claims due deliveries under a lease, posts them outside a transaction, and settles them. If a process dies, its
-// deliveries are posted again when their leases end, with the same webhook-id. The concurrent posts to each destination are
-// limited, and each account (a caller with the callers that it created) has at most a quarter of all posts. So a slow receiver does
-// not delay other receivers for long. A chat robot receives a text instead of the event. If the robot has a secret, the text is
-// signed as the robot's vendor defines.
+// A call with the event of a task, an endpoint or an alert records a delivery of the event for each endpoint that subscribes to it,
+// and for the callback URL of the task. A call with a tick claims due deliveries and messages under a lease, posts them outside a
+// transaction, and settles them. If a process dies, they are posted again when their leases end, with the same webhook-id.
 //
-// deliver also removes old messages from the streams, and raises and clears the alerts of streams that are nearly full.
+// In each process, the concurrent posts to one destination are limited, and each account has at most a quarter of all posts. An
+// account is a limited operator (an admin with queues) with the callers that it created, or any other single caller. So a slow
+// receiver does not delay other receivers for long.
 //
-// If TWO_PHASE_DELIVER_BEFORE_SAVED is set, deliver also receives accepted messages, in batches, and publishes the messages to
-// their receivers. This must not wait for Postgres. So deliver publishes the time of the delivery as an event, and records the time
-// in Postgres when it receives that event.
+// A chat robot receives a text instead of the event. If the robot has a secret, the text is signed as the robot's vendor defines.
+//
+// deliver also removes old messages from the streams EVENTS, MESSAGES and USERS, and raises and clears the alerts of streams that
+// are nearly full.
+//
+// If TWO_PHASE_DELIVER_BEFORE_SAVED is set, deliver also receives accepted messages, in batches, and publishes them to their
+// receivers before they are saved. This must not wait for Postgres. So deliver publishes the time of the publishing as an event, and
+// records the time in Postgres when it receives that event.
 package deliver
 
 import (
@@ -60,8 +64,8 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	return d.event, d.batch
 }
 
-// event publishes an accepted message, records the time of a delivery, or records an event that endpoints can subscribe to. After
-// any other event, such as a tick, it posts what is due.
+// event publishes an accepted message, records the time in a deliveredType event, or records deliveries of an event that endpoints
+// can subscribe to. It ignores an unreadable message. After any other event, such as a tick, it posts what is due.
 func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	// The trigger adds acceptseq to the messages of the stream of accepted messages.
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
@@ -83,8 +87,7 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	return d.deliver(ctx, c)
 }
 
-// batch records delivery times and the events that endpoints can subscribe to, and publishes the accepted messages. It ignores
-// other events.
+// batch does the same for several events, but posts nothing: it ignores all other events.
 func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted, toRecord, delivered []streamevent.Event
 	for _, e := range events {
@@ -110,8 +113,8 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 	return d.push(ctx, c, accepted)
 }
 
-// deadLetterPoison stores the event as a dead letter if err is poison, which no retry can cure: a retry would only repeat the rest of
-// the batch. If err is not poison, deadLetterPoison returns err.
+// deadLetterPoison stores the event as a dead letter if err is poison: no retry of the batch can succeed with this event. If err is
+// not poison, deadLetterPoison returns err.
 func (d *deliverer) deadLetterPoison(ctx context.Context, c *fn.Call, e *streamevent.Event, err error) error {
 	reason := fn.PoisonIn(err)
 	if reason == nil {
@@ -135,8 +138,8 @@ func isSubscribable(eventType string) bool {
 		(strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
-// record stores a delivery of each event for each endpoint that subscribes to it. If an event can never be recorded, refused has
-// the reason under the index of the event. After an error refused is nil.
+// record stores the deliveries of each event, one for each of its receivers. If an event can never be recorded, refused has the
+// reason under the index of the event. After an error refused is nil.
 func (d *deliverer) record(ctx context.Context, events []streamevent.Event) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var indexes []int
@@ -223,8 +226,8 @@ func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 	if err == nil && due {
 		var started bool
 		if started, err = d.post(ctx, c); !started {
-			// Another call of this process is posting, and schedules an earlier wake-up. This later wake-up is needed if the
-			// process dies.
+			// Another call of this process is claiming: it posts what is due, and schedules the next call. The wake-up here is
+			// only needed if the process dies before that.
 			d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 		}
 		if err != nil || !started {
@@ -242,7 +245,7 @@ func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 	return nil
 }
 
-// post posts the webhooks and messages that are due. If another call of this process is claiming webhooks or messages, started is
+// post runs the pipelines of webhooks and of messages. If another call of this process is claiming for one of them, started is
 // false, and that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// waitDelivered waits until a message is in a state and has the time of its delivery, and returns this time.
+// waitDelivered waits until a message is in this state and has the time of its delivery, and returns the time.
 func waitDelivered(w *cluster.Cluster, id, state string) time.Time {
 	w.T.Helper()
 	var m api.MessageResponse
@@ -41,7 +41,7 @@ func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	require.Len(t, w.Inbox("bob"), 1)
 }
 
-// One batch has the events of many callers.
+// One batch can have delivery times and events of many callers.
 func TestDeliveredEventThatCannotBeRecordedDelaysNoWebhooks(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)

@@ -25,7 +25,7 @@ type deliverer struct {
 	recordedBytes atomic.Int64                  // bytes of the events recorded since trimEventsIfNeeded last trimmed
 }
 
-// endpointState is whether an endpoint is healthy or fails.
+// endpointState is an endpoint with one of its two states, healthy and failing.
 type endpointState struct {
 	id      task.ID
 	healthy bool
@@ -35,13 +35,13 @@ type endpointState struct {
 type urlMessage struct {
 	messages.Post
 	signing webhooks.Signing
-	token   []byte // for the confirmation; nil if a 2xx is the confirmation
+	token   []byte // with which the receiver confirms; nil if a 2xx counts as the confirmation
 }
 
-// secretOwner identifies a signing secret.
+// secretOwner identifies the signing secret of deliveries to an endpoint, or of a caller's messages.
 type secretOwner struct {
 	caller   int64
-	endpoint task.ID // zero for the caller's own secret, which signs the caller's messages
+	endpoint task.ID // zero for messages: they are signed with the caller's own secret
 }
 
 // wakeAt schedules a call of deliver at each of the times.
@@ -51,8 +51,8 @@ func (d *deliverer) wakeAt(times []time.Time) {
 	}
 }
 
-// unsignedAttempt logs that a post cannot be signed, usually because an operator removed a key too early. It returns a cancelled
-// attempt: nothing was posted, and the work is claimed again when its lease ends. id is the id of the message or the endpoint.
+// unsignedAttempt logs that a post cannot be signed, usually because an operator removed a key too early. unsignedAttempt returns a
+// cancelled attempt: nothing was posted, and the work is claimed again when its lease ends. id is that of the message or endpoint.
 func (d *deliverer) unsignedAttempt(owner secretOwner, id task.ID, err error) attempt {
 	if unlogged, log := d.unsignedPosts.Next(owner); log {
 		d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "caller_id", owner.caller, "cause", err.Error(), "unlogged", unlogged,

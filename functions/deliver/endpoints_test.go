@@ -32,7 +32,8 @@ func TestUndecryptableSecretDelaysNoOtherEndpoint(t *testing.T) {
 	unsigned.Event(t, 1, secret)
 }
 
-// Messages that cannot be signed wait until their leases end. They use up neither the concurrent posts nor the log.
+// Messages that cannot be signed wait until their leases end. Meanwhile they do not count as posts in flight, and one log line is
+// written for all of them.
 func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	const n = 200

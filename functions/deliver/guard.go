@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
-// errNotPublic is shown to the caller that registered the URL, also if the host's name does not resolve: a different error would
-// reveal which names exist in the internal network.
+// errNotPublic is shown to the caller that registered the URL, even if the host's name does not resolve at all: a different error
+// would reveal which names exist in the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
 // guard decides which addresses may be called: all addresses in the networks that the operator allows, and all other public addresses

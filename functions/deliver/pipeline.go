@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	maxInFlight   = 128                    // concurrent posts of all runs of a pipeline, in one process
+	maxInFlight   = 128                    // concurrent posts of a pipeline in one process, those of all its runs together
 	claimInterval = time.Second            // how often a run that waits for slow receivers claims again
 	lockedPause   = 100 * time.Millisecond // before the next try to settle a result whose rows another transaction has locked
 	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post and this margin
 )
 
-// limits apply to each pipeline of each process separately. Account limits a caller and the callers that it created together, however
-// many endpoints and hosts they use. Failing is for webhooks only.
+// limits apply to each pipeline of each process separately. Account limits all callers of an account together (see the comment of the
+// package), however many endpoints and hosts they use. Failing is for webhooks only.
 var limits = messages.InFlightLimits{All: maxInFlight, Account: maxInFlight / 4, Destination: maxInFlight / 8, Failing: maxInFlight / 4}
 
-// settleTime limits each settling of posts, and is reserved for it at the end of a call.
+// settleTime limits each call of pipeline.settle. A run stops claiming early enough for a post and this time.
 const settleTime = 5 * time.Second
 
 func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }
@@ -33,14 +33,14 @@ type pipeline[W any] struct {
 	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked: results that were not settled, so the caller must try again
 }
 
-// runPipeline claims and posts work until nothing is due, and returns how many posts it started. If another run of the pipeline
-// is claiming, started is false and that run claims again.
+// runPipeline claims, posts and settles work until nothing is due, and returns how many posts it started. If another run of the
+// pipeline is claiming, started is false and that run claims again.
 //
 // A run stops claiming at claimUntil, after an error, when the client of the call has left, or when the process is draining. Then
 // the run schedules another call of deliver, which continues to claim. The run itself waits for its own posts.
 //
-// Claims and posts are cancelled at the deadline of ctx, but not when the client leaves. Otherwise, if a trigger dies, the claimed
-// work would wait for the end of its lease.
+// Claims and posts are cancelled at the deadline of ctx, but not when the client leaves: if they were, the work that a call has claimed
+// would wait for the end of its lease whenever a trigger dies.
 func runPipeline[W any](ctx context.Context, d *deliverer, claimUntil time.Time, p pipeline[W]) (n int, started bool, err error) {
 	claimAgain, started := p.inFlight.start()
 	if !started {
@@ -74,7 +74,8 @@ type pipelineRun[W any] struct {
 	unsettled int            // posts whose result is not settled
 }
 
-// startPosts claims work if the pipeline has room, and posts each piece in a goroutine, which sends the result to r.results.
+// startPosts claims work if fewer than maxInFlight posts are in flight, and posts each piece in a goroutine, which sends the result
+// to r.results.
 func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 	current := r.inFlight.list()
 	if len(current) >= maxInFlight {
@@ -90,8 +91,8 @@ func (r *pipelineRun[W]) startPosts(ctx context.Context) error {
 }
 
 // settleResults stores a batch of results, even after the deadline of the call. If another transaction has locked the rows of a
-// result, settleResults sends the result to r.results again after lockedPause. After the deadline it drops the result instead: the
-// work is posted again when the lease ends.
+// result, settleResults sends the result to r.results again after lockedPause. After the deadline it drops such a result instead, and
+// after an error of settle it drops the whole batch: the work is posted again when its lease ends.
 func (r *pipelineRun[W]) settleResults(ctx context.Context, batch []posted[W]) error {
 	if len(batch) == 0 {
 		return nil

@@ -25,9 +25,9 @@ import (
 const contentType = "application/cloudevents+json; charset=utf-8"
 
 const (
-	headerBytes  = 16 << 10 // limit for the response header; a longer one is a failure
-	excerptBytes = 4 << 10  // read from the response body for the excerpt
-	drainBytes   = 64 << 10 // read from the response body in total; the connection is reused only if the body ends by then
+	headerBytes  = 16 << 10 // limit of the response header; with a longer one the attempt fails
+	excerptBytes = 4 << 10  // of the response body that are read for the excerpt
+	drainBytes   = 64 << 10 // of the response body that are read in total; after a longer body the connection is not reused
 	excerptRunes = 200      // maximum length of the excerpt
 
 	idleConns        = 64
@@ -36,8 +36,8 @@ const (
 
 	maxRetryAfter = 24 * time.Hour
 
-	// An attempt to a host without a public address takes a multiple of lookupStep. The exact duration of the lookup could show
-	// whether an internal name exists.
+	// An attempt to a host without a public address takes a multiple of lookupStep, because the exact duration of the lookup could
+	// show whether an internal name exists.
 	lookupStep = 250 * time.Millisecond
 )
 
@@ -47,7 +47,7 @@ type attempt struct {
 	duration   time.Duration
 	status     int           // of the response; 0 = there was none
 	retryAfter time.Duration // of the response, at most 24 h; 0 = none
-	response   string        // the beginning of the response's body, printable
+	response   string        // the beginning of the response's body as one line of printable text
 	err        string        // for the caller that registered the URL; "" if and only if the receiver accepted the POST
 	refused    bool          // the response is a 2xx whose body says that the receiver refused
 	cancelled  bool          // the receiver did not fail: the ctx of post ended before a response, or nothing was posted (see unsignedAttempt and isOwnShortage)

@@ -186,7 +186,7 @@ func TestPostLimitsTheBody(t *testing.T) {
 	})
 	a := newLoopbackPoster(t, time.Minute).try(t.Context(), server.URL)
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: strings.Repeat("很长", 100)}, a)
-	require.Less(t, <-sent, 64<<20, "at most the buffers of two sockets")
+	require.Less(t, <-sent, 64<<20, "no more was sent than the buffers of two sockets hold")
 }
 
 func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {

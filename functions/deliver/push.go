@@ -17,12 +17,14 @@ import (
 // stream does not detect the duplicate.
 const maxPushAge = time.Minute
 
-// pushTimeout limits how long a batch waits for a subject without a stream. Meanwhile the next batch waits, too.
+// pushTimeout limits the publishing of a batch. A message to a subject that has subscribers but no stream uses up this time, since
+// nothing acknowledges the message. Meanwhile the next batch waits, too.
 const pushTimeout = 2 * time.Second
 
 // push publishes accepted messages to their receivers, in order, before the messages are saved. After a message is saved, the
-// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If push cannot publish a message,
-// only the relay publishes it. Messages to URLs wait until they are saved.
+// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If the stream of a message is unavailable or
+// refuses the message, only the relay publishes it. If NATS is unavailable, push returns an error, so that the trigger repeats the
+// batch. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // of accepted
@@ -48,7 +50,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 			d.env.Metrics().TwoPhase.DeliverFail.Inc()
 		}
 	}
-	c.Log("delivered", len(delivered), "refused", len(toPublish)-len(delivered))
+	c.Log("delivered", len(delivered), "not_delivered", len(toPublish)-len(delivered))
 	d.publishDelivered(ctx, c, started, delivered)
 	if unavailable != nil {
 		return errors.Join(task.Busy("NATS is unavailable; repeat the same call later"), unavailable)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robotKind is a kind of chat robot. Each kind has its own JSON for a text. Most robots return 200 even if they refuse the text.
+// robotKind is how the robots of one vendor receive a text. Most of them return 200 even if they refuse the text.
 type robotKind struct {
 	body    func(text string) map[string]any // of the request
 	refusal func(response []byte) string     // why a 2xx response is a failure, or ""; nil = every 2xx response is a success

@@ -52,8 +52,8 @@ func deliveryTo(t *testing.T, all []api.DeliveryResponse, to api.EndpointRespons
 	return all[i]
 }
 
-// insertAlert inserts an alert of a fixed past time and its event, and calls relay. If the alert is cleared, the cluster needs
-// RETENTION_LOG_DAYS=0: otherwise maintenance deletes the alert, which was cleared long ago.
+// insertAlert inserts an alert since a fixed time in 2026 and its event, and calls relay. If the event is alert.cleared, the cluster
+// needs RETENTION_LOG_DAYS=0: otherwise maintenance deletes the alert, because it was cleared long ago.
 func insertAlert(w *cluster.Cluster, event, kind, queue string, value, threshold float64) {
 	w.Admin.Exec(`with alert as (
 			insert into alerts (id, kind, queue, value, threshold, since, cleared_at, cleared_value)

@@ -21,7 +21,7 @@ func insertPosts(s *cluster.Client, caller int, url string, n int) {
 		insert into message_live (id, caller_id, kind, destination_key, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($2, 8), 5 from m`, caller, url, n)
 }
 
-// The streams must be trimmed even while webhooks or messages are always due.
+// deliver trims the streams first. So they are trimmed even if webhooks or messages are always due.
 func TestStreamsAreTrimmedBeforePosting(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t)

@@ -64,7 +64,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 const trimsPerStreamSize = 16
 
 // trimEventsIfNeeded trims the stream of events each time this process has recorded 1/trimsPerStreamSize of the stream's size.
-// The trim of the function trim is too rare for this: one caller can fill the stream within a minute.
+// trim alone, which is usually due every five minutes, would be too rare: one caller can fill the stream within a minute.
 func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []webhooks.RecordedEvent) {
 	var bytes int64
 	for i := range events {
@@ -89,8 +89,8 @@ func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	return err
 }
 
-// messageStates returns the states of the messages with these ids, without messages that may be sent again. The state is Finished
-// if the message is confirmed or abandoned, and Sent if it was sent and needs no confirmation.
+// messageStates returns the states of the messages with these ids, by id. It leaves out messages that may be sent again. The state is
+// Finished if the message is confirmed or abandoned, and Sent if it was sent and needs no confirmation.
 func (d *deliverer) messageStates(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// webhooks returns the pipeline that posts events to webhook endpoints.
+// webhooks returns the pipeline that posts events to webhook endpoints and callback URLs.
 func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	return pipeline[webhooks.DueDelivery]{
 		inFlight: d.webhooksInFlight,
@@ -63,8 +63,8 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 	}
 }
 
-// logChange logs when an endpoint begins to fail, recovers or is disabled, but not each attempt. `make run` shows these lines in
-// its terminal. If an endpoint fails and recovers again and again, "fails" and "recovered" are each logged at most once a minute.
+// logChange logs that an endpoint began to fail, recovered or was disabled. `make run` shows these lines in its terminal. If an
+// endpoint fails and recovers again and again, "fails" and "recovered" are each logged at most once a minute.
 func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", task.MaskNumbers(task.HostOf(c.URL)))
 	disabled := c.After.DisabledReason != c.Before.DisabledReason

@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-const maxRetryDelay = 10 * time.Second // limits the delay of the next run after failed runs
+const maxRetryDelay = 10 * time.Second // upper limit of the wait for the next run after failed runs
 
 // posted is a piece of work with the result of its post. id is the work's id in workInFlight.
 type posted[W any] struct {
@@ -18,8 +18,8 @@ type posted[W any] struct {
 	id int
 }
 
-// workInFlight has the claimed and unsettled work of all runs of a pipeline. At most one run claims at a time; other runs may
-// still wait for their posts.
+// workInFlight has the work that all runs of a pipeline have claimed and not settled. At most one run claims at a time; other runs
+// may still wait for their posts.
 type workInFlight[W any] struct {
 	mu         sync.Mutex
 	claiming   bool          // a run is claiming
@@ -75,7 +75,7 @@ func (f *workInFlight[W]) start() (claimAgain <-chan struct{}, started bool) {
 	return f.claimAgain, true
 }
 
-// stop ends the claiming, even if the run was signalled to claim again. The caller must schedule another run after wait. The calls
+// stop ends the claiming, even if the run was signalled to claim again. The caller must schedule another run after wait: the calls
 // that signalled this run may have returned without an error, and then nothing else schedules a run soon.
 func (f *workInFlight[W]) stop(err error) (wait time.Duration) {
 	f.mu.Lock()
