@@ -10,7 +10,7 @@ import (
 )
 
 // Permits reports whether an address may be called: it is in the allowed networks, or it is public and isOwn returns false.
-// isOwn may be nil.
+// isOwn reports whether an address belongs to this host; nil if that is unknown. Of a NAT64 address, the IPv4 address counts.
 func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bool) bool {
 	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
 	if allowed.Contains(addr) {
@@ -23,8 +23,8 @@ func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bo
 	return addr.IsValid() && !NonPublicNetworks.Contains(addr) && (isOwn == nil || !isOwn(addr))
 }
 
-// PermitsURL reports whether the host of a URL is an address that may be called, or a name. It does not resolve names: when
-// the URL is called, the name may resolve to another address.
+// PermitsURL reports whether the host of a URL is an address that may be called, or a name. It neither resolves names nor knows
+// the addresses of the host that will call the URL: deliver checks both when it calls the URL.
 func PermitsURL(text string, allowed config.Networks) bool {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -37,9 +37,9 @@ func PermitsURL(text string, allowed config.Networks) bool {
 // nat64 is the well-known prefix of NAT64. The last 32 bits of such an address are the IPv4 address that is reached.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// NonPublicNetworks is the list of networks whose addresses are not called by default: those that the IANA special-purpose
-// address registries list as not globally reachable, unassigned networks, all of 6to4 and Teredo, which embed an IPv4 address
-// and have no public servers, and one address of Azure. deploy/knative/base/network.yaml has the same list.
+// NonPublicNetworks are the networks whose addresses may be called only if the operator allows it: those that the IANA
+// special-purpose address registries list as not globally reachable; unassigned networks; 6to4 and Teredo, whose addresses embed
+// an IPv4 address and belong to no public servers; and one address of Azure. deploy/knative/base/network.yaml has the same list.
 var NonPublicNetworks = config.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
