@@ -60,7 +60,7 @@ func (h *handlers) resendDelivery(ctx context.Context, c *fn.Call, id task.ID, _
 }
 
 const (
-	maxResent = 500 // deliveries in one call, which is one transaction
+	maxResent = 500 // deliveries that one call resends, in one transaction
 	maxReason = 500 // characters
 )
 
@@ -95,10 +95,11 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 	return api.DeliveriesResendResponse{Resent: resent, More: resent == limit}, nil
 }
 
-// disabledEvent is the type of the only events that contain a URL: the URL of the disabled endpoint.
+// disabledEvent is the type of the events that contain the URL of a disabled endpoint. No other events contain a URL.
 const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 
-// shownDelivery returns the function that converts a delivery for a caller. A viewer sees only the host of URLs.
+// shownDelivery returns the function that converts a delivery for the caller of c. A viewer who is no admin sees only the host of
+// URLs, and no responses of receivers.
 func shownDelivery(c *fn.Call) func(webhooks.Delivery) api.DeliveryResponse {
 	return func(d webhooks.Delivery) api.DeliveryResponse {
 		d.URL = c.ShownURL(d.URL)
@@ -127,8 +128,8 @@ func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	}
 }
 
-// robotText returns the text that is sent to a robot, or "" for other endpoints, for events that are not sent to robots, and if d
-// has no payload.
+// robotText returns the text that is sent to a robot. It returns "" if the endpoint is no robot, if there is no text for the event,
+// or if d has no payload, as in a list.
 func robotText(d webhooks.Delivery) string {
 	if !isRobot(d.Format) {
 		return ""

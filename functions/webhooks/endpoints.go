@@ -19,7 +19,7 @@ import (
 
 const (
 	maxDescription = 200 // characters
-	maxRobotSecret = 200
+	maxRobotSecret = 200 // characters
 )
 
 type endpointRequest api.EndpointRequest
@@ -30,7 +30,7 @@ func (r *endpointRequest) Validate() []task.Field {
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
 		field := fmt.Sprintf("events[%d]", i)
-		bad.When(!isEventType(event), field, "must be webhook.disabled, alert.raised or alert.cleared, or a state after \"task.\", such as task.failed: scheduled, pending, processing, held, succeeded or failed")
+		bad.When(!isEventType(event), field, "must be webhook.disabled, alert.raised, alert.cleared, or \"task.\" with a state, such as task.failed: scheduled, pending, processing, held, succeeded or failed")
 		bad.When(slices.Contains(r.Events[:i], event), field, "repeats an earlier event")
 	}
 	bad.When(r.Format != "" && !slices.Contains(webhooks.Formats, r.Format), "format", "must be one of "+strings.Join(webhooks.Formats, ", "))
@@ -45,7 +45,7 @@ func (r *endpointRequest) Validate() []task.Field {
 // isRobot reports whether endpoints of a format are chat robots. An endpoint without a format receives CloudEvents.
 func isRobot(format string) bool { return format != "" && format != webhooks.FormatCloudEvents }
 
-// checkSecret checks the secret of a robot, which its owner copies from the robot's settings. Other endpoints accept no secret.
+// checkSecret checks that a secret is given only for a robot of DingTalk or Feishu, and that it can be from the robot's settings.
 func (r *endpointRequest) checkSecret(bad *decode.BadFields) {
 	if r.Secret == "" {
 		return
@@ -112,7 +112,7 @@ func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ st
 	return shownEndpoint(c)(e), err
 }
 
-// deleteEndpoint also wakes sweep, which fails the pending deliveries that DeleteEndpoint leaves.
+// deleteEndpoint also wakes sweep, which marks the pending deliveries that DeleteEndpoint leaves as failed.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	if err := h.env.Webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.AsOperator("")); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (h *handlers) rotateEndpointSecret(ctx context.Context, c *fn.Call, id task
 	return endpointResponseWithSecret(e, secret), err
 }
 
-// getSigningSecret returns the caller's signing secret and creates it on the first call.
+// getSigningSecret returns the caller's signing secret. If the caller has none, getSigningSecret creates it.
 func (h *handlers) getSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	s, err := h.env.Webhooks.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
 	return signingSecretResponse(s), err
@@ -158,7 +158,8 @@ func signingSecretResponse(s webhooks.SigningSecret) api.SigningSecretResponse {
 	return api.SigningSecretResponse{Secret: s.Secret, OldSecretUntil: fn.UTC(s.OldUntil)}
 }
 
-// shownEndpoint returns the function that converts an endpoint for a caller. A viewer sees only the host of other callers' URLs.
+// shownEndpoint returns the function that converts an endpoint for the caller of c. A viewer who is no admin sees only the host of
+// other callers' URLs.
 func shownEndpoint(c *fn.Call) func(webhooks.Endpoint) api.EndpointResponse {
 	return func(e webhooks.Endpoint) api.EndpointResponse {
 		if e.CallerID != c.Caller.ID {
@@ -176,7 +177,7 @@ func endpointResponse(e webhooks.Endpoint) api.EndpointResponse {
 	}
 }
 
-// endpointResponseWithSecret adds the secret, which no other response contains.
+// endpointResponseWithSecret is endpointResponse with the secret: for a new endpoint and for a new secret.
 func endpointResponseWithSecret(e webhooks.Endpoint, secret string) api.EndpointResponse {
 	response := endpointResponse(e)
 	response.Secret = secret

@@ -7,7 +7,8 @@ import (
 
 type handlers struct{ env *fn.Env }
 
-// changeScope returns the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all) for an admin.
+// changeScope returns the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all callers) for an admin
+// who is not limited to queues.
 func changeScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
@@ -15,8 +16,8 @@ func changeScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// listScope narrows a scope to caller, the caller_id of the request, which may be nil. Unless the scope is nil (all), it refuses
-// another caller's id.
+// listScope narrows a scope to caller, the caller_id of the request. If caller is nil, the scope stays as it is. Unless the scope is
+// nil (all callers), listScope refuses the id of another caller.
 func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:

@@ -16,8 +16,8 @@ import (
 // testEvent is the type of the event that testEndpoint sends.
 const testEvent = "sendonce.test.v1"
 
-// testEndpoint records a test event for one endpoint, also if the endpoint does not subscribe to it. The event is delivered like
-// every other event.
+// testEndpoint records a test event for one endpoint, whatever events the endpoint subscribes to. The event is delivered like every
+// other event.
 func (h *handlers) testEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	subject := task.NewID()
 	data, err := json.Marshal(api.TestEventData{EndpointID: id.String()})

@@ -16,10 +16,10 @@ func TestViewersSeeOnlyTheHostOfURLs(t *testing.T) {
 	s := cluster.Serve(t)
 	created := s.Post(cluster.EndpointsPath, `{"url":"https://hooks.example.com/services/SECRETMARK?key=SECRETMARK","events":["alert.raised"],"format":"slack"}`).RequireOK()
 	id := created.Data("id").(string)
-	eyes := s.NewCaller("eyes", "viewer")
+	viewer := s.NewCaller("viewer", "viewer")
 	for _, path := range []string{cluster.EndpointsPath, cluster.EndpointsPath + "/" + id, cluster.AdminPath + "actions"} {
 		require.Contains(t, s.Get(path).Text, "SECRETMARK", path)
-		got := eyes.Get(path).RequireOK()
+		got := viewer.Get(path).RequireOK()
 		require.NotContains(t, got.Text, "SECRETMARK", path)
 		require.Contains(t, got.Text, `"https://hooks.example.com/****"`, path)
 	}
@@ -34,12 +34,12 @@ func TestViewersSeeNoResponseOfAReceiver(t *testing.T) {
 	path := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, endpoint, endpoint)
 	s.Exec(`update webhook_deliveries set tries = '[{"at":"2026-01-01T00:00:00Z","status":404,"error":"returned 404 Not Found","response":"Cannot POST /SECRETMARK"}]'`)
 	require.Contains(t, s.Get(path).Text, "SECRETMARK")
-	got := s.NewCaller("eyes", "viewer").Get(path)
+	got := s.NewCaller("viewer", "viewer").Get(path)
 	require.Contains(t, got.Text, "returned 404 Not Found", got.Text)
 	require.NotContains(t, got.Text, "SECRETMARK")
 }
 
-// The event that an endpoint was disabled contains the URL of this endpoint.
+// A webhook.disabled event contains the URL of the endpoint that was disabled.
 func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -51,7 +51,7 @@ func TestViewersSeeOnlyTheHostOfDisabledEndpoints(t *testing.T) {
 	s.Exec(`update webhook_events set payload = $1`, `{"specversion":"1.0","type":"sendonce.webhook.disabled.v1","data":`+
 		fmt.Sprintf(data, disabled, `https://hooks.example.com/\"SECRETMARK?key=SECRETMARK\u0026a=1`)+`}`)
 	require.Contains(t, s.Get(path).Text, "SECRETMARK")
-	got := s.NewCaller("eyes", "viewer").Get(path).RequireOK()
+	got := s.NewCaller("viewer", "viewer").Get(path).RequireOK()
 	require.NotContains(t, got.Text, "SECRETMARK")
 	require.Contains(t, got.Text, fmt.Sprintf(data, disabled, "https://hooks.example.com/****"), "the rest of the event is kept")
 }

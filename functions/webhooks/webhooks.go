@@ -1,5 +1,5 @@
-// Package webhooks is the function with which a caller registers webhook endpoints for the events of its tasks, and reads their
-// deliveries:
+// Package webhooks is the function with which a caller registers webhook endpoints for events of its tasks and endpoints, and an
+// admin also for alerts, and with which they read and resend the deliveries of these events:
 //
 //	POST   /api/v1/webhooks/endpoints
 //	GET    /api/v1/webhooks/endpoints
@@ -15,9 +15,10 @@
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //	POST   /api/v1/webhooks/deliveries/resend
 //
-// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers who are not limited to
-// queues read them; for other callers the error is not_found. The secret of an endpoint is returned only when it is created or
-// rotated, the secret of a robot never, and the caller's signing secret at any time.
+// Endpoints and deliveries belong to a caller. Admins read and change those of all callers, and viewers read them, in both cases
+// only if they are not limited to queues. For everyone else, the endpoints and deliveries of other callers do not exist. The secret
+// of an endpoint is returned only when it is created or rotated, the secret of a robot never, and the caller's signing secret at any
+// time.
 package webhooks
 
 import "github.com/sendonce/sendonce/shared/fn"

@@ -499,29 +499,29 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	require.Equal(t, "delivered", state(delivered))
 	require.EqualValues(t, 1, resend(s, "").Data("resent"), "an admin resends those of all callers")
 	require.Equal(t, "pending", state(theirs))
-	require.Equal(t, 403, s.NewCaller("eyes", "viewer").Post(cluster.DeliveriesPath+"/resend", `{"since":"2023-12-01T08:00:00Z"}`).Status)
+	require.Equal(t, 403, s.NewCaller("viewer", "viewer").Post(cluster.DeliveriesPath+"/resend", `{"since":"2023-12-01T08:00:00Z"}`).Status)
 }
 
 func TestViewerReadsWebhooksOfAllCallers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	shop, eyes, limited := s.NewCaller("shop", "submitter"), s.NewCaller("eyes", "viewer"), s.NewCaller("limited", "viewer")
+	shop, viewer, limited := s.NewCaller("shop", "submitter"), s.NewCaller("viewer", "viewer"), s.NewCaller("limited", "viewer")
 	s.Exec(`update callers set queues = '{promo}' where name = 'limited'`)
 	at, _ := cluster.RegisterEndpoint(shop, shopURL)
 	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, path.Base(at), task.NewID())
 	for _, path := range []string{cluster.EndpointsPath, cluster.DeliveriesPath} {
-		require.Len(t, eyes.Get(path).Data("items"), 1)
+		require.Len(t, viewer.Get(path).Data("items"), 1)
 		require.Empty(t, limited.Get(path).Data("items"), "endpoints belong to no queue")
 	}
 	for _, path := range []string{at, delivery} {
-		eyes.Get(path).RequireOK()
+		viewer.Get(path).RequireOK()
 		require.Equal(t, 404, limited.Get(path).Status)
 	}
 	for _, path := range []string{at + "/disable", at + "/enable", at + "/rotate-secret", at + "/test", delivery + "/resend"} {
-		require.Equal(t, 403, eyes.Post(path, "").Status, path)
+		require.Equal(t, 403, viewer.Post(path, "").Status, path)
 	}
-	require.Equal(t, 403, eyes.Do("DELETE", at, "").Status)
-	require.Equal(t, 403, eyes.Get(cluster.SigningSecretPath).Status)
+	require.Equal(t, 403, viewer.Do("DELETE", at, "").Status)
+	require.Equal(t, 403, viewer.Get(cluster.SigningSecretPath).Status)
 }
 
 func TestDeliveriesAreFilteredByTime(t *testing.T) {

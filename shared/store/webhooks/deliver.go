@@ -15,15 +15,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Destination identifies the deliveries that share a limit: those to one endpoint, or a caller's callbacks to one
-// host. A destination that does not respond delays only these deliveries.
+// Destination identifies the deliveries that share the limit InFlightLimits.Destination: those to one endpoint, or a
+// caller's callbacks to one host.
 type Destination struct {
 	EndpointID task.ID
-	Host       string // of callbacks; "" for an endpoint
+	Host       string // of callbacks; "" for a registered endpoint
 }
 
-// DeliverySources lists, as source, the endpoints that have pending deliveries, with the earliest due time of each:
-// one index probe for each endpoint.
+// DeliverySources defines source: the endpoints that have pending deliveries, with the earliest next_at of each. It
+// needs one index probe for each endpoint.
 const DeliverySources = `
 with recursive source (caller_id, endpoint_id, next_at) as (
     (select caller_id, endpoint_id, next_at from webhook_deliveries where state = 0 order by caller_id, endpoint_id, next_at limit 1)
@@ -38,7 +38,7 @@ with recursive source (caller_id, endpoint_id, next_at) as (
 // CallersOfSources joins the caller c of an endpoint s. The built-in admin has no row.
 const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 
-// OpenSources leaves out endpoints s that are disabled or whose caller is revoked.
+// OpenSources leaves out endpoints s that are disabled or deleted, or whose caller is revoked.
 const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
@@ -49,12 +49,12 @@ const claimDeliveriesSQL = DeliverySources +
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
 )` +
-	// busy: how many deliveries in flight each account has.
+	// busy: how many deliveries in flight each account has, and how many of these are to failing endpoints.
 	`, busy as materialized (
     select coalesce(c.account_id, h.caller_id) as account, count(*) as n, count(*) filter (where failing) as failing
     from in_flight h left join callers c on c.id = h.caller_id group by account
 )` +
-	// open: the endpoints with something due, of accounts below their limit.
+	// open: the enabled endpoints with something due, of accounts below their limit.
 	`, open as materialized (
     select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
         coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.RandomHash + ` as start
@@ -98,26 +98,27 @@ const claimDeliveriesSQL = DeliverySources +
     ) w
     where o.callbacks
 )` +
-	// by_host: turn counts the deliveries of an endpoint, or of a host of callbacks, those in flight first, then the earliest.
+	// by_host: turn is the position of a due delivery at its endpoint or host of callbacks: those in flight come first, then the due ones,
+	// earliest first.
 	`, by_host as (
     select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as turn
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: the deliveries within the limit of each destination; a failing endpoint gets one. turn_failing counts the failing
-	// endpoints of an account.
+	// by_failing: the deliveries within the limit of their destination, which is one for a failing endpoint. turn_failing is the position
+	// of a failing endpoint among those of its account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
     from by_host where turn <= case when failing then 1 else $6 end
 )` +
-	// of_failing: without those above the limit of each account's failing endpoints. number counts the failing endpoints of all
-	// accounts, in turn.
+	// of_failing: of each account at most a quarter of $8 failing endpoints, but at least one. number is the position of a failing
+	// endpoint among those of all accounts, which take turns.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by turn_failing, random()) as number
     from by_failing where turn_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: those within the limit of all failing endpoints. turn counts the deliveries of an account, those in flight first, then the
-	// first delivery of each destination, then the second ones.
+	// by_account: at most $8 failing endpoints, those in flight included. turn is the position of a due delivery in its account: those in
+	// flight come first, then the first delivery of each destination, then the second ones.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
     from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
@@ -140,7 +141,8 @@ returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliv
 // deliveryPayload is what the delivery w sends; "" if its event is missing.
 const deliveryPayload = `coalesce((select payload from webhook_events where id = w.event_id), '')`
 
-// DueDelivery is an event to be sent to an endpoint now. It is leased to one process.
+// DueDelivery is a claimed delivery: an event to be posted to an endpoint or callback URL now. It is leased to one
+// process.
 type DueDelivery struct {
 	Destination
 	ID       task.ID
@@ -150,12 +152,12 @@ type DueDelivery struct {
 	Format   string // of its endpoint, one of Formats
 	Payload  string // "" = the event is missing: only a compromised function writes such a delivery
 	Claim    int32  // the fence
-	Failing  bool   // the last delivery to the endpoint failed
+	Failing  bool   // the last settled try of any delivery to the endpoint failed; never for callbacks
 	Signing
 }
 
-// ClaimDeliveries claims deliveries that are due, up to limits, and for a failing endpoint one at a time. inFlight are
-// the deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
+// ClaimDeliveries claims due deliveries, up to limits; a failing endpoint has at most one in flight. inFlight are the
+// deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
 // settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, limits.All-len(inFlight),
@@ -181,8 +183,8 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	return due, nil
 }
 
-// anyDeliverySQL returns whether there are pending deliveries, whether there are messages to URLs, and the time. If
-// there are none, as when most processes start, NextDelivery need not plan the statements below.
+// anyDeliverySQL returns whether there are pending deliveries, whether there are messages to URLs that are still sent,
+// and the time. If there is neither, as when most processes start, NextDelivery need not plan the statements below.
 const anyDeliverySQL = `
 select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
 
@@ -210,7 +212,7 @@ func (st *Store) NextDelivery(ctx context.Context) (at time.Time, due bool, err 
 	return at, !at.IsZero() && !at.After(now), store.Wrap("next delivery", err)
 }
 
-// Try is one POST of a delivery, as in webhook_deliveries.tries.
+// Try is one try to post a delivery, as stored in webhook_deliveries.tries.
 type Try struct {
 	At         time.Time `json:"at"`
 	Status     int       `json:"status,omitempty"` // HTTP status; 0 if there was no response
@@ -230,8 +232,9 @@ type Tried struct {
 }
 
 const (
-	// lockHealthSQL locks the endpoints whose health may change: those that are failing, and those to which a try failed
-	// ($2). If another transaction has locked an endpoint, the second column is false and the columns after it are empty.
+	// lockHealthSQL locks those endpoints of $1 whose health may change: those that are failing, and those to which a try
+	// failed ($2). Callbacks have no health. If another transaction has locked an endpoint, the second column is false and
+	// the columns after it are empty.
 	lockHealthSQL = `
 with held as materialized (
     select id, coalesce(disabled_reason, '') as reason, failing_since from webhook_endpoints
@@ -275,14 +278,15 @@ type EndpointChange struct {
 
 // Settled is the result of SettleDeliveries.
 type Settled struct {
-	Unsettled []int // indexes of tries that are not stored; settle them again. A row was locked, or an earlier element was a try of the same delivery
-	NextTries []time.Time
+	Unsettled []int       // indexes of tries that are not stored; settle them again. A row was locked, or an earlier element was a try of the same delivery
+	NextTries []time.Time // when failed deliveries are due again
 	Changed   []EndpointChange
 }
 
-// SettleDeliveries stores the results of deliveries. It disables an endpoint that is gone or whose tries have all failed
-// for disableAfter, and writes an event about the endpoint. One call serves many callers, so SettleDeliveries never
-// waits for a locked row, but returns the index of its try in Settled.Unsettled. It drops the try of a delivery that no longer exists.
+// SettleDeliveries stores the results of tries. It disables an endpoint that returned 410 or whose tries have all
+// failed for disableAfter, and writes an event about the endpoint. One call serves many callers, so SettleDeliveries
+// never waits for a locked row: it returns the index of its try in Settled.Unsettled. It drops the try of a delivery
+// that no longer exists.
 func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAfter time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
 		return Settled{}, nil
@@ -304,14 +308,14 @@ func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAft
 // settling has the deliveries and endpoints that a transaction has locked, and their changes.
 type settling struct {
 	now        time.Time
-	health     map[task.ID]msg.EndpointHealth // of the endpoints whose health may change
+	health     map[task.ID]msg.EndpointHealth // of the locked endpoints, whose health may change
 	deliveries map[task.ID]msg.Delivery
 	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked, and deliveries in settled
 
 	settled  []task.ID // deliveries
 	tries    []string  // the try of each delivery in settled, as JSON
 	changed  []task.ID // endpoints whose health changed
-	disabled []task.ID // endpoints in changed that are now disabled
+	disabled []task.ID // endpoints in changed that this transaction disables
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {

@@ -20,7 +20,7 @@ import (
 // smallLimits are the limits that these tests claim with.
 var smallLimits = messages.InFlightLimits{All: 16, Account: 4, Destination: 2, Failing: 4}
 
-// insertDueDeliveries inserts n deliveries that are due for each host; the host "" is the endpoint's own URL.
+// insertDueDeliveries inserts n due deliveries for each host; the host "" is for a registered endpoint.
 func insertDueDeliveries(t *testing.T, db *storetest.DB, endpoint task.ID, caller int64, n int, hosts ...string) {
 	t.Helper()
 	db.Exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, host, next_at)
@@ -28,7 +28,7 @@ func insertDueDeliveries(t *testing.T, db *storetest.DB, endpoint task.ID, calle
 		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
 }
 
-// insertDuePosts inserts n messages that are due for each host.
+// insertDuePosts inserts n messages to each host that are due to be posted.
 func insertDuePosts(t *testing.T, db *storetest.DB, caller int64, n int, hosts ...string) {
 	t.Helper()
 	db.Exec(t, `with m as (
@@ -176,7 +176,7 @@ func byHost(posts []messages.Post) map[string]int {
 	return n
 }
 
-// countBlocks is storetest.CountBlocks for a statement of the store by its name. It rolls back the changes of the statement.
+// countBlocks is storetest.CountBlocks for the statement of the store that has this name. It rolls back the statement's changes.
 func countBlocks(t *testing.T, conn *pgx.Conn, name, args string) int {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
@@ -233,7 +233,7 @@ func TestBacklogOfOneHostDoesNotBlockOthers(t *testing.T) {
 	require.Equal(t, map[string]int{"0 0.example": 1, "0 1.example": 1}, byHost(claimPosts(t, db, posts...)))
 }
 
-// callbackEndpoint returns the id of the row without a URL that a caller's callbacks belong to.
+// callbackEndpoint returns the id of the row of webhook_endpoints without a URL: the caller's callbacks belong to it.
 func callbackEndpoint(t *testing.T, db *storetest.DB, caller int64) task.ID {
 	t.Helper()
 	_, err := db.Webhooks.SigningSecrets(t.Context(), []int64{caller}, storetest.FirstSecret)
@@ -241,7 +241,7 @@ func callbackEndpoint(t *testing.T, db *storetest.DB, caller int64) task.ID {
 	return storetest.Value[task.ID](t, db, `select id from webhook_endpoints where caller_id = $1 and url is null`, caller)
 }
 
-func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
+func TestRevokedCallersMessagesAreSentButNoEvents(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	e := db.MustAddEndpoint(t, 7, "https://gone.example")
@@ -261,7 +261,7 @@ func TestRevokedCallerGetsPostsButNoEvents(t *testing.T) {
 	require.NoError(t, err)
 	next, due, err := db.Webhooks.NextDelivery(t.Context())
 	require.NoError(t, err)
-	require.False(t, due, "the deliveries of the revoked caller do not wake deliver")
+	require.False(t, due, "the deliveries of the revoked caller are never due")
 	require.Zero(t, next)
 	require.Equal(t, 1, db.MustRecordEvent(t, other.ID, 1, "task.succeeded"))
 	require.Len(t, claimDeliveries(t, db), 1, "other callers' deliveries are claimed")

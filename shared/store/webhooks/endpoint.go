@@ -19,15 +19,15 @@ type Endpoint struct {
 	CallerID       int64
 	URL            string
 	Description    string
-	Events         []string // the kinds that it receives; empty = all
+	Events         []string // the kinds of events that the endpoint receives; empty = all
 	Format         string   // one of Formats
 	Enabled        bool
-	DisabledReason string     // gone, failing or by_hand; "" while it is enabled
-	DisabledAt     *time.Time // nil while it is enabled
+	DisabledReason string     // gone, failing or by_hand (also after its caller was revoked); "" while the endpoint is enabled
+	DisabledAt     *time.Time // nil while the endpoint is enabled
 	FailingSince   *time.Time // the first failure since the last success; nil = no failure
 	CreatedAt      time.Time
-	RotatedAt      *time.Time
-	OldSecretUntil *time.Time // until when the old secret signs events too; nil = there is none
+	RotatedAt      *time.Time // when the secret was last replaced; nil = never
+	OldSecretUntil *time.Time // until when the old secret signs events too; nil = no old secret does
 }
 
 func (e Endpoint) subject() string { return "webhook/" + e.ID.String() }
@@ -131,7 +131,7 @@ const lockEndpointSQL = endpointSQL + ` for no key update`
 
 const isRevokedSQL = `select exists (select from callers where id = $1 and revoked_at is not null)`
 
-// refuseRevoked returns task.CodeConflict if the caller is revoked.
+// refuseRevoked returns an error with task.CodeConflict if the caller is revoked.
 func refuseRevoked(ctx context.Context, tx pgx.Tx, caller int64) error {
 	var revoked bool
 	err := tx.QueryRow(ctx, isRevokedSQL, caller).Scan(&revoked)
@@ -205,7 +205,7 @@ func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, callerID *int64
 	})
 }
 
-const endedAtOnce = 500 // pending deliveries that one transaction ends
+const endedAtOnce = 500 // pending deliveries that one transaction marks as failed
 
 const (
 	deleteEndpointSQL = `delete from webhook_endpoints where id = $1`
@@ -225,14 +225,14 @@ const (
 ))`
 )
 
-// EndUndeliverable marks at most 500 pending deliveries to deleted endpoints as failed. more reports whether more
-// deliveries may be left.
+// EndUndeliverable marks at most 500 pending deliveries to deleted endpoints as failed. It skips locked deliveries.
+// more reports whether more deliveries may be left, apart from locked ones.
 func (st *Store) EndUndeliverable(ctx context.Context) (more bool, err error) {
 	tag, err := st.db.Hot.Exec(ctx, endUndeliverableSQL, endedAtOnce)
 	return tag.RowsAffected() == endedAtOnce, store.Wrap("end undeliverable", err)
 }
 
-// DeleteEndpoint deletes an endpoint. Its deliveries can still be read. DeleteEndpoint marks at most 500 pending
+// DeleteEndpoint deletes an endpoint. Its deliveries can still be read. DeleteEndpoint marks at most 500 of its pending
 // deliveries as failed, so that the transaction is short; EndUndeliverable marks the others. The error is
 // task.CodeNotFound as for Endpoint.
 func (st *Store) DeleteEndpoint(ctx context.Context, id task.ID, callerID *int64, by store.Operator) error {

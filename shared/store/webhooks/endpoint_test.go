@@ -26,7 +26,7 @@ func submit(t *testing.T, db *storetest.DB, caller int64, change ...func(*tasks.
 	return s
 }
 
-// withResponse returns one try for each claimed delivery. The response to each try had this status.
+// withResponse returns, for each claimed delivery, a try whose response had this status.
 func withResponse(status int, due ...webhooks.DueDelivery) []webhooks.Tried {
 	return store.Column(due, func(d webhooks.DueDelivery) webhooks.Tried {
 		try := webhooks.Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}
@@ -117,7 +117,7 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 		from webhook_deliveries where caller_id = 7) as steps where step <> 1`), "each endpoint gets the events in order")
 }
 
-// claimPayloads claims all pending deliveries, and returns the payloads for each URL.
+// claimPayloads makes all pending deliveries due and claims them. It returns their payloads by URL, joined.
 func claimPayloads(t *testing.T, db *storetest.DB) map[string]string {
 	t.Helper()
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -535,7 +535,7 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 	require.Len(t, db.MustClaimDeliveries(t), 1)
 }
 
-// Only the events alert.raised, alert.cleared and webhook.disabled have a text for chat robots.
+// A chat robot can subscribe only to alert.raised, alert.cleared and webhook.disabled: events of tasks have no text for robots.
 func TestRobotForOtherEventsIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

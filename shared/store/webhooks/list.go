@@ -19,12 +19,12 @@ type Delivery struct {
 	Subject    string // the id of the task, endpoint or alert
 	EndpointID task.ID
 	URL        string
-	State      string // pending, delivered, failed
-	Tried      int32  // number of tries
-	NextAt     *time.Time
+	State      string     // pending, delivered, failed
+	Tried      int32      // number of tries
+	NextAt     *time.Time // when it is due, or while it is claimed, when its lease ends; nil unless pending
 	CreatedAt  time.Time
-	FinishedAt *time.Time
-	Tries      store.List[Try] // oldest first, the last 50
+	FinishedAt *time.Time      // nil while pending
+	Tries      store.List[Try] // the last 50, oldest first; fewer if they would be larger than 1 MiB
 	Payload    string          // the event; "" in a list
 	Format     string          // of the endpoint, one of Formats; "" in a list, or if the endpoint was deleted
 }
@@ -38,7 +38,7 @@ type DeliveryFilter struct {
 	State      string // pending, delivered or failed
 	EndpointID task.ID
 	Subject    *task.ID
-	From, To   time.Time // recorded at or after From and before To
+	From, To   time.Time // of the recording: at From or later, and before To
 	After      task.ID   // the last id of the previous page
 	Limit      int
 }
@@ -95,8 +95,9 @@ update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = 
 
 const resendAction = "webhook.resend"
 
-// Resend makes a delivery due at once, in any state, under the same id. The error is task.CodeNotFound as for Delivery,
-// or task.CodeConflict if its endpoint is disabled or deleted, or its caller is revoked.
+// Resend makes a delivery due at once, whatever its state; its id and the id of its event stay the same. The error is
+// task.CodeNotFound as for Delivery, or task.CodeConflict if its endpoint is disabled or deleted, or its caller is
+// revoked.
 func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by store.Operator) (Delivery, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		type row struct {
@@ -119,7 +120,7 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 			return store.AuditEntry{}, err
 		}
 		if !enabled.Enabled {
-			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
+			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "the endpoint of this delivery is disabled (enable it first) or deleted (nothing can be sent there)")
 		}
 		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: store.OrZero(r.NextAt)}
 		after := before.Resend(r.Now)
@@ -134,7 +135,7 @@ func (st *Store) Resend(ctx context.Context, id task.ID, callerID *int64, by sto
 
 // FailedFilter selects failed deliveries.
 type FailedFilter struct {
-	Since      time.Time // of the failure: at this time or later
+	Since      time.Time // deliveries that failed at this time or later
 	CallerID   *int64    // nil = all
 	EndpointID task.ID   // zero = any
 }
@@ -186,7 +187,7 @@ func lockFailed(ctx context.Context, tx pgx.Tx, f FailedFilter, limit int) (chan
 	var c resent
 	var now time.Time
 	err = store.QueryEach(ctx, tx, lockFailedSQL, []any{f.Since, f.CallerID, store.OrNull(f.EndpointID), limit}, []any{&c.id, &c.before.State, &c.before.Attempts, &c.before.Claims, &now}, func() {
-		c.after = c.before.Resend(now.Add(time.Duration(len(changes)) * time.Microsecond)) // in the order in which they failed
+		c.after = c.before.Resend(now.Add(time.Duration(len(changes)) * time.Microsecond)) // due in the order in which they failed
 		changes = append(changes, c)
 	})
 	return changes, err
@@ -196,10 +197,10 @@ func deliveryJSON(d msg.Delivery) string {
 	return store.MustJSON(map[string]any{"state": d.State.String(), "attempts": d.Attempts, "next_at": store.TimeOrNull(d.NextAt)})
 }
 
-// UnhealthyEndpoints has the numbers of registered endpoints that do not receive events.
+// UnhealthyEndpoints has the numbers of registered endpoints that fail or are disabled.
 type UnhealthyEndpoints struct {
-	Failing  int // enabled, and the last delivery failed
-	Disabled int // by hand, or because of their responses
+	Failing  int // enabled, and the last try failed
+	Disabled int // whatever the reason
 }
 
 const unhealthyEndpointsSQL = `

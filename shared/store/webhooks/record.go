@@ -10,20 +10,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// RecordedEvent is an event as its receivers get it.
+// RecordedEvent is an event to be recorded.
 type RecordedEvent struct {
 	ID      string
-	Kind    string // task.<state>, webhook.disabled, alert.raised or alert.cleared
+	Kind    string // task.<state>, webhook.disabled, alert.raised or alert.cleared; unused by SendTest
 	Type    string
-	Subject task.ID // the task, the endpoint or the alert
-	Payload string  // the body of each POST
+	Subject task.ID // the task, the endpoint or the alert; of a test event, the event itself
+	Payload string  // the event as JSON: the body of each POST, except to a chat robot
 }
 
-// receiversSQL returns the receivers of each event: enabled endpoints that want the kind of event. If the subject is a
-// task or a disabled endpoint, they are endpoints of the caller of the subject. If the subject is an alert, they are
-// endpoints of all admins who are not limited to queues, the built-in admin included. A revoked caller receives nothing. Each event
-// whose subject exists has at least one row. The caller of a deleted endpoint is found in the deliveries to the endpoint.
-// The row of an alert is not read, because a cleared alert may be deleted before its events are recorded.
+// receiversSQL returns the receivers of each event: enabled endpoints that subscribe to the kind of event, and the
+// callback URL of the task. If the subject is a task or a disabled endpoint, they are endpoints of the subject's
+// caller. If the subject is an alert, they are endpoints of all admins who are not limited to queues, the built-in
+// admin included. A revoked caller receives nothing. Each event whose subject exists has at least one row, also if it
+// has no receivers. The caller of a deleted endpoint is found in the deliveries to the endpoint. The row of an alert is
+// not read, because a cleared alert may be deleted before its events are recorded.
 const receiversSQL = `
 select t.n, owner.caller_id, case when not owner.revoked then owner.callback_url end, e.id, e.url
 from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
@@ -53,13 +54,13 @@ left join lateral (
 ) e on true
 order by t.n`
 
-// insertDeliveriesSQL inserts deliveries ($1 to $5), each with the ordinal of its event in $6 to $9. Deliveries to one
-// endpoint are due in the order of the events. All transactions insert in the same order, so two never deadlock. The
-// statement serves many callers, so it does not lock endpoints: EndUndeliverable ends a delivery to an endpoint that is
-// deleted meanwhile.
+// insertDeliveriesSQL inserts deliveries ($1 to $5) and their events ($6 to $9); $2 has the ordinal of the event of
+// each delivery. Deliveries to one endpoint are due in the order of the events. All transactions insert in the same
+// order, so two never deadlock. The statement serves many callers, so it does not lock endpoints: if an endpoint is
+// deleted meanwhile, EndUndeliverable ends the delivery.
 //
-// An event that is recorded again keeps its payload. The statement locks the row of the event, and renews recorded_at if
-// it is older than 12 hours. So deleteOldEventsSQL, which keeps events of the last day, does not delete the event.
+// An event that is recorded again keeps its payload. The statement locks the row of the event, and renews recorded_at
+// if it is older than 12 hours. So deleteOldEventsSQL, which keeps events of the last day, does not delete the event.
 const insertDeliveriesSQL = `
 with event as (
     insert into webhook_events (id, payload)
@@ -75,7 +76,8 @@ join webhook_endpoints e on e.id = d.endpoint_id
 order by v.event_id, d.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
-// callbackEndpointsSQL returns, for each caller, the row of webhook_endpoints to which its callbacks belong.
+// callbackEndpointsSQL returns, for each caller, the row of webhook_endpoints without a URL: the caller's callbacks
+// belong to it.
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
 // maxHost is how many characters of a host are stored. A name in DNS is shorter.
@@ -87,14 +89,15 @@ const (
 	recordBytes = 2 << 20 // of payloads, each counted once
 )
 
-// RecordEvents records one delivery of each event to each of its receivers, however often the event is recorded. The
-// deliveries of the callers with the fewest deliveries come first. Each statement has a bounded size and is a transaction
-// of its own. After an error, some deliveries may be recorded; recording all events again adds the missing ones.
+// RecordEvents records one delivery of each event to each of its receivers, however often the event is recorded. It
+// begins with the callers that have the fewest deliveries in this call. Each statement has a bounded size and is a
+// transaction of its own. After an error, some deliveries may be recorded; recording all events again adds the missing
+// ones.
 //
-// recorded is the number of deliveries, including those that were recorded before. unknown has the indexes of the events
-// whose subject does not exist; it is empty after an error. Events of alerts and of endpoints are never unknown. An
-// endpoint may have been deleted: if no delivery to the endpoint is left, its event has no receivers. fresh makes the
-// signing secret of a caller that has none.
+// recorded is the number of deliveries, including those that were recorded before. unknown has the indexes of the
+// events whose subject does not exist; it is empty after an error. Events of alerts and of endpoints are never unknown:
+// if an endpoint was deleted and no delivery to it is left, the event of the endpoint has no receivers. fresh makes a
+// signing secret for a caller whose tasks have callback URLs and that has no secret yet.
 func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (recorded int, unknown []int, err error) {
 	d, unknown, err := st.receivers(ctx, events)
 	if err == nil {
@@ -115,8 +118,8 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 	return recorded, unknown, nil
 }
 
-// fittingInStatement returns how many of the first rows fit in one statement, at least one. Adjacent rows of one event
-// share its payload.
+// fittingInStatement returns how many of the first rows fit in one statement, at least one. The payload of adjacent
+// rows of one event counts once.
 func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
 	for i, r := range rows {
@@ -155,7 +158,7 @@ type deliveries struct {
 	callbacks []newDelivery // to callback URLs of tasks; addCallbacks sets their endpoints and adds them to rows
 }
 
-// newDelivery is an event for one endpoint.
+// newDelivery is a delivery to be inserted: an event for one endpoint or callback URL.
 type newDelivery struct {
 	ordinal  int64 // of the event, from 1
 	caller   int64
@@ -163,7 +166,7 @@ type newDelivery struct {
 	url      string
 }
 
-// sortByFanOut puts the callers with the fewest rows first, and the rows of one caller in
+// sortByFanOut puts the rows of the callers with the fewest rows first, and the rows of one caller in
 // the order of the events.
 func (d *deliveries) sortByFanOut() {
 	fanOut := map[int64]int{}
@@ -175,7 +178,8 @@ func (d *deliveries) sortByFanOut() {
 	})
 }
 
-// receivers returns the deliveries of the events, and the indexes of the events whose subject does not exist.
+// receivers returns the deliveries of the events, those to callback URLs still apart, and the indexes of the events
+// whose subject does not exist.
 func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
 	d = new(deliveries)
 	known := make([]bool, len(events))

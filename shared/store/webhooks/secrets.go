@@ -15,7 +15,7 @@ import (
 
 // EndpointRow returns the additional authenticated data with which the secrets of a row of webhook_endpoints are
 // encrypted. url is "" for a caller's signing secret. Without this data, a compromised function could copy a secret
-// to the row of another caller, or read the secret of an endpoint as a caller's signing secret.
+// to the row of another caller, or let an endpoint's secret be read as a caller's signing secret.
 func EndpointRow(id task.ID, caller int64, url string) string {
 	return fmt.Sprintf("webhook_endpoints/%s caller %d url %s", id, caller, url)
 }
@@ -50,8 +50,8 @@ func (st *Store) addSigningSecret(ctx context.Context, db store.Execer, caller i
 	return tag.RowsAffected() == 1, err
 }
 
-// SigningSecret returns a caller's secret. If there is none, it stores and returns fresh. The error is
-// store.ErrDecrypt if the secret cannot be decrypted.
+// SigningSecret returns a caller's signing secret. If the caller has none, SigningSecret stores fresh first. The error
+// is store.ErrDecrypt if the secret cannot be decrypted.
 func (st *Store) SigningSecret(ctx context.Context, caller int64, fresh string) (SigningSecret, error) {
 	s, err := st.signingSecret(ctx, caller)
 	if task.CodeOf(err) != task.CodeNotFound {
@@ -75,10 +75,10 @@ func (st *Store) signingSecret(ctx context.Context, caller int64) (s SigningSecr
 	return s, err
 }
 
-// Signing has the secrets that sign for an endpoint or a caller.
+// Signing has the secrets with which deliveries to an endpoint, or callbacks and messages of a caller, are signed.
 type Signing struct {
-	Secrets []string // newest first; none for a robot that demands no signature
-	Err     error    // why the secrets cannot be read, such as store.ErrDecrypt
+	Secrets []string // newest first; none for a robot that was registered without a secret
+	Err     error    // why there are no secrets, such as store.ErrDecrypt
 }
 
 // signing decrypts the secrets of a row of webhook_endpoints.
@@ -100,8 +100,8 @@ const knownSecretsSQL = `
 select id, caller_id, secret, case when old_secret_until > now() then old_secret end
 from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
 
-// SigningSecrets returns the secrets of each of the callers. fresh makes the secret of a caller that has none. If a
-// secret cannot be decrypted, or no such caller exists, only the Signing of that caller has an error.
+// SigningSecrets returns the signing secrets of the callers. fresh makes the secret of a caller that has none. If a
+// secret cannot be decrypted, or a caller does not exist, only the Signing of that caller has an error.
 func (st *Store) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64]Signing, error) {
 	signing := map[int64]Signing{}
 	var id task.ID
@@ -135,7 +135,7 @@ const (
 	rotateSigningSQL = rotateSecret + `old_secret_until`
 )
 
-// RotateSigningSecret replaces a caller's secret. Events are signed with both secrets for a day.
+// RotateSigningSecret replaces a caller's signing secret, or stores its first one. For a day, both secrets sign.
 func (st *Store) RotateSigningSecret(ctx context.Context, caller int64, secret string, by store.Operator) (s SigningSecret, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		s = SigningSecret{Secret: secret}

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxTests = 10 // test events of an endpoint in a minute
+const maxTests = 10 // test events for one endpoint within a minute
 
 const (
 	countTestsSQL  = `select count(*) from webhook_deliveries where endpoint_id = $1 and id >= $2 and event_type = $3`
@@ -19,9 +19,9 @@ const (
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url) values ($1, $2, $3, $4, $5, $6, $7)`
 )
 
-// SendTest records a delivery of a test event to an enabled endpoint, whatever events the endpoint subscribes to. The
-// error is task.CodeNotFound as for Endpoint, task.CodeConflict if the endpoint is disabled or its caller is revoked, or
-// task.CodeQuota after 10 test events within a minute.
+// SendTest records a delivery of a test event to an enabled endpoint, whatever events the endpoint subscribes to; deliver
+// posts it. The error is task.CodeNotFound as for Endpoint, task.CodeConflict if the endpoint is disabled or its caller is
+// revoked, or task.CodeQuota after 10 test events for the endpoint within a minute.
 func (st *Store) SendTest(ctx context.Context, id task.ID, callerID *int64, event RecordedEvent, by store.Operator) (Delivery, error) {
 	delivery := task.NewID()
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
