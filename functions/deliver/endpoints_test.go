@@ -60,7 +60,7 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	require.GreaterOrEqual(t, unsigned.Calls(), n, "more if a post was running when it was made due")
 }
 
-func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
+func TestPendingDeliveriesContinueAfterEnable(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
 	broken, other, healthy := cluster.NewReceiver(t, cluster.RespondWith(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)

@@ -84,6 +84,6 @@ func (d *deliverer) logChange(c webhooks.EndpointChange) {
 	case c.After.FailingSince.IsZero():
 		log.Info("webhook endpoint recovered")
 	default:
-		log.Warn("webhook endpoint fails", "error", c.Error, "do", "GET /api/v1/webhooks/deliveries shows each try; it is tried again")
+		log.Warn("webhook endpoint fails", "error", c.Error, "do", "GET /api/v1/webhooks/deliveries shows each try; failed deliveries are tried again")
 	}
 }

@@ -24,7 +24,6 @@ func auditedActions(s *cluster.Client, subject string) []string {
 	return strings.Fields(s.QueryText(`select coalesce(string_agg(action, ' ' order by id), '') from operator_actions where subject = $1`, subject))
 }
 
-// requireNoSecretsInAuditLog requires that the audit log has no secrets.
 func requireNoSecretsInAuditLog(s *cluster.Client) {
 	s.T.Helper()
 	require.Positive(s.T, s.Count(`select count(*) from operator_actions`))

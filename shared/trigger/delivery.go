@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	resettleTimeout       = time.Second // on a later connection; short, because a restarted server that lost the state of the delivery does not reply
+	resettleTimeout       = time.Second // for settling on a later connection; short, because a restarted server that lost the state of the delivery does not reply
 	deniedText            = "the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL"
 	deniedBackoff         = time.Minute      // after 401, 403 and redirects: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function or one of its dependencies is unavailable

@@ -7,14 +7,15 @@
 //
 //   - Routes are independent. If the stream or consumer of a route cannot be created, the trigger
 //     tries again after at most ten seconds, and Ready and Routes report the reason.
-//   - A message is acknowledged only after the function returned 2xx or refused the event (see below).
+//   - A message is acknowledged only after the function returned 2xx or the event was refused (see below).
 //     The response must have the header FunctionHeader: after other responses, such as those of a proxy,
 //     the event is retried. After a 2xx the trigger waits until NATS confirms the acknowledgement. If
 //     the acknowledgement is lost, the message is delivered again; functions are idempotent.
 //   - The number of deliveries has no limit. With a limit, a message could stay in its stream
 //     and never be delivered again. After 404, 408, 409, 425, 429, 499, 5xx or no response, the event is
 //     retried with growing delays, and not before Retry-After.
-//   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is retried every minute.
+//   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is retried,
+//     at intervals of up to a minute.
 //   - Any other 4xx refuses the event permanently. The trigger stores the event in
 //     DEADLETTERS and then ends its delivery. If DEADLETTERS does not store the event, the trigger
 //     posts a RefusedType event to the function, which records the refused event in the database.
@@ -30,16 +31,17 @@
 //   - Each step of a route has a deadline, except waiting for a connection to NATS. If a route is more
 //     than a minute past its deadline, it hangs, and Alive fails: only a restart resolves that.
 //   - A message that waits for its retry counts in Route.InFlight, so a failing function cannot
-//     accumulate more waiting retries than that. In WAKE, a newer wake-up replaces a waiting wake-up of the same subject.
+//     accumulate more waiting retries than that. In WAKE, a newer wake-up replaces a waiting wake-up of the
+//     same subject.
 //   - If the call for a wake-up fails after a newer wake-up was delivered, the trigger publishes a wake-up
 //     again. NATS does not redeliver a replaced message, and the call for the newer wake-up may have found
 //     nothing to do because the failed call still held the work.
 //
 // # Batches
 //
-// A route of ordered batches keeps the order of its stream. NATS delivers all messages to one trigger
-// at a time, the pinned trigger (JetStream calls this a priority group). The pinned trigger posts no later
-// batch before this batch is settled. After five failed tries it lets another trigger try. If the
+// A route of ordered batches keeps the order of its stream. By means of a priority group, NATS delivers all
+// messages to one trigger at a time, the pinned trigger. It posts a batch until the batch is settled, and only
+// then the next batch. After five failed tries it lets another trigger try. If the
 // function refuses a batch, or fails on it with 500 in the third try or later, the trigger posts
 // the events one by one. Only an event that is refused when posted alone becomes a dead letter. If DEADLETTERS
 // does not store the dead letter, and the function refuses to record it, the event is acknowledged
@@ -49,7 +51,7 @@
 // for the function, or the NATS server that kept the pin failed. So no batch begins while another trigger
 // holds unsettled messages. The pinned trigger receives the messages of stopped triggers again, and waits
 // until running triggers have settled their messages. A trigger that stops, or finds that it is no longer
-// pinned, finishes its POST and returns its unsettled messages at once.
+// pinned, waits for its POST to end and returns its unsettled messages at once.
 //
 // A route of ordered batches does not run with servers before 2.11, which have no priority groups.
 package trigger
