@@ -7,7 +7,7 @@
 // their age. The other archives the rows of a page and checks each row again. After RETENTION_DAYS, finished tasks,
 // messages, subscribe messages and operator actions move to archive tables. After RETENTION_LOG_DAYS, finished webhook
 // deliveries and their events, bulk changes, cleared alerts, and dead_letters that only counted panics are deleted.
-// Unfinished rows and rows of the last day stay. Events that wait to be published find their tasks and messages in the
+// Unfinished rows, rows of the last day and subscribe messages with more than maxSends sends stay. Events that wait to be published find their tasks and messages in the
 // archive; alerts are kept until their events are published. Tasks and subscribe messages are archived only after their
 // day is closed, so the totals count them.
 //

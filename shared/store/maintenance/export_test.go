@@ -7,6 +7,7 @@ import (
 
 const (
 	ArchiveRows      = archiveRows
+	MaxSends         = maxSends
 	CountSQL         = countSQL
 	DropPartitionSQL = dropPartitionSQL
 )

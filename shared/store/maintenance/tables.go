@@ -65,7 +65,7 @@ const (
 var archivables = []archivable{
 	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: counted},
 	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, lock: lockOldMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
-	{table: "subscribe_message_logs", first: firstNumber, rows: archiveRows, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
+	{table: "subscribe_message_logs", first: firstNumber, rows: 100, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
 	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
 	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
 	{table: "webhook_events", deletes: true, first: "", rows: archiveRows, page: pageEventsSQL, archive: deleteOldEventsSQL, cutoff: deleted},
@@ -130,12 +130,18 @@ with d as (
 )
 select count(*) from a`
 
-// pageSubscribeLogsSQL also checks send_time, whose day counts the message, and that all tasks of the message in the main
-// tables ended before $3.
+// maxSends is the largest number of sends with which a subscribe message is archived. A failed message can be sent again any
+// number of times, and each send takes time to check and to move.
+const maxSends = "100"
+
+// pageSubscribeLogsSQL also checks send_time, whose day counts the message, that the message has at most maxSends sends, and
+// that all its tasks in the main tables ended before $3.
 const pageSubscribeLogsSQL = `
-select g.id::text as key, g.updated_at, g.send_time < $3 and not exists (
-    select from subscribe_message_sends s join tasks t on t.id = s.task_id
-    where s.log_id = g.id and not exists (select from task_done d where d.id = t.id and d.reported_at < $3 offset 0) offset 0)
+select g.id::text as key, g.updated_at, g.send_time < $3
+    and not exists (select from subscribe_message_sends where log_id = g.id offset ` + maxSends + `)
+    and not exists (
+        select from (select task_id from subscribe_message_sends where log_id = g.id limit ` + maxSends + `) s join tasks t on t.id = s.task_id
+        where not exists (select from task_done d where d.id = t.id and d.reported_at < $3 offset 0) offset 0)
 from subscribe_message_logs g
 where g.send_status <> 0 and (g.updated_at, g.id) > ($1::timestamptz, $2::text::bigint) and g.updated_at < $3
 order by g.updated_at, g.id

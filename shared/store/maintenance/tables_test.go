@@ -152,6 +152,24 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 	require.Len(t, failed, 1, "each run reports the bad row again")
 }
 
+// A caller may send a failed message again any number of times.
+func TestMessageWithVeryManySendsDoesNotStopTheArchive(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
+	many, other := db.MustSettleOldBooking(t, 1, task.SentFailed), db.MustSettleOldBooking(t, 2, task.SentOK)
+	db.Exec(t, `insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+		select gen_random_uuid(), $1, 'x', 'o', '{}' from generate_series(1, 200 * `+maintenance.MaxSends+`)`, many.ID)
+	for _, p := range maintenance.Pages() {
+		if p.Table == "subscribe_message_logs" {
+			blocks := storetest.CountBlocks(t, db.Retention, p.SQL, time.Time{}, p.First, time.Now().AddDate(0, 0, -90), p.Rows)
+			require.Less(t, blocks, 2000, "the cost does not grow with the number of sends")
+		}
+	}
+	require.Equal(t, 1, db.MustArchive(t, maintenance.ArchiveRun{})["subscribe_message_logs"])
+	require.Equal(t, other.ID, storetest.Value[int64](t, db, `select id from archived_subscribe_message_logs`))
+	require.Equal(t, many.ID, storetest.Value[int64](t, db, `select id from subscribe_message_logs`))
+}
+
 func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
