@@ -56,7 +56,7 @@ func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
 
 	t := q.Totals
 	s.Counter("tasks_submitted_total", "Submitted tasks.", float64(t.Submitted), "queue", name)
-	s.Counter("task_claims_total", "Claims of finished tasks; counted when a task finishes.", float64(t.Claims), "queue", name)
+	s.Counter("task_claims_total", "Claims of finished tasks, at most 100 of each task; counted when a task finishes.", float64(t.Claims), "queue", name)
 	s.Counter("lease_timeouts_total", "Leases that were ended because no report came in time.", float64(t.LeaseTimeouts), "queue", name)
 	const finished = "Tasks that succeeded (reason none), or failed, by reason. A task that is retried by an operator is counted each time it finishes."
 	s.Counter("tasks_finished_total", finished, float64(t.Succeeded), "queue", name, "outcome", succeeded, "reason", "none")

@@ -39,7 +39,7 @@ type QueueOverview struct {
 	Pause      *QueuePause `json:"pause,omitempty"` // absent = not paused
 
 	Submitted     int64            `json:"submitted"` // this and the following fields are counters
-	Claims        int64            `json:"claims"`
+	Claims        int64            `json:"claims"`    // of finished tasks, at most 100 of each
 	LeaseTimeouts int64            `json:"lease_timeouts"`
 	Succeeded     int64            `json:"succeeded"`
 	Failed        map[string]int64 `json:"failed"`     // by reason

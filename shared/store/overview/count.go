@@ -23,8 +23,15 @@ const (
 	firstPart    = 5 * time.Second  // the longest first part, if counting all the uncounted time in one part has timed out
 	growFactor   = 4                // each further part is at most this many times as long as the part before it
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
-	shortestPart = time.Second      // such a part has the timeout tasks.LongestCount
+
+	// The shortest part has the timeout tasks.LongestCount. It is so short that hardly more tasks are finished within it than one
+	// transaction finishes.
+	shortestPart = 10 * time.Millisecond
 )
+
+// maxClaims limits how many claims of a finished task are counted, because a sender may claim and release a task any number of
+// times.
+const maxClaims = 100
 
 // The values of overview_totals.kind.
 const (
@@ -67,8 +74,9 @@ const setCountedToSQL = `update overview_counted set counted_to = $1::timestampt
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
 // addCountsSQL adds rows to the counters: those with a time from $1 on and before $2. $3 and $4 are the first ids of these
-// times. $5 limits the number of names. class says what name is: 0 a queue, 1 an app, 2 empty. kind and key are the columns
-// of overview_totals. The reasons 5 and 6 are expired and cancelled.
+// times. $5 limits the number of names, and $6 the number of claims of one task. class says what name is: 0 a queue, 1 an app,
+// 2 empty. kind and key are the columns of overview_totals. The reasons 5 and 6 are expired and cancelled. BETWEEN and ORDER BY
+// make Postgres read the claims of a task in the order of the index, which ends at the limit; a bitmap scan reads all of them.
 const addCountsSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
@@ -89,7 +97,10 @@ with counted (class, name, kind, key, since, n, seconds, last_at) as (
         cross join lateral (select queue, created_at, greatest(created_at, send_at) as begun from tasks where id = d.id offset 0) t
         cross join lateral (
             select count(*) as claims, min(created_at) as first_claim, max(created_at) as last_claim
-            from send_logs where task_id = d.id and created_at >= t.created_at and created_at < $2::timestamptz
+            from (
+                select created_at from send_logs where task_id between d.id and d.id and created_at >= t.created_at and created_at < $2::timestamptz
+                order by task_id limit $6::bigint
+            ) c
         ) s
         cross join lateral (
             select greatest(extract(epoch from d.reported_at - t.begun)::float8, 0) as lasted,
@@ -158,8 +169,8 @@ where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 an
 )
 
 // Count adds the rows that are older than lag to the counters. It does nothing if the uncounted time is shorter than both
-// countEvery and lag. If ctx ends after a part is counted, Count returns nil, and a later call counts the rest. Any number of
-// calls may run at once.
+// countEvery and lag. If ctx ends after a part is counted, Count returns nil, and a later call counts the rest. If ctx ends
+// before that, a later call tries no longer part than this call did. Any number of calls may run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)
@@ -168,14 +179,18 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 		return nil
 	}
 	counted := false
-	for span := time.Duration(0); err == nil; { // 0 = all the uncounted time
+	span := time.Duration(st.span.Load())
+	for err == nil {
 		var tried time.Duration
 		tried, err = st.countPart(ctx, end, span)
 		switch {
 		case err == nil && tried == 0:
 			return nil
 		case err == nil:
-			span, counted = growFactor*tried, true
+			counted = true
+			if span > 0 {
+				span = max(span, growFactor*tried)
+			}
 		case ctx.Err() != nil && counted:
 			return nil
 		case store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || tried <= shortestPart:
@@ -184,6 +199,7 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 		default:
 			span, err = max(tried/shrinkFactor, shortestPart), nil
 		}
+		st.span.Store(int64(span))
 	}
 	return store.Wrap("count for the overview", err)
 }
@@ -205,13 +221,13 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 			to = from.Add(span)
 		}
 		part = to.Sub(from)
-		limit := countTime
+		limit := st.countTime
 		if part <= shortestPart {
 			limit = tasks.LongestCount
 		}
 		var batch pgx.Batch
 		batch.Queue(tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds()))
-		batch.Queue(addCountsSQL, from, to, task.IDFloor(from), task.IDFloor(to), MaxNames)
+		batch.Queue(addCountsSQL, from, to, task.IDFloor(from), task.IDFloor(to), MaxNames, maxClaims)
 		batch.Queue(forgetThroughputSQL)
 		batch.Queue(forgetNamesSQL)
 		batch.Queue(setCountedToSQL, to)

@@ -15,7 +15,7 @@
 //
 //	submissions      tasks, by their ids, which are in order of time (UUIDv7)
 //	results          task_done, by a BRIN index on the time of the result
-//	claims, waits    send_logs, for each finished task
+//	claims, waits    send_logs, at most maxClaims rows of each finished task
 //	lease timeouts   report_logs, by an index that has only timeouts
 //	reports          report_logs, by a BRIN index on the time of the report
 //	deliveries       webhook_deliveries, by the index of finished deliveries
@@ -31,7 +31,8 @@
 //
 // overview_counted has the time up to which everything is counted. The transaction that adds the counts
 // locks and updates this row, so any number of processes may count. If the uncounted time is too long for
-// the statement timeout, it is counted in parts.
+// the statement timeout, it is counted in parts. A Store remembers how long the next part may be: one call
+// of Store.Count has time for few attempts.
 //
 // Callers choose the names of queues and apps. The first MaxNames queues and the first MaxNames apps have
 // counters of their own. All other queues share one set of counters, and so do all other apps. If nothing

@@ -268,6 +268,42 @@ begin if new.counted_to - old.counted_to > interval '5 minutes' then perform pg_
 	require.Fail(t, "counting stands still", "%d seconds were counted", counted)
 }
 
+// A sender may claim and release a task any number of times.
+func TestOnlyFirstClaimsOfTaskAreCounted(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at)
+		select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x', now() - interval '1 minute' from generate_series(1, 2)`)
+	db.Exec(t, `insert into send_logs (task_id, claim_id, app_id, phone_number, content, created_at)
+		select id, n, 'phone', '', '', created_at + n * interval '1 millisecond' from tasks cross join generate_series(1, $1) n order by n`, 3*overview.MaxClaims)
+	db.Exec(t, `insert into task_done (id, status, reason, retry_count, ended, app_id) select id, 2, 0, 0, 0, 'phone' from tasks`)
+	q := queue(t, countAndRead(t, db), "default")
+	require.EqualValues(t, 2, q.Totals.Succeeded)
+	require.EqualValues(t, 2*overview.MaxClaims, q.Totals.Claims)
+	require.EqualValues(t, 2, sum(q.Totals.Wait))
+	require.InDelta(t, 0.002, q.Totals.Wait.Seconds, 0.0001, "the wait ends with the first claim")
+}
+
+func TestCountRemembersWhichPartsAreShortEnough(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Overview.SetCountTime(200 * time.Millisecond)
+	db.Exec(t, `create function be_slow() returns trigger language plpgsql as $$
+begin if new.counted_to - old.counted_to > interval '50 milliseconds' then perform pg_sleep(60); end if; return new; end $$`)
+	db.Exec(t, `create trigger be_slow before update on overview_counted for each row execute function be_slow()`)
+	countedTo := func() time.Time { return storetest.Value[time.Time](t, db, `select counted_to from overview_counted`) }
+	before := countedTo()
+	for began := time.Now(); time.Since(began) < 20*time.Second; {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // time for one statement timeout, not for two
+		_ = db.Overview.Count(ctx, 0)                                         // an error is a call that has counted nothing
+		cancel()
+		if countedTo().After(before) {
+			return
+		}
+	}
+	require.Fail(t, "counting stands still")
+}
+
 func TestConcurrentCountsAddOnce(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -54,7 +54,7 @@ func TestCountPlanUsesIndexes(t *testing.T) {
 	db := storetest.Open(t)
 	now := time.Now()
 	from := now.Add(-time.Minute)
-	plan := storetest.Explain(t, db.Hot, `set local enable_bitmapscan = on`, overview.AddCountsSQL, from, now, task.IDFloor(from), task.IDFloor(now), 200)
+	plan := storetest.Explain(t, db.Hot, `set local enable_bitmapscan = on`, overview.AddCountsSQL, from, now, task.IDFloor(from), task.IDFloor(now), 200, 100)
 	for _, table := range []string{"tasks", "task_done", "send_logs", "report_logs", "webhook_deliveries"} {
 		require.NotContains(t, plan, "Seq Scan on "+table)
 	}

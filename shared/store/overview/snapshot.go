@@ -81,7 +81,7 @@ type Pause struct {
 // counted for the queue in 30 days.
 type Totals struct {
 	Submitted     int64
-	Claims        int64 // of finished tasks; the claims of a task that finishes twice count twice
+	Claims        int64 // of finished tasks, at most maxClaims of each; the claims of a task that finishes twice count twice
 	LeaseTimeouts int64
 	Succeeded     int64
 	Failed        map[task.Reason]int64 // including expired and cancelled tasks

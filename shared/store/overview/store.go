@@ -1,9 +1,18 @@
 package overview
 
-import "github.com/sendonce/sendonce/shared/store"
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
 
 // Store reads the overview and updates its counters.
-type Store struct{ db *store.DB }
+type Store struct {
+	db        *store.DB
+	countTime time.Duration // the constant countTime, but shorter in tests
+	span      atomic.Int64  // the length of the next part that Count tries, a time.Duration; 0 = all the uncounted time
+}
 
 // New returns the store of the overview.
-func New(db *store.DB) *Store { return &Store{db} }
+func New(db *store.DB) *Store { return &Store{db: db, countTime: countTime} }
