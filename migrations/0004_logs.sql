@@ -49,6 +49,9 @@ CREATE TABLE report_logs (
     caller_id     bigint
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX idx_report_logs_task_id ON report_logs (task_id);
+-- Shows whether a foreign report of a caller on a task is logged already, without reading the other reports of the task. Only foreign
+-- reports have a caller_id, so no other report writes to this index.
+CREATE INDEX report_logs_foreign ON report_logs (task_id, caller_id) WHERE caller_id IS NOT NULL;
 -- Of expired leases only, which are rare. An index of all rows would make each report slower.
 CREATE INDEX report_logs_timeouts ON report_logs (created_at) WHERE verdict IN ('timeout_retry', 'timeout_held', 'timeout_failed');
 -- The overview counts the newest reports of each sender app. A BRIN index costs a report almost nothing.

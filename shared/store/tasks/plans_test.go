@@ -108,3 +108,16 @@ func TestLiveAndFinishedTasksHaveTheSameColumns(t *testing.T) {
 	}
 	require.Equal(t, names("lockLiveSQL"), names("lockDoneSQL"), "a union has the names of its first part")
 }
+
+// A sender may report one task any number of times. Each of its reports on a task that another sender has claimed since then runs
+// logForeign in a flush that is shared with all callers.
+func TestForeignReportReadsNoOtherReportsOfItsTask(t *testing.T) {
+	t.Parallel()
+	const nulls = `array[null]::bigint[], array['app'], array[null]::integer[], array['stale_claim'], array[null]::text[], array[null]::text[], array[null]::json[]`
+	storetest.Plans{
+		Fill:  `insert into report_logs (task_id, verdict) select ` + storetest.AnID + `, 'already' from generate_series(1, 50000)`,
+		Args:  map[string]string{"logForeign": storetest.SomeIDs + `, ` + nulls + `, array[7]::bigint[]`},
+		Texts: tasks.MultiRowStatements(),
+		Index: map[string]string{"logForeign": "task_id_caller_id_idx"},
+	}.Require(t)
+}
