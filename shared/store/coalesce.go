@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,7 +13,7 @@ import (
 const (
 	flushRows      = 500              // the most rows of one flush
 	reservedRows   = 50               // the most rows of one flush of the reserved flusher
-	flushers       = 2                // flushers besides the reserved flusher; also how many flushes of one caller may run row by row at once
+	flushers       = 2                // flushers besides the reserved flusher; also how many failed flushes of one caller may run again at once
 	concurrentRows = 200              // a second flusher starts only if at least so many rows wait (exception: see shouldFlush)
 	maxQueued      = 10_000           // the most waiting rows of all callers (see enqueue)
 	flushTimeout   = 15 * time.Second // timeout of a flush, including all its tries
@@ -27,6 +28,9 @@ const (
 // rows, so a caller with a single row never waits for a large flush of other callers. A flush that fails is
 // divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
+	// DivideTimeouts divides a flush by caller also if it fails by the statement_timeout. It is set before the first call of Do.
+	DivideTimeouts bool
+
 	// flush commits all rows or none, and returns their results in order. After an error it may be
 	// unknown whether the rows are committed. If alone is true, there is one row, which was in a failed flush
 	// before, so it has already waited for locks.
@@ -38,7 +42,7 @@ type Coalescer[In, Out any] struct {
 	underWay map[int64]int // for each caller, the flushes under way that have rows of the caller; no entry for 0
 	running  int           // running flushers, without the reserved flusher
 	reserved bool          // the reserved flusher is running
-	singles  *fairLimiter  // one slot for each flush that runs row by row
+	retries  *fairLimiter  // one slot for each caller whose rows run again (commitAgain)
 }
 
 // entry is a row with its result. All rows of one call share done.
@@ -51,7 +55,7 @@ type entry[In, Out any] struct {
 }
 
 func NewCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Context, rows []In, alone bool) ([]Out, error)) *Coalescer[In, Out] {
-	return &Coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newFairLimiter(flushers+1, flushers)}
+	return &Coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, retries: newFairLimiter(flushers+1, flushers)}
 }
 
 // Do commits the rows, all of one caller, and returns a result or error for each, in order. It has
@@ -156,51 +160,64 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 
 // commit flushes a batch and releases its calls. If single rows may be at fault (IsRowError), the batch is run again in
 // two parts, each with half of the callers. A part with one caller is run row by row, so that only the rows
-// at fault fail. This happens in a goroutine of its own, so that other callers need not wait. After any other
-// error, all rows of the batch fail at once.
+// at fault fail. After a statement_timeout (DivideTimeouts), the batch is run again once for each caller. commitAgain runs in
+// goroutines of its own, so that other callers need not wait. After any other error, all rows of the batch fail at once.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)
 	switch parts := splitByCaller(batch); {
+	case len(parts) > 1 && c.DivideTimeouts && SQLState(err) == CodeQueryCanceled:
+		go func() {
+			defer cancel()
+			var all sync.WaitGroup
+			for _, rows := range parts {
+				all.Go(func() { c.commitAgain(ctx, rows, err) })
+			}
+			all.Wait()
+		}()
 	case len(batch) == 1 || !IsRowError(err):
 		cancel()
 		release(batch, err)
-	case parts != nil:
+	case len(parts) > 1:
 		cancel()
-		c.commit(parts[0])
-		c.commit(parts[1])
+		half := len(parts) / 2
+		c.commit(slices.Concat(parts[:half]...))
+		c.commit(slices.Concat(parts[half:]...))
 	default:
 		go func() {
 			defer cancel()
-			c.commitSingly(ctx, batch, err)
+			c.commitAgain(ctx, batch, err)
 		}()
 	}
 }
 
-// splitByCaller divides a batch between two of its callers. If the batch has only one caller, it returns nil.
-func splitByCaller[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
-	var starts []int // index of each caller's first row, without the first caller
-	for i := 1; i < len(batch); i++ {
-		if batch[i].caller != batch[i-1].caller {
-			starts = append(starts, i)
+// splitByCaller divides a batch into the rows of each caller.
+func splitByCaller[In, Out any](batch []*entry[In, Out]) (parts [][]*entry[In, Out]) {
+	for start, end := 0, 1; end <= len(batch); end++ {
+		if end == len(batch) || batch[end].caller != batch[start].caller {
+			parts, start = append(parts, batch[start:end]), end
 		}
 	}
-	if len(starts) == 0 {
-		return nil
-	}
-	middle := starts[len(starts)/2]
-	return [][]*entry[In, Out]{batch[:middle], batch[middle:]}
+	return parts
 }
 
-// commitSingly runs the rows of one caller one by one, within the time that is left of their flush. If no slot
-// becomes free in this time, all rows fail with err.
-func (c *Coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In, Out], err error) {
+// commitAgain runs the rows of one caller, whose flush failed with err, within the time that is left of the flush. After a row error it
+// runs them one by one. If no slot becomes free in this time, all rows fail with err.
+//
+// If the failed flush may have been committed, no time is left, because RetryLostCommit uses all of it. So no row is committed twice.
+func (c *Coalescer[In, Out]) commitAgain(ctx context.Context, rows []*entry[In, Out], err error) {
 	caller := rows[0].caller
-	if c.singles.acquire(ctx, caller) != nil {
+	if c.retries.acquire(ctx, caller) != nil {
 		release(rows, err)
 		return
 	}
-	defer c.singles.release(caller)
+	defer c.retries.release(caller)
+	if !IsRowError(err) {
+		if err = c.try(ctx, rows, false); len(rows) == 1 || !IsRowError(err) {
+			release(rows, err)
+			return
+		}
+	}
 	for i := range rows {
 		release(rows[i:i+1], c.try(ctx, rows[i:i+1], true))
 	}

@@ -16,10 +16,11 @@ import (
 
 const greedy, modest, third = 1, 2, 3 // callers
 
-// row is a row of a caller; a bad row makes its flush fail.
+// row is a row of a caller; a bad row makes its flush fail, and a slow row makes it exceed the statement_timeout.
 type row struct {
 	caller int64
 	bad    bool
+	slow   bool
 }
 
 // flushes is a coalescer whose flushes wait until the test ends them.
@@ -34,6 +35,9 @@ func newFlushes() *flushes {
 	f.Coalescer = NewCoalescer(func(r row) int64 { return r.caller }, func(_ context.Context, rows []row, _ bool) ([]int, error) {
 		f.started <- rows
 		<-f.end
+		if slices.ContainsFunc(rows, func(r row) bool { return r.slow }) {
+			return nil, &pgconn.PgError{Code: CodeQueryCanceled}
+		}
 		if slices.ContainsFunc(rows, func(r row) bool { return r.bad }) {
 			return nil, &pgconn.PgError{Code: "40P01"}
 		}
@@ -190,6 +194,45 @@ func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
 	f.nextFlush(t)
 	f.enqueueRows(2, row{caller: greedy, bad: true})
 	require.NoError(t, f.endUntil(t, f.enqueueRows(2, row{caller: modest})))
+}
+
+func TestTimeoutOfAFlushFailsOnlyTheSlowCaller(t *testing.T) {
+	t.Parallel()
+	rows := []row{{caller: greedy, slow: true}, {caller: greedy}, {caller: modest}, {caller: third, bad: true}, {caller: third}}
+	for name, c := range map[string]struct {
+		divide bool
+		codes  []string // SQLSTATE of each row
+		tries  []int    // how often each row was in a flush
+	}{
+		"divided":     {true, []string{"57014", "57014", "", "40P01", ""}, []int{2, 2, 2, 3, 3}},
+		"not divided": {false, []string{"57014", "57014", "57014", "57014", "57014"}, []int{1, 1, 1, 1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFlushes()
+			f.DivideTimeouts = c.divide
+			close(f.end)
+			var done sync.WaitGroup
+			done.Add(len(rows))
+			batch := make([]*entry[row, int], len(rows))
+			for i, r := range rows {
+				batch[i] = &entry[row, int]{in: r, caller: r.caller, done: &done}
+			}
+			f.commit(batch)
+			done.Wait()
+			close(f.started)
+			tries := map[row]int{}
+			for flushed := range f.started {
+				for _, r := range flushed {
+					tries[r]++
+				}
+			}
+			for i, r := range rows {
+				require.Equal(t, c.codes[i], SQLState(batch[i].err), "%+v", r)
+				require.Equal(t, c.tries[i], tries[r], "%+v", r)
+			}
+		})
+	}
 }
 
 func TestWaitingCallersGetSlotsInTurn(t *testing.T) {

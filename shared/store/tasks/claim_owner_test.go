@@ -135,3 +135,23 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	require.Equal(t, "stale_claim", reports[0].Verdict)
 	require.Equal(t, "mine", reports[0].Message)
 }
+
+func TestTimeoutOfReportsFailsOnlyTheirCaller(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
+	c := claimAs(t, db, claimant)
+	db.Exec(t, `create function time_out() returns trigger language plpgsql as $$ begin
+		if new.error_message = 'slow' then raise exception 'x' using errcode = '57014'; end if; return new; end $$;
+		create trigger time_out before insert on report_logs for each row execute function time_out()`)
+	report := task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}
+	own, slow := report, report
+	own.CallerID, slow.CallerID, slow.Message = claimant, stranger, "slow"
+	outs, errs := db.Tasks.Report([]*tasks.Report{storetest.Report(slow), storetest.Report(own), storetest.Report(own)})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	require.NoError(t, errs[1])
+	require.NoError(t, errs[2])
+	require.Equal(t, []task.Verdict{task.Applied, task.Already}, []task.Verdict{outs[1].Verdict, outs[2].Verdict}, "each report is decided once")
+	require.Equal(t, 2, db.Count(t, `select count(*) from report_logs`))
+}

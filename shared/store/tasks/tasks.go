@@ -33,6 +33,7 @@ func New(db *store.DB, cfg Config) *Store {
 	s := &Store{db: db, hooks: cfg.Hooks, onPending: cfg.OnPending, blockedWords: cfg.BlockedWords, statusOf: cfg.StatusOf, backoff: cfg.Backoff, phones: cfg.PhoneCountry}
 	s.submits = store.NewCoalescer(func(s *Submission) int64 { return s.CallerID }, s.flushSubmissions)
 	s.reports = store.NewCoalescer(func(r *Report) int64 { return r.CallerID }, s.flushReports)
+	s.reports.DivideTimeouts = true // a report that fails may let its task be sent again
 	s.taskQuotas = quota.NewJoint(quota.Waiting{Items: cfg.Waiting}, func(ctx context.Context) (map[int64]quota.Waiting, error) {
 		return s.countTasks(ctx, taskSample)
 	})
