@@ -26,6 +26,7 @@ CREATE UNIQUE INDEX uk_business_template_receiver ON subscribe_message_logs (bus
 CREATE INDEX subscribe_message_logs_failed ON subscribe_message_logs (send_time) WHERE send_status = 2;
 CREATE INDEX subscribe_message_logs_failed_caller ON subscribe_message_logs (caller_id, send_time) WHERE send_status = 2;
 CREATE INDEX subscribe_message_logs_time ON subscribe_message_logs (send_time);
+CREATE INDEX subscribe_message_logs_caller ON subscribe_message_logs (caller_id, send_time);
 CREATE INDEX subscribe_message_logs_settled ON subscribe_message_logs (updated_at, id) WHERE send_status <> 0;
 COMMENT ON TABLE subscribe_message_logs IS 'One row for each subscribe message, which is identified by business event, type of template and receiver (uk_business_template_receiver).';
 COMMENT ON COLUMN subscribe_message_logs.template_id IS 'The id of the template at WeChat.';
@@ -146,30 +147,44 @@ CREATE TABLE subscribe_totals (
     template_type varchar(50) NOT NULL,
     total         bigint NOT NULL,
     success       bigint NOT NULL,
-    failed        bigint NOT NULL
+    failed        bigint NOT NULL,
+    PRIMARY KEY (caller_id, day, template_type)
 );
 CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
-COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, for the days that are closed in task_totals. A total is the sum of all rows of its day, caller and type: a change of a message of a closed day inserts rows, so that it never waits for another change. Closing a day merges the rows.';
-COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. total, success and failed are negative in a row for a message that left the day or changed its status.';
+COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, up to the time to which task_totals counts results. A number is correct after the rows of subscribe_total_changes are added.';
+COMMENT ON COLUMN subscribe_totals.template_type IS 'The type of the messages, for at most 1000 types of a day and caller. '''': all other types.';
+COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status.';
 
--- Corrects the totals of closed days when the day or the status of a message changes. Closing a day takes the same lock (tasks.TotalsLock).
+CREATE TABLE subscribe_total_changes (
+    day           date NOT NULL,
+    caller_id     bigint NOT NULL,
+    template_type varchar(50) NOT NULL,
+    total         bigint NOT NULL,
+    success       bigint NOT NULL,
+    failed        bigint NOT NULL
+);
+CREATE INDEX subscribe_total_changes_caller ON subscribe_total_changes (caller_id, day);
+COMMENT ON TABLE subscribe_total_changes IS 'Changes of subscribe_totals: a change of a counted message inserts rows here, so that it never waits for another change. Maintenance adds the rows to subscribe_totals and deletes them.';
+COMMENT ON COLUMN subscribe_total_changes.total IS 'total, success and failed are negative for a message that left the day or changed its status.';
+
+-- Corrects the totals when the day or the status of a counted message changes. Counting takes the same lock (tasks.TotalsLock).
 CREATE FUNCTION move_subscribe_total() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
-    first_open date;
+    counted timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(7310001);
-    SELECT max(day) + 1 INTO first_open FROM task_totals WHERE counted_to IS NULL;
-    INSERT INTO subscribe_totals (day, caller_id, template_type, total, success, failed)
-    SELECT day, caller_id, template_type, n, CASE send_status WHEN 1 THEN n ELSE 0 END, CASE send_status WHEN 2 THEN n ELSE 0 END
-    FROM (VALUES ((OLD.send_time AT TIME ZONE 'UTC')::date, OLD.caller_id, OLD.template_type, OLD.send_status, -1),
-                 ((NEW.send_time AT TIME ZONE 'UTC')::date, NEW.caller_id, NEW.template_type, NEW.send_status, 1))
-        AS moved (day, caller_id, template_type, send_status, n)
-    WHERE day < first_open;
+    SELECT coalesce(counted_to, (day + 1)::timestamp AT TIME ZONE 'UTC') INTO counted FROM task_totals ORDER BY day DESC LIMIT 1;
+    INSERT INTO subscribe_total_changes (day, caller_id, template_type, total, success, failed)
+    SELECT (send_time AT TIME ZONE 'UTC')::date, caller_id, template_type, n, CASE send_status WHEN 1 THEN n ELSE 0 END, CASE send_status WHEN 2 THEN n ELSE 0 END
+    FROM (VALUES (OLD.send_time, OLD.caller_id, OLD.template_type, OLD.send_status, -1),
+                 (NEW.send_time, NEW.caller_id, NEW.template_type, NEW.send_status, 1))
+        AS moved (send_time, caller_id, template_type, send_status, n)
+    WHERE send_time < counted;
     RETURN NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION move_subscribe_total() FROM PUBLIC;
--- Today is never closed, so the trigger fires only if one of the two times is before today. There is no trigger for INSERT or DELETE: an
+-- Nothing of today is counted yet, so the trigger fires only if one of the two times is before today. There is no trigger for INSERT or DELETE: an
 -- archived message still counts, and a restored message is inserted unchanged before it is updated.
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON subscribe_message_logs FOR EACH ROW
 WHEN (least(OLD.send_time, NEW.send_time) < date_trunc('day', now(), 'UTC')

@@ -15,7 +15,7 @@ BEGIN
                     THEN '%1$I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
                 -- In Go, the first moment of the year 1 is the zero time: if a row were due at this time, nothing would seem to be due.
                 WHEN type = 'timestamptz' THEN '%1$I BETWEEN ''1970-01-01 00:00:00+00'' AND ''9999-12-31 23:59:59.999999+00'''
-                WHEN name = 'subscribe_totals.day' THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31''' -- of a send_time
+                WHEN name IN ('subscribe_totals.day', 'subscribe_total_changes.day') THEN '%1$I BETWEEN ''0001-01-01'' AND ''9999-12-31''' -- of a send_time
                 WHEN type = 'date' THEN '%1$I BETWEEN ''1970-01-01'' AND ''9999-12-31'''
                 WHEN type = 'float8' THEN '%1$I BETWEEN -1e15 AND 1e15' -- excludes NaN, which is greater than all numbers
                 WHEN column_name = 'claimed_by' OR name = 'report_logs.caller_id' THEN '%1$I >= -1' -- -1 is a function of the service itself

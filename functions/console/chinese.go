@@ -205,6 +205,7 @@ var chinese = map[string]string{
 	"Only admins can preview a template. Its text is composed when the message is sent.": "只有管理员能预览模板：短信内容在发送时由模板生成。",
 	"Only submitters have callback URLs and a secret that signs the calls.":              "只有提交方才有回调地址，以及为回调签名的密钥。",
 	"Only those to the endpoint":    "仅限端点",
+	"Other types":                   "其他类型",
 	"Other user (empty: list them)": "对方用户（留空则列出）",
 	"Overview":                      "概览",
 	"Parameters":                    "参数",

@@ -66,6 +66,9 @@ func TestSubscribePages(t *testing.T) {
 		b.get("/console/subscribe/statistics").has(t, "BOOKING_CONFIRM", "&lt;b&gt;TYPE&lt;/b&gt;", "0.00 %")
 		b.get("/console/subscribe/statistics?since=1d").has(t, "BOOKING_CONFIRM")
 		require.Equal(t, 400, b.get("/console/subscribe/statistics?since=x").status)
+		s.Exec(`insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed) values (current_date - 3, 0, 0, 0, 0)`)
+		s.Exec(`insert into subscribe_totals (day, caller_id, template_type, total, success, failed) values (current_date - 3, 0, '', 7, 7, 0)`)
+		b.get("/console/subscribe/statistics").has(t, "Other types", "100.00 %")
 	})
 	t.Run("resume a template", func(t *testing.T) {
 		s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) select $1::text, id, 3, now(), $1::text from callers where name = 'shop'`, "tmpl/"+hostile)

@@ -128,9 +128,9 @@ type SubscribeStatisticsRequest struct {
 	Since *time.Time `json:"since,omitempty"` // only messages with send_time at this time or later; default all
 }
 
-// SubscribeRate counts the messages of one template type.
+// SubscribeRate counts the messages of one template type, or of all types that have no item of their own.
 type SubscribeRate struct {
-	TemplateType string `json:"template_type"`
+	TemplateType string `json:"template_type"` // empty: all other types
 	SubscribeCounts
 }
 
@@ -145,7 +145,7 @@ type SubscribeCounts struct {
 // SubscribeStatisticsResponse counts all messages, and the messages of each template type.
 type SubscribeStatisticsResponse struct {
 	SubscribeCounts
-	Items []SubscribeRate `json:"items"`
+	Items []SubscribeRate `json:"items"` // the 1000 types with most messages, by name; then all other types, if there are any
 }
 
 // SubscribeLogResponse is a message: a row of subscribe_message_logs.

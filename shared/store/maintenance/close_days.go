@@ -51,25 +51,41 @@ const (
 
 // CloseDays stores the totals of every UTC day that ended at least closeAfter ago, so that Statistics need not count the
 // day again. It counts a day in parts, each in a transaction of its own. After an error the next call continues with the
-// part that failed. Any number of calls may run at once.
+// part that failed. Then it merges the changes of counted subscribe messages. Any number of calls may run at once.
 func (st *Store) CloseDays(ctx context.Context) error {
 	_, err := st.closeDaysUntil(ctx, time.Time{})
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays with a time limit: it begins no part after until (zero = no limit). more reports that a
-// part is left.
+// closeDaysUntil is CloseDays with a time limit: it begins no transaction after until (zero = no limit). more reports that
+// work is left.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
 	for {
 		part, now, err := st.firstUncounted(ctx)
-		if err != nil || part.day.IsZero() || part.end().Add(closeAfter).After(now) {
+		if err != nil {
 			return false, err
+		}
+		if part.day.IsZero() || part.end().Add(closeAfter).After(now) {
+			return st.mergeSubscribeTotals(ctx, until)
 		}
 		if !until.IsZero() && time.Now().After(until) {
 			return true, nil
 		}
 		if err := st.countPart(ctx, part); err != nil {
 			return false, err
+		}
+	}
+}
+
+// mergeSubscribeTotals merges the changes of counted subscribe messages into the totals.
+func (st *Store) mergeSubscribeTotals(ctx context.Context, until time.Time) (more bool, err error) {
+	for {
+		err = pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
+			more, err = subscribe.MergeTotals(ctx, tx)
+			return err
+		})
+		if err != nil || !more || !until.IsZero() && time.Now().After(until) {
+			return more, err
 		}
 	}
 }
@@ -124,7 +140,7 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	}
 }
 
-// countResults counts the results of a day in [from, to), and closes the day if to is its end.
+// countResults counts the results and the subscribe messages of a day in [from, to), and closes the day if to is its end.
 func (st *Store) countResults(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
 	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {
@@ -134,9 +150,9 @@ func (st *Store) countResults(ctx context.Context, day, from, to time.Time, limi
 			return err
 		}
 		counted, err := tx.Exec(ctx, countSQL, store.Unprepared, day, from, to)
-		if err != nil || counted.RowsAffected() == 0 || to.Before(dayPart{day: day}.end()) {
+		if err != nil || counted.RowsAffected() == 0 {
 			return err
 		}
-		return subscribe.CloseDay(ctx, tx, day)
+		return subscribe.CountPart(ctx, tx, day, from, to)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/store/maintenance"
 	"github.com/sendonce/sendonce/shared/store/storetest"
+	"github.com/sendonce/sendonce/shared/store/subscribe"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -70,10 +71,20 @@ with b as (
 )
 insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at)
 select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * interval '4 seconds' from b`, day)
+	db.Exec(t, `
+insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id, send_time)
+select 'x', 'BOOKING', 'b', n, 9, 'o', '{}', 7, gen_random_uuid(), $1::timestamptz + n * interval '1 minute' from generate_series(0, 1439) n`, day)
 	db.Exec(t, storetest.InsertClosedDaySQL, day.AddDate(0, 0, -1), 100, 10)
 	db.Maintenance.SetCountTime(time.Millisecond)
 	before := db.MustStatistics(t)
 	require.Equal(t, []int64{10100, 10010}, []int64{before.SMS.Succeeded, before.SMS.Failed})
+	requireMessages := func(success int64) {
+		t.Helper()
+		for _, since := range []time.Time{{}, day} {
+			require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING", Total: 1440, Success: success}}, db.MustRates(t, since, nil))
+		}
+	}
+	requireMessages(0)
 
 	const partial = `select count(*) from task_totals where counted_to is not null`
 	for more := true; db.Count(t, partial) == 0; {
@@ -83,8 +94,15 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 		require.NoError(t, err)
 	}
 	require.Equal(t, before, db.MustStatistics(t), "the part that is counted already is not counted twice")
+	requireMessages(0)
+	require.Positive(t, db.Count(t, `select count(*) from subscribe_totals`), "subscribe messages are counted in parts too")
 	counted := storetest.Value[time.Time](t, db, `select counted_to from task_totals where day = $1`, day)
 	require.True(t, counted.After(day) && counted.Before(day.AddDate(0, 0, 1)), "%v", counted)
+	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING", Total: int64(day.AddDate(0, 0, 1).Sub(counted).Minutes())}}, db.MustRates(t, counted, nil))
+	db.Exec(t, `update subscribe_message_logs set send_status = 1 where business_id in (0, 1439)`)
+	db.Exec(t, `update subscribe_message_logs set send_time = $1::timestamptz where business_id = 1438`, day)
+	db.Exec(t, `update subscribe_message_logs set send_time = $1::timestamptz + interval '23 hours' where business_id = 1`, day)
+	requireMessages(2)
 
 	early := storetest.Value[task.ID](t, db, `select id from task_done where status = 3 and reported_at < $1 limit 1`, counted)
 	late := storetest.Value[task.ID](t, db, `select id from task_done where status = 3 and reported_at >= $1 order by reported_at desc limit 1`, counted)
@@ -99,6 +117,7 @@ select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * i
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
 	require.Zero(t, db.Count(t, partial))
+	requireMessages(2)
 	after := db.MustStatistics(t)
 	require.Equal(t, []int64{10102, 10008}, []int64{after.SMS.Succeeded, after.SMS.Failed}, "no part was counted twice")
 }

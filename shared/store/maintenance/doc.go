@@ -1,7 +1,8 @@
 // Package maintenance closes days, archives and deletes old rows, makes and drops log partitions,
 // and encrypts stored secrets again after a key change.
 //
-// Closing a day writes task_totals and subscribe_totals in one transaction, under the advisory lock tasks.TotalsLock.
+// A day is counted in parts: each part is added to task_totals and subscribe_totals in one transaction, under the advisory
+// lock tasks.TotalsLock. Changes of counted subscribe messages are merged later, in transactions without this lock.
 //
 // archivables lists the tables with two statements each. One finds the next page of old rows by an index in the order of
 // their age. The other archives the rows of a page and checks each row again. After RETENTION_DAYS, finished tasks,

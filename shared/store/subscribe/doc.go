@@ -8,9 +8,11 @@
 //
 // # Totals
 //
-// subscribe_totals counts the messages of each closed UTC day, by caller and type of template. CloseDay writes the
-// counts in the transaction that closes the day in task_totals. If a message of a closed day is sent again, or its
-// result is corrected, the SQL trigger move_subscribe_total corrects the counts. The SQL trigger inserts rows with 1 or -1,
-// so that concurrent changes do not wait for each other. The next CloseDay merges these rows. Archiving or restoring a
-// message does not change the totals.
+// subscribe_totals counts the messages of each closed UTC day, by caller and type of template. Callers choose the types: a
+// day and caller have at most 1000 types, and the messages of all other types are counted under the empty type. CountPart writes
+// the counts of a part of a day in the transaction that counts the part in task_totals. If a counted message is sent
+// again, or its result is corrected, the SQL trigger move_subscribe_total inserts rows with 1 or -1 into
+// subscribe_total_changes, so that concurrent changes do not wait for each other. MergeTotals moves these rows to
+// subscribe_totals; until then a message that was counted under the empty type may be subtracted from its type. Archiving or restoring
+// a message does not change the totals.
 package subscribe

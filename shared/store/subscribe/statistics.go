@@ -2,16 +2,14 @@ package subscribe
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
-// TemplateRate counts the messages of one template type.
+// TemplateRate counts the messages of one template type, or of all types that are not listed (type "").
 type TemplateRate struct {
 	TemplateType           string
 	Total, Success, Failed int64
@@ -21,85 +19,150 @@ type TemplateRate struct {
 const rateColumns = `template_type, count(*) as total, count(*) filter (where send_status = 1) as success,
         count(*) filter (where send_status = 2) as failed`
 
-// templateRatesSQL adds up the stored totals of the closed days in [$1, $2), the rows of the partial day before them in
-// [$3, $4), and the rows of the open days from $5. $6 is the caller; null = all. An attacker who controls a function can
-// write any total; least and greatest prevent an overflow.
+// countedToSQL returns the time to which messages are counted in subscribe_totals, or the zero time if none are.
+const countedToSQL = `
+select coalesce((select coalesce(counted_to, (day + 1)::timestamp at time zone 'UTC') from task_totals order by day desc limit 1), '0001-01-01 00:00:00+00')`
+
+// templateRatesSQL adds up the stored totals of the days in [$1, $2), the rows of the partial day before them in [$3, $4), and
+// the rows that are not counted yet, from $5. $6 is the caller; null = all. Callers choose the types, so there may be very
+// many types: the result has the 1000 types with most messages, and the sum of all others with an empty type. An attacker who
+// controls a function can write any change of a total; least and greatest prevent an overflow.
 const templateRatesSQL = `
-select template_type, least(sum(total), 1000000000000000000)::bigint, least(greatest(sum(success), -1000000000000000000), 1000000000000000000)::bigint,
-    least(greatest(sum(failed), -1000000000000000000), 1000000000000000000)::bigint
+with types as (
+    select template_type, sum(total) as total, sum(success) as success, sum(failed) as failed
+    from (
+        select template_type, total, success, failed from subscribe_totals
+        where day >= $1::date and day < $2::date and ($6::bigint is null or caller_id = $6)
+        union all
+        select template_type, total, success, failed from subscribe_total_changes
+        where day >= $1::date and day < $2::date and ($6::bigint is null or caller_id = $6)
+        union all
+        (select ` + rateColumns + ` from subscribe_message_logs
+        where send_time >= $3::timestamptz and send_time < $4::timestamptz and ($6::bigint is null or caller_id = $6) group by template_type)
+        union all
+        (select ` + rateColumns + ` from subscribe_message_logs
+        where send_time >= $5::timestamptz and ($6::bigint is null or caller_id = $6) group by template_type)
+    ) counts
+    group by template_type
+), listed as (
+    select * from types where template_type <> '' and total > 0 order by total desc, template_type collate "C" limit 1000
+)
+select template_type, least(total, 1000000000000000000)::bigint, least(greatest(success, -1000000000000000000), 1000000000000000000)::bigint,
+    least(greatest(failed, -1000000000000000000), 1000000000000000000)::bigint
 from (
-    select template_type, sum(total) as total, sum(success) as success, sum(failed) as failed from subscribe_totals
-    where day >= $1::date and day < $2::date and ($6::bigint is null or caller_id = $6) group by template_type
+    select * from listed
     union all
-    select ` + rateColumns + ` from subscribe_message_logs
-    where send_time >= $3::timestamptz and send_time < $4::timestamptz and ($6::bigint is null or caller_id = $6) group by template_type
-    union all
-    select ` + rateColumns + ` from subscribe_message_logs
-    where send_time >= $5::timestamptz and ($6::bigint is null or caller_id = $6) group by template_type
-) counts
-group by template_type having sum(total) > 0 order by template_type`
+    select '', sum(total), sum(success), sum(failed) from types
+    where template_type not in (select template_type from listed) having sum(total) > 0
+) rates
+order by template_type = '', template_type`
 
 // TemplateRates counts the messages of a caller since a time by template type, or of all callers if callerID is nil. It
-// reads the stored totals of closed days (see CloseDay) and the rows of open days. If since is within a day, it reads the
-// rows of that day, without archived messages.
+// returns at most 1000 types and, last, the sum of all others. It reads the stored totals (see CountPart) and the rows
+// that are not counted yet. If since is within a day, it reads the rows of that day, without archived messages.
 func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *int64) (rates []TemplateRate, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
-		var firstOpen time.Time
-		if err := tx.QueryRow(ctx, tasks.FirstOpenDaySQL).Scan(&firstOpen); err != nil {
+		var countedTo time.Time
+		if err := tx.QueryRow(ctx, countedToSQL).Scan(&countedTo); err != nil {
 			return err
 		}
-		rates, err = store.QueryRows(ctx, tx, pgx.RowToStructByPos[TemplateRate], templateRatesSQL, append([]any{store.Unprepared}, rateArgs(since.UTC(), firstOpen, callerID)...)...)
+		rates, err = store.QueryRows(ctx, tx, pgx.RowToStructByPos[TemplateRate], templateRatesSQL, append([]any{store.Unprepared}, rateArgs(since.UTC(), countedTo.UTC(), callerID)...)...)
 		return err
 	})
 	return rates, store.Wrap("template rates", err)
 }
 
-// rateArgs returns the parameters of templateRatesSQL. since is in UTC. The days before firstOpen are closed.
-func rateArgs(since, firstOpen time.Time, callerID *int64) []any {
-	firstFullDay := time.Date(since.Year(), since.Month(), since.Day(), 0, 0, 0, 0, time.UTC)
-	if firstFullDay.Before(since) {
-		firstFullDay = firstFullDay.AddDate(0, 0, 1)
+// rateArgs returns the parameters of templateRatesSQL. since and countedTo are in UTC. Messages before countedTo are counted.
+func rateArgs(since, countedTo time.Time, callerID *int64) []any {
+	firstFullDay := nextMidnight(since)
+	partialEnd, uncounted := firstFullDay, countedTo
+	if !firstFullDay.Before(countedTo) {
+		partialEnd, uncounted = since, since
 	}
-	partialEnd, open := firstFullDay, firstOpen
-	if !since.Before(firstOpen) {
-		partialEnd, open = since, since
-	}
-	return []any{firstFullDay, firstOpen, since, partialEnd, open, callerID}
+	return []any{firstFullDay, nextMidnight(countedTo), since, partialEnd, uncounted, callerID}
 }
 
-// closeSubscribeDaySQL stores the totals of day $1 and of the open days before it. The first closed day includes all
-// earlier messages.
-const closeSubscribeDaySQL = `
-insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
-select (send_time at time zone 'UTC')::date, caller_id, ` + rateColumns + `
-from subscribe_message_logs
-where send_time < ($1::date + 1)::timestamp at time zone 'UTC'
-    and send_time >= coalesce((select max(day) + 1 from task_totals where day < $1 and counted_to is null)::timestamp at time zone 'UTC', '-infinity')
-group by 1, 2, 3`
+// nextMidnight returns the first midnight that is not before a time. The time is in UTC.
+func nextMidnight(at time.Time) time.Time {
+	midnight := time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, time.UTC)
+	if midnight.Before(at) {
+		midnight = midnight.AddDate(0, 0, 1)
+	}
+	return midnight
+}
 
-// mergeTotalsSQL merges rows with the same day, caller and type into one (see move_subscribe_total).
-const mergeTotalsSQL = `
-with duplicates as materialized (
-    select day, caller_id, template_type from subscribe_totals group by 1, 2, 3 having count(*) > 1
-), deleted as (
-    delete from subscribe_totals t using duplicates d
-    where t.day = d.day and t.caller_id = d.caller_id and t.template_type = d.template_type
-    returning t.*
+// storeAdded adds the counts of the CTE added to subscribe_totals. A type that has no row of its day and caller gets one
+// if fewer than 1000 rows are taken; types with more messages come first. The other types are added to the empty type.
+// Once a day and caller have a row with the empty type, no type gets a row, because that row may count messages of the type.
+// There are no joins, since the planner does not know how many rows are added.
+const storeAdded = `, counts as (
+    select day, caller_id, template_type, sum(total) as total, sum(success) as success, sum(failed) as failed,
+        coalesce((select true from subscribe_totals t
+            where t.caller_id = added.caller_id and t.day = added.day and t.template_type = added.template_type), false) as stored
+    from added group by 1, 2, 3
+), ranked as (
+    select *, row_number() over (partition by day, caller_id, stored order by total desc, template_type collate "C") as rank from counts
+), placed as (
+    select *, max(case when stored or rank > 1 then null
+        when (select true from subscribe_totals t where t.caller_id = ranked.caller_id and t.day = ranked.day and t.template_type = '') then 1000
+        else (select count(*) from subscribe_totals t where t.caller_id = ranked.caller_id and t.day = ranked.day)
+        end) over (partition by day, caller_id) as taken
+    from ranked
+), saved as (
+    insert into subscribe_totals as t (day, caller_id, template_type, total, success, failed)
+    select day, caller_id, case when stored or taken + rank <= 1000 then template_type else '' end,
+        least(greatest(sum(total), -1000000000000000000), 1000000000000000000),
+        least(greatest(sum(success), -1000000000000000000), 1000000000000000000),
+        least(greatest(sum(failed), -1000000000000000000), 1000000000000000000)
+    from placed group by 1, 2, 3 having sum(total) <> 0 or sum(success) <> 0 or sum(failed) <> 0
+    on conflict (caller_id, day, template_type) do update
+    set total = least(greatest(t.total, -1000000000000000000), 1000000000000000000) + excluded.total,
+        success = least(greatest(t.success, -1000000000000000000), 1000000000000000000) + excluded.success,
+        failed = least(greatest(t.failed, -1000000000000000000), 1000000000000000000) + excluded.failed
 )
-insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
-select day, caller_id, template_type, least(sum(total), 1000000000000000000), greatest(least(sum(success), 1000000000000000000), 0),
-    greatest(least(sum(failed), 1000000000000000000), 0)
-from deleted group by 1, 2, 3 having sum(total) > 0`
+select count(*) from added`
 
-// CloseDay stores the totals of the messages of a day. tx must be the transaction that closes the day for tasks.
-func CloseDay(ctx context.Context, tx pgx.Tx, day time.Time) error {
-	if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", tasks.LongestCount.Milliseconds())); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, closeSubscribeDaySQL, store.Unprepared, day); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, mergeTotalsSQL, store.Unprepared)
+// countPartSQL stores the totals of the messages in [$2, $3), a part of the day $1. The first part of a day includes the
+// open days before it, and the first part of all includes all earlier messages.
+const countPartSQL = `
+with added as (
+    select (send_time at time zone 'UTC')::date as day, caller_id, ` + rateColumns + `
+    from subscribe_message_logs
+    where send_time < $3::timestamptz and send_time >= coalesce(nullif($2::timestamptz, $1::date::timestamp at time zone 'UTC'),
+        (select max(day) + 1 from task_totals where day < $1::date and counted_to is null)::timestamp at time zone 'UTC', '-infinity')
+    group by 1, 2, 3
+)` + storeAdded
+
+// mergeTotalsSQL merges changes into the totals (see move_subscribe_total), at most $1 changes.
+const mergeTotalsSQL = `
+with added as (
+    delete from subscribe_total_changes where ctid = any(array(select ctid from subscribe_total_changes limit $1)) returning *
+)` + storeAdded
+
+// lockStoredSQL lets only one transaction at a time decide which types are stored.
+const lockStoredSQL = `select pg_advisory_xact_lock(7310004)`
+
+const mergedChanges = 10_000 // in one transaction
+
+// CountPart stores the totals of the messages of a part of a day, in [from, to). tx must be the transaction that counts
+// the results of the tasks of this part.
+func CountPart(ctx context.Context, tx pgx.Tx, day, from, to time.Time) error {
+	_, err := storeTotals(ctx, tx, countPartSQL, day, from, to)
 	return err
+}
+
+// MergeTotals merges some of the changes of counted messages into the totals. more reports that changes may be left.
+func MergeTotals(ctx context.Context, tx pgx.Tx) (more bool, err error) {
+	merged, err := storeTotals(ctx, tx, mergeTotalsSQL, mergedChanges)
+	return merged == mergedChanges, err
+}
+
+// storeTotals runs a statement that ends with storeAdded, and returns the number of rows that were added.
+func storeTotals(ctx context.Context, tx pgx.Tx, sql string, args ...any) (added int, err error) {
+	if _, err = tx.Exec(ctx, lockStoredSQL); err != nil {
+		return 0, err
+	}
+	err = tx.QueryRow(ctx, sql, append([]any{store.Unprepared}, args...)...).Scan(&added)
+	return added, err
 }

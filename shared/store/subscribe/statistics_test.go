@@ -177,10 +177,10 @@ func TestTemplateRatesMatchRows(t *testing.T) {
 	}
 	db.Exec(t, `delete from task_totals where day = (select max(day) from task_totals)`)
 	db.Exec(t, `delete from subscribe_totals where day > (select max(day) from task_totals)`)
+	db.Exec(t, `delete from subscribe_total_changes where day > (select max(day) from task_totals)`)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	requireRatesMatchRows(t, db)
-	require.Zero(t, db.Count(t, `select count(*) from (select from subscribe_totals group by day, caller_id, template_type having count(*) > 1) q`),
-		"closing a day merges duplicate rows")
+	require.Zero(t, db.Count(t, `select count(*) from subscribe_total_changes`), "closing a day merges the changes")
 
 	before := db.MustRates(t, time.Time{}, nil)
 	db.Exec(t, `delete from subscribe_message_logs where send_time < current_date - 3`)
@@ -190,13 +190,34 @@ func TestTemplateRatesMatchRows(t *testing.T) {
 // closeDayOf closes the UTC day of a time, even if the days before it are open.
 func closeDayOf(t *testing.T, db *storetest.DB, at time.Time) {
 	t.Helper()
-	day := at.UTC().Truncate(24 * time.Hour)
 	require.NoError(t, pgx.BeginFunc(t.Context(), db.Retention, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), storetest.InsertClosedDaySQL, day, 0, 0); err != nil {
-			return err
-		}
-		return subscribe.CloseDay(t.Context(), tx, day)
+		closeDayIn(t, tx, at)
+		return nil
 	}))
+}
+
+func closeDayIn(t *testing.T, tx pgx.Tx, at time.Time) {
+	t.Helper()
+	day := at.UTC().Truncate(24 * time.Hour)
+	_, err := tx.Exec(t.Context(), storetest.InsertClosedDaySQL, day, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, subscribe.CountPart(t.Context(), tx, day, day, day.AddDate(0, 0, 1)))
+}
+
+// mergeTotals merges the changes of the totals.
+func mergeTotals(t *testing.T, db *storetest.DB) {
+	t.Helper()
+	require.NoError(t, pgx.BeginFunc(t.Context(), db.Retention, func(tx pgx.Tx) error {
+		mergeTotalsIn(t, tx)
+		return nil
+	}))
+}
+
+func mergeTotalsIn(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	more, err := subscribe.MergeTotals(t.Context(), tx)
+	require.NoError(t, err)
+	require.False(t, more)
 }
 
 func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
@@ -214,4 +235,116 @@ func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
 	requireRatesMatchRows(t, db)
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 1, Success: 1, Failed: 0}}, db.MustRates(t, time.Time{}, nil))
+}
+
+// insertTypesSQL inserts messages of yesterday: 1,200 types of caller 7, of which the types 1 to 100 have two messages each, and one
+// message of caller 8. All failed.
+const insertTypesSQL = `
+insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+	caller_id, task_id, send_status, send_time)
+select 'x', 'TYPE_' || to_char(1 + n % 1200, 'FM0000'), 'b', n, 9, 'o', '{}'::jsonb, 7, gen_random_uuid(), 2, now() - interval '1 day' from generate_series(0, 1299) n
+union all
+select 'x', 'BOOKING', 'b', 2000, 9, 'o', '{}', 8, gen_random_uuid(), 2, now() - interval '1 day'`
+
+func TestRatesListThousandTypesAndTheSumOfTheRest(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, insertTypesSQL)
+	requireTypes := func() {
+		t.Helper()
+		own := db.MustRates(t, time.Time{}, new(int64(7)))
+		require.Len(t, own, 1001)
+		require.Equal(t, []subscribe.TemplateRate{
+			{TemplateType: "TYPE_0001", Total: 2, Failed: 2}, {TemplateType: "TYPE_1000", Total: 1, Failed: 1}, {TemplateType: "", Total: 200, Failed: 200},
+		}, []subscribe.TemplateRate{own[0], own[999], own[1000]})
+		all := db.MustRates(t, time.Time{}, nil)
+		require.Len(t, all, 1001)
+		require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING", Total: 1, Failed: 1}, {TemplateType: "", Total: 201, Failed: 201}}, []subscribe.TemplateRate{all[0], all[1000]})
+		require.Equal(t, []subscribe.TemplateRate{all[0]}, db.MustRates(t, time.Time{}, new(int64(8))))
+	}
+	requireTypes()
+	closeDayOf(t, db, time.Now().AddDate(0, 0, -1))
+	require.Equal(t, 1001, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7`), "a closed day has at most 1000 types of a caller, and the rest")
+	requireTypes()
+
+	const ofRest = `select total::int from subscribe_totals where template_type = '' and caller_id = 7`
+	for _, change := range []struct {
+		set      string
+		rest, of int // messages of the rest and of all types on the closed day
+	}{
+		{`send_time = now() where template_type = 'TYPE_1200'`, 199, 1299},
+		{`send_time = now() where template_type = 'TYPE_0001'`, 199, 1297},
+		{`send_time = now() - interval '1 day' where template_type = 'TYPE_1200'`, 200, 1298},
+		{`send_time = now() - interval '1 day' where template_type = 'TYPE_0001'`, 200, 1300},
+		{`send_status = 1 where template_type in ('TYPE_1200', 'TYPE_0002')`, 200, 1300},
+	} {
+		db.Exec(t, `update subscribe_message_logs set `+change.set)
+		require.Equal(t, int64(1301), sumOf(db.MustRates(t, time.Time{}, nil)).Total, change.set)
+		mergeTotals(t, db)
+		require.Equal(t, int64(1301), sumOf(db.MustRates(t, time.Time{}, nil)).Total, change.set)
+		require.Equal(t, change.rest, db.Count(t, ofRest), change.set)
+		require.Equal(t, change.of, db.Count(t, `select sum(total)::int from subscribe_totals where caller_id = 7`), change.set)
+	}
+	require.Equal(t, subscribe.TemplateRate{Total: 1301, Success: 3, Failed: 1298}, sumOf(db.MustRates(t, time.Time{}, nil)))
+	require.Equal(t, 1001, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7`))
+}
+
+func sumOf(rates []subscribe.TemplateRate) (sum subscribe.TemplateRate) {
+	for _, r := range rates {
+		sum.Total, sum.Success, sum.Failed = sum.Total+r.Total, sum.Success+r.Success, sum.Failed+r.Failed
+	}
+	return sum
+}
+
+// insertTotalsSQL inserts 30,000 totals: of 30 days, 10 callers and 100 types.
+const insertTotalsSQL = `
+insert into subscribe_totals (day, caller_id, template_type, total, success, failed)
+select current_date - 1 - d, c, 'TYPE_' || n, 1, 1, 0 from generate_series(1, 30) d, generate_series(1, 10) c, generate_series(1, 100) n`
+
+func TestClosingDayAndMergingReadOnlyWhatIsNew(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, insertTotalsSQL)
+	db.Exec(t, `analyze subscribe_totals`)
+	db.Exec(t, storetest.InsertClosedDaySQL, time.Now().UTC().AddDate(0, 0, -2), 0, 0)
+	db.Exec(t, `
+		insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+			caller_id, task_id, send_time)
+		select 'x', 'TYPE_1', 'b', n, 9, 'o', '{}', 7, gen_random_uuid(), now() - interval '1 day' * n from generate_series(1, 3) n`)
+	db.Exec(t, `update subscribe_message_logs set send_status = 1`)
+	var read int
+	require.NoError(t, pgx.BeginFunc(t.Context(), db.Retention, func(tx pgx.Tx) error {
+		closeDayIn(t, tx, time.Now().AddDate(0, 0, -1))
+		mergeTotalsIn(t, tx)
+		return tx.QueryRow(t.Context(), `select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables where relname like 'subscribe_total%'`).Scan(&read)
+	}))
+	require.Less(t, read, 1000, "rows of totals")
+	require.Equal(t, 31, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7 and template_type = 'TYPE_1'`), "no duplicates")
+}
+
+// insertOthersSQL inserts 30,000 messages of callers 1 to 10, all of today.
+const insertOthersSQL = `
+set session_replication_role = replica;
+insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+	caller_id, task_id) select 'x', 'TYPE_1', 'b', n, 9, 'o', '{}', 1 + n % 10, gen_random_uuid() from generate_series(1, 30000) n;
+reset session_replication_role`
+
+func TestRatesOfCallerDoNotReadRowsOfOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
+	for sql := range strings.SplitSeq(insertOthersSQL, ";") {
+		_, err := conn.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	db.Exec(t, insertTotalsSQL)
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			db.Exec(t, `vacuum analyze subscribe_message_logs`)
+			db.Exec(t, `vacuum analyze subscribe_totals`)
+		}
+		today := time.Now().UTC().Truncate(24 * time.Hour)
+		cost := explainAnalyze(t, db.Read, subscribe.TemplateRatesSQL, subscribe.RateArgs(time.Time{}, today, new(int64(999)))...)
+		require.LessOrEqual(t, cost.blocks, 30, "analyzed %v\n%s", analyzed, cost.plan)
+	}
 }

@@ -45,8 +45,8 @@ type QueueCounts struct {
 // tasks returns the number of all live tasks.
 func (l LiveCounts) tasks() int64 { return l.PendingNew + l.PendingRetry + l.Processing }
 
-// FirstOpenDaySQL returns the first UTC day that is not closed, or the zero time if no day is closed.
-const FirstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
+// firstOpenDaySQL returns the first UTC day that is not closed, or the zero time if no day is closed.
+const firstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
 // countLive selects the numbers of LiveCounts from task_live.
 const countLive = `
@@ -110,7 +110,7 @@ func (st *Store) Statistics(ctx context.Context) (s Statistics, err error) {
 func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	var s Statistics
 	var day time.Time
-	if err := tx.QueryRow(ctx, FirstOpenDaySQL).Scan(&day); err != nil {
+	if err := tx.QueryRow(ctx, firstOpenDaySQL).Scan(&day); err != nil {
 		return s, err
 	}
 	var subscribe *bool // null if there is no live task; then there is one row
