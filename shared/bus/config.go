@@ -28,9 +28,9 @@ type Config struct {
 	DeadLettersMB   int           `envconfig:"SENDONCE_STREAM_DEADLETTERS_MB" default:"32" desc:"size limit of the stream DEADLETTERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, refused events go to the table dead_letters"`
 	MessagesMaxAge  time.Duration `envconfig:"SENDONCE_STREAM_MESSAGES_MAX_AGE" default:"168h" desc:"how long the stream MESSAGES keeps a message at most, 1h to 8760h"`
 	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
-	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"messages that the stream USERS keeps for one user, 100 to 1000000; a newer one replaces the oldest, which stays in Postgres; one sender may send a quarter of it to one user within 15 minutes"`
+	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"how many messages the stream USERS keeps for one user at most, 100 to 1000000; then a newer message replaces the oldest, which stays in Postgres; one sender may send a quarter of this number to one user within 15 minutes"`
 	AcceptStream    string        `ignored:"true"` // the name of the stream of accepted messages; "" = ACCEPTED
-	AcceptShards    int           `ignored:"true"` // parts of that stream that are saved in parallel, up to 64; 0 = 1
+	AcceptShards    int           `ignored:"true"` // number of shards of that stream, which are saved in parallel, up to 64; 0 = 1
 
 	// For tests.
 	TrimNotice time.Duration    `ignored:"true"` // how long TrimUsers waits after it has called note, before it removes messages; 0 = 3 s
@@ -50,7 +50,7 @@ type SettingError struct{ Name, Message string }
 
 func (e *SettingError) Error() string { return e.Name + " " + e.Message }
 
-// Validate refuses the value 0 of settings: only a Config in code may have 0, for a default.
+// Validate refuses a size, age or number of messages that is 0: only a Config in code may have 0, for the default.
 func (c *Config) Validate() (bad []task.Field) {
 	for _, setting := range []struct {
 		name string
@@ -71,6 +71,7 @@ func (c *Config) Validate() (bad []task.Field) {
 
 const day = 24 * time.Hour
 
+// check checks all other values, for Open.
 func (c *Config) check() error {
 	wrong := func(name, format string, values ...any) error {
 		return &SettingError{name, fmt.Sprintf(format, values...)}
@@ -97,7 +98,7 @@ func (c *Config) check() error {
 	case !publishable(c.acceptStream()) || strings.ContainsAny(c.acceptStream(), "./\\"):
 		return wrong("TWO_PHASE_STREAM", "is %q but must be the name of a stream: no blanks, dots, slashes or wildcards", c.AcceptStream)
 	case c.InboxPrefix != "" && !(publishable(c.InboxPrefix) && strings.HasPrefix(c.InboxPrefix, replyRoot)):
-		return wrong("NATS_INBOX_PREFIX", "is %q but must be a subject that begins with _, without blanks, wildcards or empty tokens, as _INBOX.me", c.InboxPrefix)
+		return wrong("NATS_INBOX_PREFIX", "is %q but must be a subject that begins with _, without blanks, wildcards or empty tokens, such as _INBOX.me", c.InboxPrefix)
 	}
 	for name, file := range map[string]string{"NATS_CREDENTIALS": c.CredentialsFile, "NATS_CA": c.CAFile} {
 		if file == "" {
