@@ -31,10 +31,10 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	p.waitMetric(`trigger_stream_missing{reason="subjects_taken",stream="OTHER"}`, 1)
 	var health struct{ Status string }
 	require.NoError(t, json.Unmarshal([]byte(p.waitReadiness(503).Text), &health))
-	require.True(t, strings.HasPrefix(health.Status, "these routes do not run: save-1-of-1 (stream OTHER cannot be made: "), health.Status)
+	require.True(t, strings.HasPrefix(health.Status, "these routes do not run: save-1-of-1 (stream OTHER cannot be created: "), health.Status)
 	require.Contains(t, health.Status, "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
 	require.InDelta(t, 1, p.metric(`trigger_pulling{durable="record",function="deliver"}`), 0, "the stream EVENTS cannot grow, but is used as it is")
-	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS does not change it: nats: API error: code=500 err_code=10047")
+	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS refused the change: nats: API error: code=500 err_code=10047")
 }
 
 // An event that no function can decode becomes a dead letter: in Postgres, if the stream of dead letters is full. The messages after it

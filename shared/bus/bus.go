@@ -19,7 +19,7 @@ import (
 type Bus struct {
 	cfg         Config
 	log         *slog.Logger
-	streams     []jetstream.StreamConfig // ours; AllowMsgSchedules is set for each connection, as it depends on the server
+	streams     []jetstream.StreamConfig // ours, without AllowMsgSchedules, which depends on the server of each connection
 	failedSends atomic.Uint64
 	denied      denials
 	asyncErrors loglimit.ByKey[string] // by text
@@ -41,11 +41,11 @@ type Bus struct {
 	connected  chan struct{}        // each new connection closes this channel and replaces it
 	pending    map[string]int       // by subject: how many tasks, messages or events became due (see Wake) since the last wake-up was sent
 	scheduled  map[string]time.Time // by name of a schedule: until when the schedule is assumed to exist
-	unsent     map[signal]bool      // tried again after the next connect
+	unsent     map[signal]bool      // tried again after the next connect, or after resendDelay while connected
 	warnedOld  bool                 // logged that the server has no message schedules
 
 	inboxesMu sync.Mutex
-	inboxes   map[inboxKey]*inboxSubscription // the subscriptions to the subjects of users (inbox.>) who have a Follower in this process
+	inboxes   map[inboxKey]*inboxSubscription // for each user who has a Follower in this process: the subscription to the user's subject
 }
 
 // signal is a wake-up, a schedule or a notice that a caller was changed (see NotifyCaller). If it cannot be sent, it is kept in
@@ -57,7 +57,7 @@ type signal struct {
 }
 
 // FailedSends counts how often, since Open, a wake-up, a schedule or a notice that a caller was changed could not be sent. Until
-// Close the Bus tries again to send these, at most maxUnsent after one outage.
+// Close the Bus tries again to send these; of the schedules and the wake-ups of queues it keeps at most maxUnsent for that.
 func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0

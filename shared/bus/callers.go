@@ -10,9 +10,9 @@ import (
 // changed: revoked, or given a new token or other permissions.
 const subjectCallers = "notify.callers"
 
-// NotifyCaller publishes that a caller was changed, and returns when the server has received the message
-// or ctx ends. Call it after the commit. A message that cannot be sent counts in FailedSends and is sent
-// after the next connect.
+// NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the server has
+// received the message, when sending has failed, or when ctx ends. A message that cannot be sent counts in
+// FailedSends and is sent after the next connect.
 func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	if b == nil {
 		return

@@ -39,7 +39,7 @@ func (b *Bus) connect() {
 		if err == nil {
 			b.setConn(nc)
 			if nc.IsConnected() {
-				<-b.attempted // the connect handler, in another goroutine, closes it after it has set b.current
+				<-b.attempted // closed by the connect handler, in another goroutine, after b.current is set
 			}
 			return
 		}
@@ -118,11 +118,12 @@ func (b *Bus) options() []nats.Option {
 	return options
 }
 
-// onAsyncError handles errors that the server reports outside of replies.
+// onAsyncError handles errors that do not belong to a call: those that the server reports outside of replies, and those
+// of subscriptions.
 func (b *Bus) onAsyncError(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		if unlogged, log := b.asyncErrors.Next(err.Error()); log {
-			b.log.Warn("NATS reported an error", "error", err, "unlogged", unlogged)
+			b.log.Warn("an error on the connection to NATS", "error", err, "unlogged", unlogged)
 		}
 		return
 	}
@@ -131,7 +132,7 @@ func (b *Bus) onAsyncError(err error) {
 	unlogged, logNow := b.denied.lines.Next()
 	b.denied.mu.Unlock()
 	if logNow {
-		b.log.Warn("NATS reported an error", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // the error has the subject, which may be a phone number
+		b.log.Warn("NATS denied a subject", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // the error has the subject, which may be a phone number
 	}
 	b.denied.add(err)
 }
@@ -178,7 +179,7 @@ func (b *Bus) onDisconnect(err error) {
 	}
 	b.current.end()
 	b.current = nil
-	clear(b.scheduled) // the server may have lost its data
+	clear(b.scheduled) // the server may have lost the schedules
 	if !b.closed {
 		b.log.Warn("lost the connection to NATS", "error", err)
 	}
@@ -207,7 +208,7 @@ func (b *Bus) connection(ctx context.Context) (*Connection, error) {
 	return b.current, nil
 }
 
-// AwaitConnection waits for a connection.
+// AwaitConnection waits for a connection, until ctx ends or Close begins.
 func (b *Bus) AwaitConnection(ctx context.Context) (*Connection, error) {
 	b.start()
 	for {

@@ -10,16 +10,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Connection is one period between connect and disconnect, for package trigger.
+// Connection is the connection to NATS from one connect to the next disconnect. It is exported for package trigger.
 type Connection struct {
 	ctx               context.Context // cancelled when the connection is lost
 	end               context.CancelFunc
 	js                jetstream.JetStream
 	log               *slog.Logger
-	acceptStream      string // Accept publishes only to this stream: it fails if another stream has the subject
+	acceptStream      string // the only stream that may store messages of Accept: Accept fails if another stream has the subject
 	hasSchedules      bool   // the server supports message schedules
-	hasPriorityGroups bool
-	isStrict          bool // the server refuses requests with unknown fields, unless its settings say otherwise
+	hasPriorityGroups bool   // the server supports priority groups, by which one trigger at a time receives the messages of a consumer
+	isStrict          bool   // the server refuses requests with unknown fields, unless its settings say otherwise
 }
 
 // JetStream returns the JetStream API over this connection.
@@ -31,7 +31,7 @@ func (conn *Connection) nats() *nats.Conn { return conn.js.Conn() }
 // Lost reports whether the connection has ended.
 func (conn *Connection) Lost() bool { return conn.ctx.Err() != nil }
 
-// CheckPriorityGroups returns an error if the server is too old for ordered batches.
+// CheckPriorityGroups returns an error if the server is too old for the routes of the trigger that post batches in order.
 func (conn *Connection) CheckPriorityGroups() error {
 	if conn.hasPriorityGroups {
 		return nil
@@ -50,7 +50,7 @@ func (conn *Connection) UntilLost(ctx context.Context) (child context.Context, u
 	return ctx, func() { stop(); cancel() }
 }
 
-// withTimeout is UntilLost for at most d.
+// withTimeout is UntilLost with a timeout.
 func (conn *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, expire := context.WithTimeout(ctx, d)
 	ctx, unbind := conn.UntilLost(ctx)

@@ -8,9 +8,9 @@ import (
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
-// deniedLimit bounds the memory, since callers of the API choose subjects: denials has the newest 4000 to 8000 denied
-// subjects. That is several times the 500 messages that the relay publishes together, so Publish finds the
-// denials of its own messages.
+// deniedLimit bounds the memory, since callers of the API choose subjects: denials has at least the newest 4000 and at
+// most 8000 denied subjects. That is several times the 500 messages that the relay publishes together, so Publish
+// finds the denials of its own messages.
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
@@ -23,7 +23,7 @@ type denials struct {
 	changed  chan struct{}   // closed and replaced by each new denial
 
 	total uint64         // denied publications and subscriptions since Open; onAsyncError counts them
-	lines loglimit.Limit // callers of the API choose subjects but must not control the log volume
+	lines loglimit.Limit // limits log lines: callers of the API choose subjects, and could fill the log
 }
 
 func (d *denials) reset() {
@@ -39,7 +39,7 @@ func (d *denials) reset() {
 func (d *denials) add(err error) {
 	_, rest, _ := strings.Cut(err.Error(), "Publish to ")
 	quoted, malformed := strconv.QuotedPrefix(rest)
-	if malformed != nil { // also without "Publish to"
+	if malformed != nil { // also an error without "Publish to", such as of a subscription
 		return
 	}
 	subject, malformed := strconv.Unquote(quoted)

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Durability is a set of losses that an accepted message survives until it is saved. The zero value, of a
-// stream in memory, survives nothing.
+// Durability is the set of failures that an accepted message survives while it is not saved. The zero value, of a
+// stream in memory, is the empty set.
 type Durability uint8
 
 // The levels of a stream. DurableHost does not cover DurableReplicated, nor does DurableReplicated cover
@@ -24,8 +24,8 @@ type Durability uint8
 const (
 	DurableProcess        Durability = 1                               // survives the death of any process
 	DurableHost           Durability = DurableProcess | 2              // also survives a power loss
-	DurableReplicated     Durability = DurableProcess | 4              // also survives the loss of a host with its disk, but no power loss of all hosts
-	DurableReplicatedHost Durability = DurableHost | DurableReplicated // survives all of these losses
+	DurableReplicated     Durability = DurableProcess | 4              // also survives the loss of a host with its disk, but not a power loss of all hosts
+	DurableReplicatedHost Durability = DurableHost | DurableReplicated // survives all of these failures
 )
 
 const (
@@ -65,7 +65,7 @@ func (d *Durability) Decode(name string) error {
 
 // Durability returns the level of the stream of accepted messages. monitors are the monitoring URLs
 // of NATS servers, separated by commas, such as http://host:8222. The level includes DurableHost only if
-// each server with a replica reports, at its monitoring URL, that its sync_interval is always. With an
+// each server with a replica reports, at its monitoring URL, that it syncs every write (see readMonitor). With an
 // ErrUnavailable the stream may survive more than the returned level.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
@@ -144,8 +144,8 @@ func syncingServers(ctx context.Context, monitors string) (map[string]bool, erro
 	return syncing, errors.Join(errs...)
 }
 
-// readMonitor returns the name of the server at monitor if it syncs every write, else "". Servers before
-// 2.15 do not sync when they compact.
+// readMonitor returns the name of the server at monitor if the server syncs every write, else "". For that, its
+// sync_interval must be always, and its version 2.15 or later: older servers do not sync when they compact.
 func readMonitor(ctx context.Context, monitor string) (string, error) {
 	// Only /varz has the server's name, as the list of replicas does.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Difference is one field of a stream or consumer whose value is not the wanted one.
+// Difference is a field of a stream or consumer, with a value that is not the wanted value.
 type Difference struct {
 	Stream         string // or stream/durable
 	Field          string // its name in the nats command line tool
@@ -38,7 +38,7 @@ func (e *MismatchError) Error() string {
 			lines[i] += ": " + d.Remedy
 		}
 	}
-	return "NATS differs from the settings and was not changed:\n  " + strings.Join(lines, "\n  ")
+	return "these fields in NATS differ from the settings and were not changed:\n  " + strings.Join(lines, "\n  ")
 }
 
 // Reasons why a stream cannot be created.
@@ -57,7 +57,7 @@ type StreamError struct {
 }
 
 func (e *StreamError) Error() string {
-	text := fmt.Sprintf("stream %s cannot be made: %v", e.Stream, e.Cause)
+	text := fmt.Sprintf("stream %s cannot be created: %v", e.Stream, e.Cause)
 	if e.Remedy != "" {
 		text += ": " + e.Remedy
 	}
@@ -68,7 +68,7 @@ func (e *StreamError) Unwrap() error { return e.Cause }
 
 // Ensure creates missing streams and updates streams that differ from the settings; see doc.go for the
 // exceptions. If one stream fails, Ensure continues with the next. The result joins the errors of all streams:
-// *StreamError, *MismatchError or any other error. Several processes may call Ensure at any time.
+// *StreamError, *MismatchError or any other error. Several processes may call Ensure at the same time.
 func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -94,9 +94,9 @@ func (b *Bus) EnsureStream(ctx context.Context, conn *Connection, name string) e
 }
 
 // errStreamMissing reports that one of our streams does not exist. Only the trigger creates streams: every other
-// process waits for it.
+// process can only try again later.
 func errStreamMissing(stream string) error {
-	return fmt.Errorf("stream %s is missing: the trigger makes it", stream)
+	return fmt.Errorf("stream %s is missing: the trigger creates it", stream)
 }
 
 func (b *Bus) ensureStream(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig) error {
@@ -126,7 +126,7 @@ func (b *Bus) getOrCreateStream(ctx context.Context, conn *Connection, wanted je
 	return s, nil
 }
 
-// streamError adds the remedy to an error of creating a stream.
+// streamError adds the reason and the remedy to an error of creating a stream.
 func (b *Bus) streamError(ctx context.Context, conn *Connection, wanted jetstream.StreamConfig, cause error) error {
 	e := &StreamError{Stream: wanted.Name, Reason: ReasonOther, Cause: cause}
 	var api *jetstream.APIError
@@ -136,7 +136,7 @@ func (b *Bus) streamError(ctx context.Context, conn *Connection, wanted jetstrea
 	switch api.ErrorCode {
 	case codeNoStorage, codeNoResources, codeNoPeers:
 		e.Reason = ReasonNoRoom
-		e.Remedy = fmt.Sprintf("it reserves %d MiB: %s", wanted.MaxBytes/mib, b.cfg.sizeRemedy(wanted.Name))
+		e.Remedy = fmt.Sprintf("the stream reserves %d MiB: %s", wanted.MaxBytes/mib, b.cfg.sizeRemedy(wanted.Name))
 	case codeOverlap:
 		e.Reason = ReasonSubjectsTaken
 		e.Remedy = b.subjectsRemedy(ctx, conn, wanted)
@@ -146,9 +146,9 @@ func (b *Bus) streamError(ctx context.Context, conn *Connection, wanted jetstrea
 
 const (
 	codeNoPeers     = jetstream.ErrorCode(10005) // no server of the cluster has the room
-	codeNoResources = jetstream.ErrorCode(10023)
-	codeNoStorage   = jetstream.ErrorCode(10047)
-	codeOverlap     = jetstream.ErrorCode(10065)
+	codeNoResources = jetstream.ErrorCode(10023) // the account or the servers do not have the room
+	codeNoStorage   = jetstream.ErrorCode(10047) // the server does not have the room
+	codeOverlap     = jetstream.ErrorCode(10065) // another stream has some of the subjects
 )
 
 // sizeRemedy returns how an operator can give a stream its wanted size.
@@ -169,9 +169,9 @@ func (c *Config) fieldRemedy(stream, field string) string {
 	case field == "max_bytes":
 		return c.sizeRemedy(stream)
 	case field == "num_replicas":
-		return "run as many NATS servers in a cluster, or lower SENDONCE_NATS_REPLICAS"
+		return "run at least so many NATS servers in one cluster, or lower SENDONCE_NATS_REPLICAS"
 	case stream == StreamWake:
-		return "'nats stream rm WAKE', at any time: it has only wake-ups, and the trigger creates it again"
+		return "'nats stream rm WAKE', at any time: WAKE has only wake-ups and schedules, which safety ticks replace, and the trigger creates it again"
 	case stream == c.acceptStream():
 		return fmt.Sprintf("set TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %s': the trigger creates it again", stream)
 	}
@@ -200,13 +200,13 @@ func (b *Bus) subjectsRemedy(ctx context.Context, conn *Connection, wanted jetst
 
 // updateStream changes all differing fields in one request. If NATS refuses that request, updateStream sends one
 // request for each field. stored is the number of bytes in the stream. updateStream does not lower the max_bytes
-// of a stream with DiscardNew below twice stored, since the stream would soon refuse messages.
+// of a stream with DiscardNew to less than twice stored, since the stream would soon refuse messages.
 func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, wanted jetstream.StreamConfig, stored uint64) error {
 	var remaining []Difference
 	smaller := actual.MaxBytes <= 0 || wanted.MaxBytes < actual.MaxBytes
 	if wanted.Discard == jetstream.DiscardNew && smaller && wanted.MaxBytes < 2*int64(stored) {
 		remaining = append(remaining, Difference{Stream: wanted.Name, Field: "max_bytes", Actual: fmt.Sprint(actual.MaxBytes), Wanted: fmt.Sprint(wanted.MaxBytes),
-			Refused: fmt.Sprintf("it holds %d bytes: the next trigger that starts makes it smaller if it holds half of the wanted size or less", stored)})
+			Refused: fmt.Sprintf("the stream holds %d bytes: a trigger that connects later makes it smaller if it then holds at most half of the wanted size", stored)})
 		wanted.MaxBytes = actual.MaxBytes
 	}
 	wanted.Subjects = mergeSubjects(actual.Subjects, wanted.Subjects)
@@ -230,7 +230,7 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 		}
 		differing = diffFields(differing, &actual, &wanted)
 	}
-	// One by one. NATS may accept a refused field after another field has changed.
+	// One by one, and again: NATS may accept a field that it refused before another field was changed.
 	for progress := true; progress; {
 		before := len(differing)
 		for _, f := range differing {
@@ -243,12 +243,12 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, actual, 
 	}
 	for _, f := range differing {
 		remaining = append(remaining, Difference{Stream: wanted.Name, Field: f.name, Actual: f.text(&actual), Wanted: f.text(&wanted),
-			Refused: "NATS does not change it: " + refusals[f.name], Remedy: b.cfg.fieldRemedy(wanted.Name, f.name)})
+			Refused: "NATS refused the change: " + refusals[f.name], Remedy: b.cfg.fieldRemedy(wanted.Name, f.name)})
 	}
 	return mismatch(remaining)
 }
 
-// updateFields changes fields in one request. refusal says why NATS refuses the request permanently; err is a
+// updateFields changes fields in one request. refusal is "", or says why NATS refuses the request; err is a
 // temporary failure.
 func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, wanted *jetstream.StreamConfig, fields []field[jetstream.StreamConfig]) (refusal string, err error) {
 	next := *actual
@@ -265,7 +265,7 @@ func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, actual, 
 	}
 	for _, f := range fields {
 		level := slog.LevelInfo
-		if f.text(wanted) == none { // a source, mirror or republish was removed
+		if f.text(wanted) == none { // sources, a mirror, republishing or a subject transform was removed
 			level = slog.LevelWarn
 		}
 		b.log.Log(ctx, level, "changed a stream to match the settings", "stream", wanted.Name, "field", f.name, "from", f.text(actual), "to", f.text(wanted))
@@ -344,7 +344,8 @@ func mismatch(differences []Difference) error {
 	return &MismatchError{Differences: differences}
 }
 
-// field is a setting of a stream or consumer that the bus relies on. Config is the type of all settings.
+// field is a field of the configuration of a stream or consumer, on which the bus relies. Config is the type of the
+// configuration.
 type field[Config any] struct {
 	name string            // in the nats command line tool
 	at   func(*Config) any // returns a pointer to the field
@@ -372,7 +373,7 @@ func (f field[Config]) copy(to, from *Config) {
 	reflect.ValueOf(f.at(to)).Elem().Set(reflect.ValueOf(f.at(from)).Elem())
 }
 
-// diffFields returns the fields in which two configurations differ.
+// diffFields returns those of fields in which two configurations differ.
 func diffFields[Config any](fields []field[Config], actual, wanted *Config) []field[Config] {
 	return slices.DeleteFunc(slices.Clone(fields), func(f field[Config]) bool { return f.text(actual) == f.text(wanted) })
 }

@@ -62,7 +62,7 @@ func TestEnsureSetsLimitsButKeepsContent(t *testing.T) {
 		require.NoError(t, err)
 	}
 	b := openBus(t, Config{URL: broker.URL(), MessagesMB: 1, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, io.Discard)
-	require.ErrorContains(t, b.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (it holds 600")
+	require.ErrorContains(t, b.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (the stream holds 600")
 	require.EqualValues(t, 256*mib, broker.Info(StreamMessages).Config.MaxBytes, "1 MiB is less than twice the content")
 	require.EqualValues(t, 300*mib, broker.Info(StreamUsers).Config.MaxBytes)
 	require.Equal(t, 48*time.Hour, broker.Info(StreamUsers).Config.MaxAge)
@@ -122,8 +122,8 @@ func TestEnsureContinuesAfterStreamWithoutRoom(t *testing.T) {
 	broker := bustest.NewBrokerWith(t, natsserver.Options{Dir: t.TempDir(), MaxStore: 200 * mib})
 	b := newBus(t, broker.URL())
 	err := b.Ensure(t.Context())
-	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")
-	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_MESSAGES_MB")
+	require.ErrorContains(t, err, "the stream reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")
+	require.ErrorContains(t, err, "the stream reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_MESSAGES_MB")
 	var e *StreamError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, ReasonNoRoom, e.Reason)

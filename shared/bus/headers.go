@@ -18,19 +18,19 @@ const (
 	headersTimeout   = 6 * time.Second // of one request
 	headersFetch     = 1000            // messages that are fetched together
 	headersFetchWait = 2 * time.Second
-	headersFetches   = 20  // for one request; readHeaders sends another request for later messages
-	headersBacklog   = 16  // requests that wait in one trigger; further requests time out
-	headersMax       = 512 // bytes of a header value; longer values are sent as empty
-	headersPart      = 8   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one
-	headersSize      = 100 // estimated bytes of a message's numbers and field names in JSON
-	headersIdle      = 10 * time.Second
+	headersFetches   = 20                  // for one request; readHeaders sends another request for later messages
+	headersBacklog   = 16                  // requests that wait in one trigger; further requests time out
+	headersMax       = 512                 // bytes of a header value; longer values are sent as empty
+	headersPart      = 8                   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one
+	headersSize      = 100                 // estimated bytes of a message's numbers and field names in JSON
+	headersIdle      = 10 * time.Second    // NATS deletes a consumer that was not used for so long
 	headersRestart   = 10 * time.Second    // after a failed subscription
 	headersConsumer  = "sendonce-headers-" // name prefix of the consumer that reads headers
 )
 
 type headersRequest struct {
 	From uint64 `json:"from"` // sequence number of the first message
-	// If a fetch has a message younger than Until, it is the last fetch; zero = no limit.
+	// The last fetch is the first that has a message younger than Until; zero = no limit.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -55,7 +55,8 @@ type messageHeader struct {
 }
 
 // readHeaders requests the headers of a stream's messages from the trigger and calls do with each page,
-// until do returns false, no message is left, or a message is younger than until (zero = no limit).
+// until do returns false, no message is left, or the trigger has fetched a message younger than until (zero = no
+// limit). do also receives the younger messages of the last fetch.
 func (conn *Connection) readHeaders(ctx context.Context, stream string, from uint64, until time.Time, do func([]messageHeader) (bool, error)) error {
 	for {
 		next, err := conn.readHeadersFrom(ctx, stream, headersRequest{From: from, Until: until}, do)
@@ -77,7 +78,7 @@ func (conn *Connection) readHeadersFrom(ctx context.Context, stream string, requ
 	if err != nil {
 		return 0, unavailable(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is lost, and the subscription with it
+	defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is lost, which ends the subscription too
 	if err := conn.nats().PublishRequest(headersPrefix+stream, reply, body); err != nil {
 		return 0, unavailable(err)
 	}
@@ -124,7 +125,7 @@ func nextPage(ctx context.Context, sub *nats.Subscription) (page headersPage, er
 	return page, nil
 }
 
-// ServeHeaders replies to requests for headers until ctx ends, one at a time. Only the trigger calls it.
+// ServeHeaders replies to requests for headers, one at a time, until ctx ends. Only the trigger calls it.
 func (b *Bus) ServeHeaders(ctx context.Context) { b.serveHeaders(ctx, headersFetches) }
 
 func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
@@ -138,7 +139,7 @@ func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
 		if err := conn.serveHeaders(connCtx, fetches); connCtx.Err() == nil {
 			if err.Error() != logged {
 				logged = err.Error()
-				b.log.Error("cannot reply to requests for message headers: MESSAGES and USERS are not trimmed", "error", err)
+				b.log.Error("cannot reply to requests for message headers: unless another trigger replies, MESSAGES and USERS are not trimmed", "error", err)
 			}
 			select {
 			case <-time.After(headersRestart):
@@ -237,7 +238,7 @@ func (conn *Connection) listHeaders(ctx context.Context, stream string, request 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the idle limit deletes it
+	defer func() { _ = s.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // if that fails, NATS deletes it after headersIdle
 	pending, received, young := c.CachedInfo().NumPending, uint64(0), false
 	for ; pending > 0 && !young && fetches > 0; fetches-- {
 		batch, err := c.Fetch(int(min(pending, headersFetch)), jetstream.FetchMaxWait(headersFetchWait))

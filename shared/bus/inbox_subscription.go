@@ -7,9 +7,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// inboxSubscription is the subscription to one inbox. All followers of the inbox in this process share the
-// subscription. NATS sends each message, with its body, once for each subscription, so a user with many
-// subscriptions could fill the connection.
+// inboxSubscription is the subscription to one inbox (the subject of a user). All followers of the inbox in this
+// process share the subscription. NATS sends each message, with its body, once for each subscription, so many
+// followers of one user could otherwise fill the connection.
 type inboxSubscription struct {
 	key inboxKey
 	sub *nats.Subscription
@@ -36,7 +36,8 @@ func (s *inboxSubscription) wake(*nats.Msg) {
 }
 
 // arrived returns how many messages the subscription has received. Use only the difference between two
-// results of one subscription.
+// results of one subscription. If the number is unknown, the result is so large that findEviction counts the
+// stored messages.
 func (s *inboxSubscription) arrived() int64 {
 	delivered, err := s.sub.Delivered()
 	waiting, _, pendingErr := s.sub.Pending()

@@ -11,8 +11,8 @@ import (
 const (
 	mib = 1 << 20
 
-	// wakeMB is several times the largest content of WAKE: a wake-up and at most scheduleLimit schedules
-	// for each subject, of about 250 bytes each.
+	// wakeMB, in MiB, is several times the largest content of WAKE: for each subject a wake-up and at most
+	// scheduleLimit schedules, of about 250 bytes each.
 	wakeMB = 16
 )
 
@@ -45,7 +45,7 @@ func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 	dead.Description = "events that a function refused"
 	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
-	// No age limit: only saved messages are removed.
+	// No age limit: the function save removes messages that are saved, rejected or no valid messages.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{AcceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
@@ -60,7 +60,7 @@ func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{wake, accepted, events, messages, users, dead}
 }
 
-// StreamNames returns the names of our streams, most important first.
+// StreamNames returns the names of our streams, the most important first.
 func (b *Bus) StreamNames() []string {
 	var names []string
 	for _, s := range b.streams {
@@ -69,7 +69,8 @@ func (b *Bus) StreamNames() []string {
 	return names
 }
 
-// streamOf returns the name of our stream that stores subject, or "".
+// streamOf returns the name of our stream that stores subject, or "". It returns WAKE also for the subjects of queues,
+// which WAKE does not store: nobody passes these to Publish.
 func (b *Bus) streamOf(subject string) string {
 	for _, s := range b.streams {
 		for _, pattern := range s.Subjects {
@@ -81,8 +82,8 @@ func (b *Bus) streamOf(subject string) string {
 	return ""
 }
 
-// Sizes returns the size limits, in bytes, of the streams that messages of callers fill. The stream of
-// accepted messages is under StreamAccepted, whatever its name is.
+// Sizes returns the size limits, in bytes, of EVENTS, MESSAGES, USERS and the stream of accepted messages. The
+// latter is under StreamAccepted, whatever its name is.
 func (c *Config) Sizes() map[string]int64 {
 	sizes := map[string]int64{}
 	for _, s := range streamConfigs(c, false) {

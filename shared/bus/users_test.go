@@ -371,7 +371,7 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 		began := time.Now()
 		err := do()
 		require.ErrorIs(t, err, ErrUnavailable, name)
-		require.ErrorContains(t, err, "is missing: the trigger makes it", name)
+		require.ErrorContains(t, err, "is missing: the trigger creates it", name)
 		require.Less(t, time.Since(began), bustest.Soon, name)
 	}
 	works := func() bool { return errors.Join(accept(), follow(), publish(), durability()) == nil }

@@ -26,8 +26,8 @@ func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	bustest.Eventually(t, func() bool {
 		return trigger.Routes()[0].Stopped != nil && reasonOf(trigger.Routes()[0].Stopped) == bus.ReasonNoRoom
 	}, "the reason is reported")
-	require.EqualError(t, trigger.Ready(), "these routes do not run: d (stream EVENTS cannot be made: nats: API error: code=500 err_code=10047 "+
-		"description=insufficient storage resources available: it reserves 400 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_EVENTS_MB)")
+	require.EqualError(t, trigger.Ready(), "these routes do not run: d (stream EVENTS cannot be created: nats: API error: code=500 err_code=10047 "+
+		"description=insufficient storage resources available: the stream reserves 400 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_EVENTS_MB)")
 	require.Equal(t, []bool{false, true, true}, []bool{trigger.Routes()[0].Pulling, trigger.Routes()[1].Pulling, trigger.Routes()[2].Pulling})
 	bustest.Eventually(t, func() bool { return reasonOf(trigger.Streams()[bus.StreamMessages]) == bus.ReasonNoRoom }, "the reason is reported also for a stream without routes")
 	backlog, err := trigger.Backlog(bustest.Within(t, bustest.Soon))
