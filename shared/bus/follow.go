@@ -19,7 +19,7 @@ const (
 
 // FollowedMessage is one event to a user.
 type FollowedMessage struct {
-	Seq     uint64 // to pass to Follow
+	Seq     uint64 // in USERS; another Follow after Seq continues with the next event
 	Event   cloudevents.Event
 	Release func() // releases the ReadLimit; call it after the message was handled
 }
@@ -27,8 +27,9 @@ type FollowedMessage struct {
 // ReadLimit blocks until a follower may read. done ends the read.
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
-// GapError reports missing messages: they were removed or expired, or the stream was created again. Some
-// messages between After and Next may still exist. The follower has returned them before the GapError.
+// GapError reports that messages may be missing: they were removed or expired, the stream was created again or has
+// lost its end, or readRemoved (see Follow) failed. If some messages between After and Next still existed, the
+// follower has returned them before the GapError.
 type GapError struct {
 	After uint64 // nothing is missing up to this sequence number
 	Next  uint64 // the follower continues at this sequence number
@@ -43,7 +44,7 @@ func (e *GapError) Error() string {
 
 // Follower reads the events of one user in stream order. It must not be used concurrently.
 //
-// A follower has no consumer, so the server keeps no state of followers, and nothing is created again after
+// A follower has no consumer, so the server keeps no position of followers, and nothing must be created again after
 // an outage. The follower reads the stream message by message, so a slow reader accumulates nothing. A core
 // subscription to the same subject wakes the follower; all followers of the user in this process share this
 // subscription. A wake-up may arrive before its message is stored. So after a wake-up the follower polls with
@@ -59,8 +60,8 @@ type Follower struct {
 	completeTo    uint64    // up to this sequence number nothing is missing, or the gap was returned
 	removedTo     uint64    // last result of readRemoved
 	gapReported   bool      // readRemoved failed, and a gap was returned because of that
-	checkAfter    time.Time // when readRemoved must be called again
-	headroom      int64     // no unread message is evicted before so many messages have arrived after arrivedBefore
+	checkAfter    time.Time // until then readRemoved need not be called
+	headroom      int64     // no unread message is evicted before inbox.arrived() is arrivedBefore + headroom
 	arrivedBefore int64     // inbox.arrived() when headroom was set
 
 	readOn  *Connection // the connection of stream; nil after a failure
@@ -70,15 +71,15 @@ type Follower struct {
 	gap     *GapError     // to be returned by the next read
 	poll    time.Duration // until the next read
 	woken   bool          // a wake-up came, and no read has found its message yet
-	overdue bool          // such a message was not found within lateMessage
-	failing bool          // a failure was logged
+	overdue bool          // no read found the message of a wake-up within about lateMessage
+	failing bool          // reads fail, and that was logged
 }
 
 // Follow reads the messages to a user after a sequence number (0 = all in the stream, nil = only new ones).
-// readRemoved returns the last sequence number of this user that TrimUsers has removed. While the follower catches
-// up, Next calls readRemoved (nil = never) before a read, at most every two seconds. limit bounds parallel reads.
-// The read of a message lasts until its Release. The caller must call Close. Follow returns ErrUnavailable if NATS
-// cannot be reached.
+// readRemoved returns the last sequence number of this user that TrimUsers has removed or is about to remove. Next
+// calls readRemoved (nil = never) at most every two seconds, and not within 20 s after a read that found no unread
+// message. limit bounds parallel reads. The read of a message lasts until its Release. The caller must call Close.
+// Follow returns the error of limit, or ErrUnavailable if NATS does not reply or has no stream USERS.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemoved func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -110,8 +111,8 @@ func (f *Follower) Close() {
 	}
 }
 
-// After returns the sequence number up to which everything was read, to pass to another Follow. A gap that Next has not returned
-// yet is not read: another Follow finds it again.
+// After returns the sequence number up to which Next has returned all messages and gaps, to pass to another Follow. So another
+// Follow finds a gap again that Next has not returned yet.
 func (f *Follower) After() uint64 {
 	if f.gap != nil {
 		return f.gap.After
@@ -145,7 +146,7 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	}
 }
 
-// readLimited calls read within the limit.
+// readLimited calls read when limit allows. If read returns a message, its Release ends the read.
 func (f *Follower) readLimited(ctx context.Context, conn *Connection) (m *FollowedMessage, err error) {
 	done, err := f.limit(ctx)
 	if err != nil {
@@ -213,8 +214,8 @@ func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage
 	}
 }
 
-// resume finds the position on a new connection. Meanwhile the stream may have been created again, may have
-// lost its oldest messages, or after a crash its newest.
+// resume finds the position on a new connection, or after a failed read. Meanwhile the stream may have been created
+// again, may have lost its oldest messages, or after a crash its newest.
 func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.key.nc != conn.nats() {
@@ -248,7 +249,7 @@ func (f *Follower) resume(ctx context.Context, conn *Connection) error {
 	return nil
 }
 
-// findNewStream continues at the beginning of the stream if it was created again, or has lost its end, while the connection lasted.
+// findNewStream continues at the beginning of the stream if, on this connection, the stream was created again or has lost its end.
 func (f *Follower) findNewStream(ctx context.Context, conn *Connection) error {
 	f.overdue = false
 	s, err := conn.js.Stream(ctx, StreamUsers)
@@ -264,16 +265,17 @@ func (f *Follower) findNewStream(ctx context.Context, conn *Connection) error {
 
 const (
 	// untrimmedFor is how long readRemoved is not called after a read that found no message. It is less than
-	// usersKeptLeast: TrimUsers removes no younger message.
+	// usersKeptLeast, the age below which TrimUsers removes no message.
 	untrimmedFor = 20 * time.Second
-	// removedValid is how long a result of readRemoved is valid. It is less than trimNotice.
+	// removedValid is how long a result of readRemoved is valid. It is less than trimNotice, the time between the change of
+	// that result and the removal.
 	removedValid = 2 * time.Second
 )
 
-// findGap returns the gap if unread messages of the user were removed. next is the sequence number of the
-// first unread message that is left, or 0 if none is left. Of the messages that TrimUsers removes from an inbox,
-// only the last sequence number is known. So the follower first returns the messages up to that number, and
-// then the gap.
+// findGap returns the gap if unread messages to the user were removed, and nil if not. next is the sequence number of
+// the first unread message that is left, or 0 if none is left. Of the messages that TrimUsers removes from an inbox,
+// only the last sequence number is known. So the follower first returns the messages up to that number that are left,
+// and then the gap.
 func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
 	if gap, err := f.refreshRemoved(ctx, next); gap != nil || err != nil {
 		return gap, err
@@ -286,7 +288,7 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 		if err != nil {
 			return nil, fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 		}
-		if f.removedTo <= info.State.LastSeq { // otherwise removedTo belongs to an earlier stream of this name
+		if f.removedTo <= info.State.LastSeq { // otherwise it is a number of an earlier stream of this name
 			return f.skipTo(max(f.removedTo+1, f.next)), nil
 		}
 		f.removedTo = 0
@@ -317,7 +319,7 @@ func (f *Follower) refreshRemoved(ctx context.Context, next uint64) (*GapError, 
 }
 
 // findEviction returns the gap if unread messages were evicted. A message to a full inbox evicts the oldest
-// message, so while a message before f.next is left, no unread message was evicted.
+// message of the inbox, so while a message before f.next is left, no unread message was evicted.
 func (f *Follower) findEviction(ctx context.Context, next uint64) (*GapError, error) {
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
 	arrived := f.inbox.arrived()
@@ -349,16 +351,16 @@ func (f *Follower) skipTo(next uint64) *GapError {
 	return gap
 }
 
-// markComplete records that everything was read at a time when inbox.arrived() returned arrived. No unread
-// message can be evicted before half an inbox has arrived; the other half covers messages that are stored and
-// have not arrived yet.
+// markComplete records that everything was read at a time when inbox.arrived() returned arrived. From then on, no
+// unread message is evicted before half as many messages have arrived as an inbox holds; the other half is for
+// messages that are stored and have not arrived yet.
 func (f *Follower) markComplete(at time.Time, arrived int64) {
 	f.completeTo, f.checkAfter = f.next-1, at.Add(untrimmedFor)
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
 }
 
-// afterRead handles a read that returned no message: if err is nil, there was none. After a failure the next
-// read looks the stream up again.
+// afterRead handles a read that returned no message: there was none (err is nil), or the read failed. After a failure
+// the next read looks the stream up again.
 func (f *Follower) afterRead(conn *Connection, err error) {
 	switch {
 	case err == nil:
@@ -367,18 +369,17 @@ func (f *Follower) afterRead(conn *Connection, err error) {
 		f.readOn = nil
 	default:
 		if !f.failing {
-			f.bus.log.Warn("follow", "subject", f.subject, "error", err)
+			f.bus.log.Warn("cannot read the messages to a user: trying again", "subject", f.subject, "error", err)
 		}
 		f.failing, f.readOn = true, nil
 		f.poll = min(max(f.poll, redialWait), failedPoll)
 	}
 }
 
-// lateMessage is how long after a wake-up its message may be found. If it was not found by then, the stream may have been created
-// again.
+// lateMessage is how long after a wake-up a read may find its message. If none does, the stream may have been created again.
 const lateMessage = time.Second
 
-// awaitNext waits until the next read.
+// awaitNext waits until it is time for the next read: after f.poll, a wake-up or the loss of the connection.
 func (f *Follower) awaitNext(ctx context.Context, conn *Connection) {
 	select {
 	case <-f.wakeUps:

@@ -7,8 +7,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// joinInbox adds a follower, which wakeUps wakes, to an inbox. The first follower subscribes. The server
-// receives the subscription before any request that the follower sends afterwards on this connection.
+// joinInbox adds a follower to an inbox; messages to the inbox wake it through wakeUps. For the first follower,
+// joinInbox subscribes. The server receives the subscription before any request that the follower sends afterwards
+// on this connection.
 func (b *Bus) joinInbox(key inboxKey, wakeUps chan struct{}) (*inboxSubscription, error) {
 	b.inboxesMu.Lock()
 	defer b.inboxesMu.Unlock()
@@ -27,7 +28,7 @@ func (b *Bus) joinInbox(key inboxKey, wakeUps chan struct{}) (*inboxSubscription
 	return s, nil
 }
 
-// leaveInbox removes a follower from an inbox. The last follower unsubscribes.
+// leaveInbox removes a follower from an inbox, and unsubscribes after the last follower.
 func (b *Bus) leaveInbox(s *inboxSubscription, wakeUps chan struct{}) {
 	b.inboxesMu.Lock()
 	defer b.inboxesMu.Unlock()
@@ -40,6 +41,6 @@ func (b *Bus) leaveInbox(s *inboxSubscription, wakeUps chan struct{}) {
 	}
 	delete(b.inboxes, s.key)
 	if err := s.sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		b.log.Warn("stop following", "subject", s.key.subject, "error", err)
+		b.log.Warn("cannot unsubscribe", "subject", s.key.subject, "error", err)
 	}
 }

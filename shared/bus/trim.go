@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	nearlyFull  = 0.9             // used part of a stream's size
-	mostlyFull  = 0.75            // from here on, a stream may have no room for a batch, or for a large message
-	trimTimeout = 8 * time.Second // of one stream
-	trimMargin  = 2 * time.Second // a trim begins no deletion in the last part of trimTimeout
-	trimBudget  = 4 * time.Second // after this time, TrimMessages does not read another page of headers
+	nearlyFull  = 0.9             // as a fillRatio
+	mostlyFull  = 0.75            // as a fillRatio; above it, a stream may have no room for a batch, or for a large message
+	trimTimeout = 8 * time.Second // of the trim of one stream
+	trimMargin  = 2 * time.Second // in the last part of trimTimeout, of this length, a trim begins no deletion of a single message
+	trimBudget  = 4 * time.Second // after this time, TrimMessages handles no further page of headers
 	trimDeletes = 32              // parallel deletions
 )
 
-// How long EVENTS keeps an event that deliver has recorded in Postgres. Consumers other than deliver can read the event until then.
+// How long EVENTS keeps an event that deliver has recorded in Postgres, unless the stream is more than three quarters full.
+// Until then, consumers other than that of deliver can read the event.
 const (
 	eventsKept         = time.Hour
 	eventsKeptHalfFull = 15 * time.Minute // while more than half of the stream's size is used
@@ -29,7 +30,8 @@ const (
 // TrimEvents removes old recorded events from EVENTS. If more than three quarters of the stream are used, TrimEvents
 // removes every recorded event, so that one caller's flood does not delay the webhooks of other callers.
 // Unrecorded events stay. If a removed event is published again, it is not recorded twice: NATS detects the
-// duplicate for ten minutes, or until it restarts, and the function deliver always detects the duplicate.
+// duplicate for ten minutes, or until NATS restarts, and the function deliver always detects the duplicate.
+// removed may be too large: it counts numbers whose message was already gone.
 func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -60,18 +62,18 @@ func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
 	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(last+1)); err != nil {
 		return 0, unavailable(err)
 	}
-	return int(last - first + 1), nil // approximately: some may have been removed before
+	return int(last - first + 1), nil
 }
 
-// hasNoRoom reports whether a stream is nearly full, or mostly full and has refused a message. A stream that refuses
-// messages may also be unavailable for another reason; then no room is made.
+// hasNoRoom reports whether a stream is nearly full, or is mostly full and has refused a message. A stream that is not
+// even mostly full has refused messages for another reason, and needs no room.
 func hasNoRoom(info *jetstream.StreamInfo, refused bool) bool {
 	used := fillRatio(info)
 	return used > nearlyFull || refused && used > mostlyFull
 }
 
 // recordedTo returns the sequence number up to which all events are recorded. The result is 0 if the consumer RecordDurable is
-// missing, or has received messages that the stream has lost (isAhead): then the trigger must create the consumer again.
+// missing, or has received messages that the stream has lost (isAhead), until the trigger creates the consumer again.
 func (conn *Connection) recordedTo(ctx context.Context, events jetstream.Stream) (uint64, error) {
 	consumer, err := conn.recordConsumer(ctx)
 	if err != nil || consumer == nil {
@@ -99,13 +101,13 @@ func (conn *Connection) recordConsumer(ctx context.Context) (*jetstream.Consumer
 	return consumer.CachedInfo(), nil
 }
 
-// Recorded is how far the function deliver has recorded the events of EVENTS.
+// Recorded is the progress of the function deliver in recording the events of EVENTS.
 type Recorded struct {
 	Progress uint64 // grows when the consumer receives or acknowledges events
 	Waiting  int    // number of events that are not recorded
 }
 
-// Recorded returns how far events are recorded; the zero value if the consumer RecordDurable is missing. The error is an ErrUnavailable.
+// Recorded returns this progress, or the zero value if the consumer RecordDurable is missing. An error is an ErrUnavailable.
 func (b *Bus) Recorded(ctx context.Context) (r Recorded, err error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -118,8 +120,8 @@ func (b *Bus) Recorded(ctx context.Context) (r Recorded, err error) {
 	return Recorded{Progress: consumer.AckFloor.Stream + consumer.Delivered.Stream, Waiting: int(consumer.NumPending) + consumer.NumAckPending}, nil
 }
 
-// lastOlderThan returns the last sequence number, from first to last, whose message was stored before limit;
-// 0 if there is none. Missing messages count as old.
+// lastOlderThan returns the largest sequence number from first to last whose message was stored before limit, or is
+// missing; 0 if there is none.
 func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, limit time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {
@@ -138,9 +140,9 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 }
 
 // removeMessages removes the messages up to purgeTo (0 = none) by one purge, and the messages with the sequence
-// numbers in others one by one, several in parallel. purgeCount is the number of messages up to purgeTo, which the
-// caller has counted. removed does not count numbers in others whose message was already gone. complete is false after an
-// error, or if some of others are left because the deadline of ctx is closer than trimMargin.
+// numbers in others one by one, several in parallel. purgeCount is how many messages up to purgeTo the caller has
+// counted. removed is purgeCount and the number of messages in others, without those that were already gone. complete
+// is false after an error, or if some of others are left because the deadline of ctx is closer than trimMargin.
 func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purgeCount int, others []uint64) (removed int, complete bool, err error) {
 	if purgeTo > 0 {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(purgeTo+1)); err != nil {

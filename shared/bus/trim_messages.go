@@ -10,16 +10,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long MESSAGES keeps finished messages for readers other than the expected consumers.
+// How long MESSAGES keeps messages that need not be sent again, for readers other than the expected consumers.
 const (
 	messagesKept     = time.Hour
-	messagesKeptHalf = 15 * time.Minute // once the stream is half full
-	messagesKeptFull = 2 * time.Minute  // once it is nearly full: the deduplication window
+	messagesKeptHalf = 15 * time.Minute // while the stream is more than half full
+	messagesKeptFull = 2 * time.Minute  // while it has no room (hasNoRoom): the deduplication window
 )
 
 const (
-	trimCopies    = 1000    // if a trim found so many older copies and stopped early, the next trim begins at the same message
-	maxRemembered = 500_000 // messages in messageTrim.newest: about 40 MB at most
+	trimCopies    = 1000    // if a trim found at least so many older copies and stopped early, the next trim begins where this trim began
+	maxRemembered = 500_000 // limit of messageTrim.newest, which then needs about 40 MB
 
 	maxSequence         = math.MaxUint64
 	messageSourcePrefix = "/sendonce/messages/" // of the CloudEvents that Sendonce publishes to MESSAGES
@@ -30,8 +30,8 @@ type MessageState int8
 
 // The states.
 const (
-	Unfinished MessageState = iota // or unknown: the message stays
-	Sent                           // needs no confirmation: the message stays until all consumers have acknowledged it; without consumers until the stream is half full
+	Unfinished MessageState = iota // may be sent again, or the state is unknown: the message stays
+	Sent                           // was sent and needs no confirmation: the message stays until all consumers have acknowledged it; without consumers, while the stream is at most half full
 	Finished                       // confirmed by all expected consumers, or given up
 )
 
@@ -39,15 +39,16 @@ const (
 type TrimResult struct {
 	Removed int
 	Next    uint64 // where the next trim continues; 0 = at the beginning
-	HeldBy  string // the consumer for which Sent messages are kept in a full stream; "" = none
+	HeldBy  string // the consumer for which Sent messages stay although the stream has no room; "" = none
 }
 
-// TrimMessages removes old messages that are Finished, or Sent, from MESSAGES. It starts at the sequence
-// number from (0 = the beginning) and runs for a few seconds. states returns the states of messages by id.
-// refused means that the stream has refused messages. Unfinished messages stay until the age limit of the stream.
+// TrimMessages removes from MESSAGES the old messages that are Finished, and those that are Sent and need not stay for a
+// consumer. It starts at the sequence number from (0 = the beginning) and runs for at most 8 s. states returns the
+// states of messages by id. refused means that the stream has refused messages. Unfinished messages stay until the age
+// limit of the stream.
 //
-// Each send of a message stores another copy. Once the stream is half full, only the newest copy stays, even
-// if the copies are young. A reader that has not read an older copy receives the newest copy, which has the
+// Each send of a message stores another copy. While the stream is more than half full, only the newest copy stays,
+// even if the copies are young. A reader that has not read an older copy receives the newest copy, which has the
 // same CloudEvent id, content and subject.
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, refused bool, states func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
@@ -89,13 +90,14 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, refused bool, state
 	return t.TrimResult, err
 }
 
-// noConsumer stands for the slowest consumer of a stream that has none.
+// noConsumer stands for the slowest consumer of a stream that has no consumers.
 const noConsumer = ""
 
-// ackedByAll returns the sequence number up to which every consumer has acknowledged everything, and the
-// slowest consumer; 0 and noConsumer if there are no consumers. A consumer without pending messages is not
-// behind, whatever its filter. The server counts a new message as pending shortly after it has stored the
-// message. This delay does not matter, since removable messages are older than messagesKeptFull.
+// ackedByAll returns the sequence number up to which every consumer has acknowledged everything that its filter
+// selects, and the slowest consumer; 0 and noConsumer if there are no consumers. If a consumer has no pending
+// messages, the number is maxSequence, since its acknowledgements end at the last message that its filter selects.
+// The server counts a new message as pending shortly after it has stored the message. This delay does not matter,
+// since removable messages are older than messagesKeptFull.
 func ackedByAll(ctx context.Context, stream jetstream.Stream) (ackedTo uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
@@ -122,15 +124,15 @@ type messageTrim struct {
 	stream    jetstream.Stream
 	states    func(ctx context.Context, ids []string) (map[string]MessageState, error)
 	before    time.Time // younger messages stay
-	ackedTo   uint64    // every consumer has acknowledged everything up to this sequence number
+	ackedTo   uint64    // see ackedByAll
 	slowest   string    // the slowest consumer
-	allBefore bool      // all messages before the current message are removed
+	allBefore bool      // all messages before the current message are removed, so that one purge can remove more
 
-	newest map[copyKey]uint64 // of messages that stay: the sequence number of the newest copy; nil = all copies stay
+	newest map[copyKey]uint64 // of messages that stay: the sequence number of the newest copy so far; nil = all copies stay
 	copies int                // older copies found
 }
 
-// copyKey is equal for all copies of one message, and different if the content, source or subject differs.
+// copyKey is equal for all copies of one message, and different if the id, fingerprint, source or subject differs.
 type copyKey [16]byte
 
 // copyKeyOf returns the key of a message. ok is false if the Nats-Msg-Id is not <message>[.<fingerprint>].<epoch>.<send>.
@@ -144,8 +146,8 @@ func copyKeyOf(m messageHeader) (key copyKey, ok bool) {
 	return copyKey(sum[:len(key)]), true
 }
 
-// olderCopy records a message that stays, and returns the sequence number of its previous copy.
-func (t *messageTrim) olderCopy(e trimEntry) (seq uint64, found bool) {
+// recordCopy records the newest copy so far of a message that stays, and returns the sequence number of the copy before it.
+func (t *messageTrim) recordCopy(e trimEntry) (seq uint64, found bool) {
 	if t.newest == nil || !e.hasKey {
 		return 0, false
 	}
@@ -160,9 +162,9 @@ func (t *messageTrim) olderCopy(e trimEntry) (seq uint64, found bool) {
 type trimEntry struct {
 	seq    uint64
 	id     string // "" if not published by Sendonce
-	young  bool   // the message stays, unless a newer copy follows
+	young  bool   // the message stays, whatever its state, unless a newer copy follows
 	key    copyKey
-	hasKey bool
+	hasKey bool // false: not compared with other messages
 }
 
 // run reads message headers page by page, until the messages are young or, where copies are removed, until
@@ -173,7 +175,7 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 		until = time.Time{}
 	}
 	err := conn.readHeaders(ctx, StreamMessages, from, until, func(messages []messageHeader) (bool, error) {
-		if complete = time.Since(start) <= trimBudget; !complete {
+		if complete = time.Since(start) <= trimBudget; !complete { // the next trim continues here
 			return false, nil
 		}
 		page := t.entries(messages)
@@ -182,7 +184,7 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 		}
 		t.Next = page[len(page)-1].seq + 1
 		var err error
-		if complete, err = t.removeFinished(ctx, page); !complete {
+		if complete, err = t.removeFrom(ctx, page); !complete {
 			t.Next = page[0].seq
 		}
 		return complete, err
@@ -193,12 +195,13 @@ func (t *messageTrim) run(ctx context.Context, conn *Connection, from uint64) er
 	case complete:
 		t.Next = 0
 	case t.copies >= trimCopies:
-		t.Next = from // the rest of the stream may have newer copies: compare again, now with fewer messages
+		t.Next = from // the unread rest may have newer copies of what this trim kept: compare again, now with fewer messages
 	}
 	return nil
 }
 
-// entries returns the messages that may be removed: old ones and, where copies are removed, young ones.
+// entries returns the messages of a page that may be removed: the old ones and, while copies are removed, also the young
+// ones.
 func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	page := make([]trimEntry, 0, len(messages))
 	for _, m := range messages {
@@ -215,9 +218,9 @@ func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	return page
 }
 
-// removeFinished removes the finished messages of a page, and older copies of the other messages. complete is as of
-// removeMessages.
-func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) (complete bool, err error) {
+// removeFrom removes the messages of a page whose state allows it, and older copies of the other messages. complete
+// is that of removeMessages.
+func (t *messageTrim) removeFrom(ctx context.Context, page []trimEntry) (complete bool, err error) {
 	ids := make([]string, 0, len(page))
 	for _, e := range page {
 		if e.id != "" && !e.young {
@@ -245,7 +248,7 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) (com
 		switch {
 		case e.id == "" || !removable:
 			t.allBefore = false
-			if older, found := t.olderCopy(e); found {
+			if older, found := t.recordCopy(e); found {
 				others = append(others, older)
 				t.copies++
 			}

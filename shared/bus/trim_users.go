@@ -12,18 +12,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long a trim keeps a message of USERS at least. A trim removes older messages only of senders above their
-// fair share.
+// How long a trim keeps a message of USERS at least. Of the older messages, a trim removes only those of senders above
+// their fair share.
 const (
 	usersKept      = day              // in a stream that is more than half full
-	usersKeptFull  = 15 * time.Minute // in a stream that is nearly full
-	usersKeptLeast = 30 * time.Second // in a nearly full stream if usersKeptFull does not make enough room; longer than maxPoll of a follower
+	usersKeptFull  = 15 * time.Minute // in a stream that has no room (hasNoRoom)
+	usersKeptLeast = 30 * time.Second // in a stream that has no room, if usersKeptFull does not make enough room; longer than maxPoll and untrimmedFor of a follower
 )
 
 const (
-	trimNotice      = 3 * time.Second // longer than removedValid of a follower
-	maxUserMessages = 1_000_000       // a trim reads at most about this many messages, the oldest
-	// readUsersFor is how long a trim reads. After trimNotice, a second is left to remove messages.
+	trimNotice      = 3 * time.Second // between note (see TrimUsers) and the removal; longer than removedValid of a follower
+	maxUserMessages = 1_000_000       // a trim reads at most about so many messages, the oldest
+	// readUsersFor is how long a trim reads. It leaves trimNotice, a second to remove messages, and trimMargin.
 	readUsersFor = trimTimeout - trimMargin - trimNotice - time.Second
 )
 
@@ -36,12 +36,12 @@ type userMessage struct {
 	remove bool
 }
 
-// userMessages has the messages of USERS that a trim has read. A pair is a sender and a user.
+// userMessages has the messages of USERS that a trim has read. A pair is a sender and a user to whom it has sent.
 type userMessages struct {
 	messages []userMessage
 	sender   []string          // of each pair
 	user     []string          // of each pair
-	size     []int64           // of all messages of each pair
+	size     []int64           // of each pair: bytes of its messages that are not marked for removal
 	index    map[[2]string]int // of a pair, by sender and subject
 }
 
@@ -116,10 +116,10 @@ type TrimmedUsers struct {
 }
 
 // TrimUsers removes messages from USERS if more than half of the stream is used, and returns the number of
-// removed messages. It removes messages of the senders and inboxes with most bytes, so that a sender that floods
-// one inbox or many inboxes does not shorten the inboxes of other senders. Removed messages are still in the
-// database. refused means that the stream has refused messages. TrimUsers calls note 3 s before the removal, so
-// that followers can report the gap.
+// removed messages. It removes messages of the senders with most bytes, from the inboxes that they fill most, so that
+// a sender that floods one inbox or many inboxes does not shorten how long messages of other senders stay. Removed
+// messages are still in the database. refused means that the stream has refused messages. TrimUsers calls note 3 s
+// before the removal, so that followers can report the gap.
 func (b *Bus) TrimUsers(ctx context.Context, refused bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func (b *Bus) TrimUsers(ctx context.Context, refused bool, note func(context.Con
 	if err != nil {
 		return 0, err
 	}
-	size := float64(in.bytesLeft()) / used // estimated bytes of the full stream
+	size := float64(in.bytesLeft()) / used // estimated bytes of a full stream
 	for i, age := range kept {
 		if i == 0 || float64(in.bytesLeft()) > size*0.75 {
 			in.markForRemoval(int64(size*0.5), b.cfg.ago(age))
@@ -165,6 +165,7 @@ func (b *Bus) TrimUsers(ctx context.Context, refused bool, note func(context.Con
 	return in.removeMarked(ctx, stream)
 }
 
+// removeMarked removes the marked messages: those before the first message that stays by one purge, the others one by one.
 func (in *userMessages) removeMarked(ctx context.Context, stream jetstream.Stream) (removed int, err error) {
 	var purgeTo uint64
 	purged := 0
@@ -182,7 +183,7 @@ func (in *userMessages) removeMarked(ctx context.Context, stream jetstream.Strea
 	return removed, err
 }
 
-// readUserMessages reads the message headers of USERS.
+// readUserMessages reads the headers of the oldest messages of USERS, for at most about readUsersFor.
 func readUserMessages(ctx context.Context, conn *Connection, first uint64) (*userMessages, error) {
 	in, start := &userMessages{index: map[[2]string]int{}}, time.Now()
 	err := conn.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {

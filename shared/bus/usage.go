@@ -13,8 +13,8 @@ const usageTimeout = 2 * time.Second
 
 // StreamUsage returns the fillRatio of each stream by the stream's name. It leaves out WAKE, which callers
 // cannot fill. The stream of accepted messages is under StreamAccepted, whatever its name is. The ratio of a
-// missing stream is 0. If streams do not reply, the result lacks them, and the error, an ErrUnavailable, has
-// the causes.
+// missing stream is 0. The result lacks streams that do not reply; then the error is an ErrUnavailable and has the
+// causes.
 func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	if _, err := b.connection(ctx); err != nil {
 		return nil, unavailable(err)
@@ -41,7 +41,7 @@ func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	return used, errors.Join(failures...)
 }
 
-// stream looks up a stream; nil if there is none.
+// stream looks up a stream; nil, without an error, if there is none.
 func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.Stream, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -57,8 +57,8 @@ func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.S
 	return conn, stream, nil
 }
 
-// fillRatio returns the used part of a stream, 0 to 1, by bytes or messages, whichever is larger; 0
-// without limits.
+// fillRatio returns the used part of a stream, 0 to 1: of its bytes or of its number of messages, whichever is
+// larger. The result is 0 for a stream without these limits.
 func fillRatio(info *jetstream.StreamInfo) float64 {
 	used := 0.0
 	if limit := info.Config.MaxBytes; limit > 0 {
