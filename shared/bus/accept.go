@@ -19,8 +19,8 @@ const (
 	acceptTimeout   = 2 * time.Second // short: the caller can save the message in Postgres instead
 	replicationPoll = 10 * time.Millisecond
 
-	FingerprintHeader = "Fp"                      // has Acceptance.Fingerprint
-	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // the leader of the stream replies
+	FingerprintHeader = "Fp"                      // the header with Acceptance.Fingerprint
+	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // with the name of a stream: a request to which the leader of the stream replies
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 
@@ -43,7 +43,7 @@ func AcceptSubject(sender, id string) string { return slotPrefix(slotOf(sender))
 
 func slotPrefix(slot int) string { return AcceptPrefix + strconv.Itoa(slot) + "." }
 
-// AcceptFilters returns the subjects of one shard.
+// AcceptFilters returns the filter subjects of one shard. shard is from 0 to shards-1.
 func AcceptFilters(shard, shards int) (filters []string) {
 	if shards == 1 {
 		return []string{AcceptPrefix + ">"}
@@ -57,14 +57,14 @@ func AcceptFilters(shard, shards int) (filters []string) {
 // AcceptedType is the type of the events in the stream of accepted messages.
 const AcceptedType = "sendonce.message.accepted.v1"
 
-// UnreadableType is the type of the event that the trigger posts for a message of a stream that is no event. Every function can
-// make NATS write such messages: responses of NATS.
+// UnreadableType is the type of the event that the trigger posts instead of a stored message that is not an event. Every function
+// can make NATS store such messages: with a subject of the stream as reply subject of a request, the stream stores the reply.
 const UnreadableType = "sendonce.unreadable.v1"
 
-// Acceptance is a message to store until it is saved.
+// Acceptance is a message for Accept.
 type Acceptance struct {
-	Subject     string // from AcceptSubject; the stream stores one message per subject until Forget
-	Fingerprint string // distinguishes a repeated call from a different call with the same id
+	Subject     string // from AcceptSubject; the stream stores one message per subject, until Forget removes it
+	Fingerprint string // equal if a call is repeated, different if another call has the same id
 	Event       cloudevents.Event
 }
 
@@ -77,10 +77,10 @@ type Accepted struct {
 }
 
 // Accept stores a message unless the stream already has a message for the subject. A nil error means that the
-// stream has a message for the subject: this message, or the message of an earlier call (Replayed). Then the
-// caller must compare the fingerprints. ErrUnavailable means that the broker did not reply or the stream is
-// full; the message may be stored nevertheless, and the call may be repeated. ErrRefused means that repeating
-// the call does not help. Accept returns within 2 s.
+// stream has a message for the subject: this message, or the message of an earlier call (Replayed). After
+// Replayed the caller must compare the fingerprints. ErrUnavailable means, for example, that the broker did not
+// reply, is too old (ErrOldServer), or that the stream is full; the message may be stored nevertheless, and the
+// call may be repeated. ErrRefused means that repeating the call does not help. Accept returns within 2 s.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -106,7 +106,7 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	return Accepted{}, classify(err)
 }
 
-// accept publishes without a Nats-Msg-Id: the stream deduplicates by the subject, without a time window.
+// accept publishes without a Nats-Msg-Id: the stream refuses a second message with the same subject, however late.
 func (conn *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
 	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, AcceptPrefix) {
 		return nil, refused(fmt.Errorf("%q is not a subject of accepted messages", a.Subject))
@@ -122,11 +122,12 @@ func (conn *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.Pu
 		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(conn.acceptStream))
 }
 
-// firstAccepted returns the message that already has the subject. It waits while that message is being
-// replicated. It returns ErrUnavailable if there is none, because the stream is full.
+// firstAccepted returns the message that the stream has already stored for the subject. It waits while that
+// message is being replicated. It returns ErrUnavailable if there is no such message (the stream is full), or if
+// the message cannot be read.
 func (b *Bus) firstAccepted(ctx context.Context, conn *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
-	// A full stream has the same error code: only the text says that the subject has a message. If NATS changes
-	// the text, the call takes longer or returns ErrUnavailable.
+	// A full stream has the same error code: only the text says that the subject has a message. If NATS changed
+	// the text, the call would not wait, and would return ErrUnavailable while the message is replicated.
 	replicating := strings.Contains(cause.Description, perSubjectText)
 	for {
 		m, err := b.lastStored(ctx, conn, subject)
@@ -146,7 +147,7 @@ func (b *Bus) firstAccepted(ctx context.Context, conn *Connection, subject strin
 	}
 }
 
-// AcceptedMessage is a message in the stream.
+// AcceptedMessage is a message in the stream of accepted messages.
 type AcceptedMessage struct {
 	Seq         uint64
 	At          time.Time // when it was stored, by the clock of NATS
@@ -154,8 +155,8 @@ type AcceptedMessage struct {
 	Event       cloudevents.Event
 }
 
-// LookUp returns the message that was accepted under id, from any sender. It returns nil, nil if the
-// message was never accepted or was removed by Forget, ErrUnavailable if that is unknown, and ErrRefused if
+// LookUp returns the message that was accepted under id, from any sender. It returns nil, nil if no such
+// message was accepted or Forget has removed it, ErrUnavailable if that is unknown, and ErrRefused if
 // id is invalid. LookUp returns within 2 s, and takes equally long for known and unknown ids.
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
@@ -220,8 +221,9 @@ func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request map[
 	return nil, reply.Error
 }
 
-// ErrNotEvent means that a stored message was not written by Accept. If Accept returns it, such a message takes the place of the
-// accepted message until the deduplication window has passed. The stream itself works.
+// ErrNotEvent means that a stored message is not an event, so Accept did not store it. If Accept returns ErrNotEvent, such a
+// message has the subject, which accepts no other message until the function save has removed that message, after the
+// deduplication window. The stream itself works.
 var ErrNotEvent = errors.New("not an event")
 
 func notEvent(seq uint64, err error) error {

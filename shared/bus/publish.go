@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	// ErrRefused means that publishing the same message again would not help. No stream stores its subject, the
-	// message is too large, or it is not a valid event.
+	// ErrRefused means that publishing the same message again would not help: its subject is invalid, or no stream has
+	// the subject, or the message is too large, or it is not a valid event.
 	ErrRefused = errors.New("the broker refused the message")
 	// ErrUnavailable means that the broker did not reply or could not store the message now. The broker may
 	// have stored it nevertheless, so publish the message again with the same MsgID.
@@ -25,9 +25,10 @@ var (
 	// ErrOldServer is an ErrUnavailable: on this server every function could delete accepted messages that are
 	// not saved yet (see strictRequests).
 	ErrOldServer = fmt.Errorf("%w: messages are accepted before they are saved only with nats-server %s or later", ErrUnavailable, strictRequests)
-	// ErrStreamUnavailable is an ErrUnavailable of one stream: it is full, has no leader or does not reply.
+	// ErrStreamUnavailable is an ErrUnavailable of one stream: for example, the stream is full, has no leader, is missing,
+	// or this user of NATS may not publish to it.
 	ErrStreamUnavailable = fmt.Errorf("%w for one stream", ErrUnavailable)
-	// ErrSubjectUnavailable is an ErrUnavailable of one subject, which reached its own limit in the stream.
+	// ErrSubjectUnavailable is an ErrUnavailable of one subject, which has reached its own limit in the stream.
 	ErrSubjectUnavailable = fmt.Errorf("%w for one subject", ErrUnavailable)
 )
 
@@ -43,13 +44,15 @@ type Message struct {
 // publishTimeout bounds a Publish whose context has no deadline.
 const publishTimeout = 5 * time.Second
 
-// Publish publishes all messages and waits until each is stored or ctx ends. It returns one error per
-// message, in the order of messages: nil if the stream has stored the message (now or earlier), ErrRefused,
-// ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A refused message does not delay other messages.
+// Publish publishes all messages and waits for the replies until ctx ends, or for 5 s if ctx has no deadline. It
+// returns one error per message, in the order of messages: nil if the stream has stored the message (now or earlier),
+// ErrRefused, ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A refused message does not delay other
+// messages.
 //
 // Messages to one stream are stored in their order. If the connection is lost, Publish does not send the
-// remaining messages, not even over the next connection. In two cases a later message may be stored without
-// an earlier message: a full stream is trimmed meanwhile, or a cluster moves the stream to another server.
+// remaining messages, not even over the next connection. A later message may be stored without an earlier message if
+// the earlier message is refused or its subject is at its limit, if a full stream gets room meanwhile, or if another
+// server of a cluster becomes leader of the stream.
 func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	if len(messages) == 0 {
 		return nil
@@ -126,7 +129,7 @@ func (b *Bus) sendAll(conn *Connection, publisher jetstream.JetStream, messages 
 			errs[i] = unavailable(ErrNotConnected)
 		case denied:
 			errs[i] = b.deniedError(messages[i].Subject)
-			continue // with the next message, whatever the error: its subject may be permitted
+			continue // whatever the error: the subject of the next message may be permitted
 		default:
 			futures[i], errs[i] = b.publish(publisher, &messages[i])
 		}
@@ -149,8 +152,8 @@ func (b *Bus) deniedError(subject string) error {
 	return streamUnavailable(fmt.Errorf("%w: %s", errDenied, subject))
 }
 
-// publish publishes to a subject of our streams only if our stream stores the message. Otherwise a foreign stream that has the
-// subject would acknowledge the message, and nothing would read it there.
+// publish publishes one message. If one of our streams has the subject, no other stream may store the message: a foreign stream
+// with this subject would acknowledge the message, and nothing would read it there.
 func (b *Bus) publish(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, error) {
 	if !publishable(m.Subject) {
 		return nil, refused(fmt.Errorf("%.100q is not a subject to publish to", m.Subject))
@@ -198,9 +201,9 @@ func isNoReply(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
-// classifyNoReply looks the subject up to choose the error. It returns ErrRefused if no stream has the
-// subject; ErrStreamUnavailable if the stream exists, is one of ours that is missing, or cannot be looked
-// up although other streams replied; else ErrUnavailable.
+// classifyNoReply returns the error for a message without a reply, after it has looked up the stream of the subject:
+// ErrStreamUnavailable if there is such a stream, or if it should be one of ours; else ErrRefused if there is none.
+// If the look-up fails, it returns ErrStreamUnavailable if other streams replied, else ErrUnavailable.
 func (b *Bus) classifyNoReply(ctx context.Context, conn *Connection, subject string, cause error, othersReplied bool) error {
 	_, err := conn.js.StreamNameBySubject(ctx, subject)
 	switch {

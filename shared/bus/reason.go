@@ -23,7 +23,7 @@ func PublicReason(err error) string {
 	case errors.Is(err, ErrSubjectUnavailable):
 		return "too many messages to this receiver are stored: the message is published when there is room"
 	case errors.Is(err, ErrStreamUnavailable):
-		return "the broker is full or cannot store messages of this kind now: they are published when it can"
+		return "the broker is full, or cannot store messages of this kind now: they are published when it can store them"
 	}
-	return "the broker is unreachable: messages are published when it is back"
+	return "the broker is unreachable: messages are published when it can be reached again"
 }

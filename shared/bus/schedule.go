@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// clockSkew is the usual difference between the clocks of Postgres and NATS. A function that is woken
-	// too early finds nothing due and calls WakeAgainAt.
+	// clockSkew is how much later than due a wake-up within the next hour is scheduled, in case the clock of NATS is ahead
+	// of that of Postgres. If the clock is further ahead, the woken function finds nothing due and calls WakeAgainAt.
 	clockSkew = 200 * time.Millisecond
 
-	// scheduleHorizon is how far ahead wake-ups are scheduled. For a later due time a safety tick wakes the
-	// function, which schedules a wake-up once the time is closer.
+	// scheduleHorizon is how far ahead wake-ups are scheduled. For a later due time no wake-up is scheduled: safety ticks
+	// wake the function, which schedules a wake-up once the time is closer.
 	scheduleHorizon = 31 * day
 	// scheduleLimit is the largest number of schedules of one subject: the buckets of a minute, an
 	// hour, a day and scheduleHorizon, and 10 that have just passed.
 	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
 
-	scheduleTimeout   = 5 * time.Second
+	scheduleTimeout   = 5 * time.Second // of publishing one schedule
 	scheduleCacheSize = 10_000          // schedules that a process remembers
-	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist
+	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist at most
 )
 
 // bucketOf returns the wake-up time for a due time. Due times in the same bucket share one schedule. bucketOf
-// rounds a due time within an hour up, and a later due time down: the woken function then finds nothing due and
-// requests a closer wake-up.
+// rounds a due time within an hour up. It rounds a later due time down: the woken function finds nothing due yet and
+// calls WakeAgainAt, now with a smaller bucket.
 func bucketOf(at, now time.Time) time.Time {
 	size := time.Second
 	switch ahead := at.Sub(now); {
@@ -49,14 +49,14 @@ func bucketOf(at, now time.Time) time.Time {
 
 // WakeAt schedules a wake-up of subject for at. If at is within the next minute, the wake-up comes up to 1.2 s
 // late; within an hour, up to 10.2 s late; within a day, up to a minute early; within 31 days, up to an hour
-// early. If at is later, or the server has no schedules, WakeAt schedules nothing. WakeAt neither blocks nor
-// fails: a wake-up that cannot be scheduled counts in FailedSends and is scheduled after the next connect. WAKE
-// must store subject, so the only subject of a queue is WakeWeChat.
+// early. If at has passed, WakeAt calls Wake. If at is more than 31 days away, or the server has no schedules,
+// WakeAt does nothing. WakeAt neither blocks nor fails: a wake-up that cannot be scheduled counts in FailedSends
+// and is tried again later. WAKE must store subject, so of the subjects of queues only WakeWeChat is possible.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
 
-// WakeAgainAt is WakeAt for a woken function if its next due time is later. It publishes the schedule even if
-// this process has just published the same schedule: if the clock of NATS is ahead, that schedule may have come
-// early.
+// WakeAgainAt is WakeAt for a function that was woken, after it has found its next due time. It publishes the
+// schedule even if this process has just published the same schedule: if the clock of NATS is ahead, NATS may have
+// removed that schedule and sent its wake-up early.
 func (b *Bus) WakeAgainAt(subject string, at time.Time) { b.wakeAt(subject, at, true) }
 
 func (b *Bus) wakeAt(subject string, at time.Time, force bool) {
@@ -73,7 +73,7 @@ func (b *Bus) wakeAt(subject string, at time.Time, force bool) {
 	}
 	bucket := bucketOf(at, now)
 	name := scheduleName(subject, strconv.FormatInt(bucket.Unix(), 10))
-	if (b.shouldSchedule(name, bucket, now) || force) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
+	if (b.markScheduled(name, bucket, now) || force) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
 		b.failedSends.Add(1)
 	}
 }
@@ -82,10 +82,11 @@ func scheduleName(subject, suffix string) string {
 	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + suffix
 }
 
-// shouldSchedule reports whether to publish a schedule, and then records it as published. A published schedule is
-// assumed to exist for half of the time until bucket, at least a second and at most scheduleCacheTime. Afterwards
-// a WakeAt publishes it again, since NATS may have lost the schedule or sent the wake-up early.
-func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
+// markScheduled records that a schedule is published now. It returns false, and records nothing, if the schedule is
+// assumed to exist. A published schedule is assumed to exist for half of the time until bucket, at least a second and
+// at most scheduleCacheTime. Afterwards a WakeAt publishes the schedule again, since NATS may have lost the schedule
+// or sent the wake-up early.
+func (b *Bus) markScheduled(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if until, known := b.scheduled[name]; known && now.Before(until) {
@@ -98,7 +99,7 @@ func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 			}
 		}
 		if len(b.scheduled) >= scheduleCacheSize {
-			clear(b.scheduled) // a schedule that is published again only replaces the first
+			clear(b.scheduled) // harmless: a schedule that is published again only replaces itself
 		}
 	}
 	b.scheduled[name] = now.Add(max(time.Second, min(bucket.Sub(now)/2, scheduleCacheTime)))

@@ -79,9 +79,9 @@ func TestScheduleIsPublishedAgain(t *testing.T) {
 		time.Second: time.Second, time.Minute: 30 * time.Second, 10 * 24 * time.Hour: scheduleCacheTime,
 	} {
 		bucket := now.Add(ahead)
-		require.True(t, b.shouldSchedule(ahead.String(), bucket, now))
-		require.False(t, b.shouldSchedule(ahead.String(), bucket, now.Add(valid-time.Millisecond)), ahead)
-		require.True(t, b.shouldSchedule(ahead.String(), bucket, now.Add(valid)), ahead)
+		require.True(t, b.markScheduled(ahead.String(), bucket, now))
+		require.False(t, b.markScheduled(ahead.String(), bucket, now.Add(valid-time.Millisecond)), ahead)
+		require.True(t, b.markScheduled(ahead.String(), bucket, now.Add(valid)), ahead)
 	}
 }
 
@@ -134,9 +134,9 @@ func TestScheduleCacheIsBounded(t *testing.T) {
 	now := time.Now()
 	for i := range scheduleCacheSize {
 		at := now.Add(-time.Duration(i%2) * time.Hour)
-		require.True(t, b.shouldSchedule(strconv.Itoa(i), at.Add(time.Minute), at))
+		require.True(t, b.markScheduled(strconv.Itoa(i), at.Add(time.Minute), at))
 	}
-	require.True(t, b.shouldSchedule("one more", now, now))
+	require.True(t, b.markScheduled("one more", now, now))
 	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "expired schedules are removed first")
 }
 

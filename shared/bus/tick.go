@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Tick wakes subject at once and then at every multiple of interval until ctx ends. The Nats-Msg-Id of a tick
-// consists of name and the time of the tick, so the stream stores only one of the ticks that all triggers
+// Tick wakes subject at once and then at every multiple of interval until ctx ends. The Nats-Msg-Id of each later
+// tick consists of name and the time of the tick, so the stream stores only one of the ticks that all triggers
 // publish at that time. Tick uses no message schedules: NATS may lose a schedule, and servers before 2.12 have
 // none.
 func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, interval time.Duration) {
@@ -33,8 +33,8 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 	}
 }
 
-// CheckWakeUps publishes a message that wakes nothing to the stream WAKE. It returns an error if the stream does not
-// store it.
+// CheckWakeUps publishes a message to the stream WAKE, whose subject wakes no function. It returns an error if the
+// stream does not store the message.
 func (conn *Connection) CheckWakeUps(ctx context.Context) error {
 	ctx, cancel := conn.withTimeout(ctx, scheduleTimeout)
 	defer cancel()

@@ -18,11 +18,12 @@ const (
 // account.
 const account = "SENDONCE"
 
-// Limits of nats-server that ServerConfig sets. A user can make the server keep MaxPending bytes for each
-// connection from which the user does not read, and about 10 KiB for each subscription with a long subject.
+// Limits of nats-server that ServerConfig and ReceiverConfig set. With these, a user can make the server keep
+// MaxPending bytes for each connection from which the user does not read, and about 10 KiB for each subscription with a
+// long subject.
 const (
-	MaxPending            = 4 << 20 // bytes that wait for one connection; with more, the server closes it
-	maxTokens             = 16      // of the subject of a subscription; without a limit, a subscription could use 0.8 MB
+	MaxPending            = 4 << 20 // bytes that wait for one connection; with more, the server closes the connection
+	maxTokens             = 16      // of the subject of a subscription; without a limit, a subscription could use 0.8 MB of the server
 	accountConnections    = 200     // of all functions, triggers and operators together
 	receiverConnections   = 16      // of one receiver
 	receiverSubscriptions = 256     // of one connection of a receiver
@@ -38,9 +39,9 @@ type User struct {
 	Subscribe []string // subjects, in addition to those of its replies (ReplyPrefix)
 }
 
-// Users returns the permissions of every component and of the operator; see doc.go for the reasons.
-// accepted is the name of the stream of accepted messages. subjects belong to streams of other services; relay
-// and deliver may publish to these subjects too.
+// Users returns the users with their permissions: every function, sendonce, the trigger and the operator; see doc.go
+// for the reasons. accepted is the name of the stream of accepted messages. subjects are of streams of other services;
+// relay and deliver may publish to these subjects too.
 func Users(accepted string, subjects ...string) []User {
 	const findStream = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
 	// Every function wakes other functions, is notified of changed callers, and reads at its start the durability
@@ -73,7 +74,7 @@ func Users(accepted string, subjects ...string) []User {
 		stream,
 		function("webhooks"),
 		function("admin", []string{subjectCallers}),
-		// console serves the API of admin and messages too.
+		// The pages of console call routes of other functions in the process of console, admin and messages among them.
 		function("console", []string{subjectCallers}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted)),
 		function("sweep"),
 		function("relay", publish, recorded, []string{EventPrefix + ">"}),
@@ -102,14 +103,14 @@ func Users(accepted string, subjects ...string) []User {
 	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
 		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", headerStreams, ".*")...)
 	}
-	for _, user := range []string{"deliver", UserAll} { // these users request headers
+	for _, user := range []string{"deliver", UserAll} { // the trigger replies to their requests for headers
 		trigger.Publish = append(trigger.Publish, ReplyPrefix(user)+".>")
 	}
 	return append(functions, all, trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
-// CheckSubject rejects invalid subjects, subjects of NATS, and those of Sendonce except msg.>. Use it for the subjects that are
-// passed to Users. Otherwise relay and deliver could, for example, get the permission to send requests to NATS
+// CheckSubject rejects invalid subjects, subjects of NATS, and those of Sendonce except msg.>. Check with it the subjects
+// that you pass to Users. Otherwise relay and deliver could, for example, get the permission to send requests to NATS
 // or to write accepted messages.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
@@ -122,9 +123,9 @@ func CheckSubject(subject string) error {
 	}
 	switch {
 	case strings.ContainsAny(tokens[0], "*>"), strings.HasPrefix(tokens[0], "_"):
-		return fmt.Errorf("%q: must begin with a name that is not of NATS, as orders.> does", subject)
+		return fmt.Errorf("%q: must begin with a name, as orders.> does, not with a wildcard or _", subject)
 	case slices.Contains([]string{wakePrefix, AcceptPrefix, schedPrefix, DeadLetterPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
-		return fmt.Errorf("%q: must not be a subject of Sendonce's own", subject)
+		return fmt.Errorf("%q: must not be one of Sendonce's own subjects", subject)
 	}
 	return nil
 }
@@ -148,7 +149,8 @@ func CheckReceivers(users []User, receivers []string) error {
 	return nil
 }
 
-// api returns the subjects of a request of the JetStream API. names are those of streams, or stream.consumer.
+// api returns the subjects of one request of the JetStream API, such as STREAM.INFO. names are names of streams, or
+// stream.consumer.
 func api(request string, names ...string) []string {
 	return surroundEach("$JS.API."+request+".", names, "")
 }
@@ -161,8 +163,8 @@ func surroundEach(before string, names []string, after string) []string {
 	return result
 }
 
-// PasswordVariable returns the variable for a user's or receiver's password in the configuration of
-// nats-server.
+// PasswordVariable returns the name of the variable in the configuration of nats-server that has the password of a
+// user or receiver.
 func PasswordVariable(user string) string {
 	return "NATS_PASSWORD_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
 }
@@ -177,9 +179,9 @@ func PasswordConfig(passwords map[string]string) string {
 	return b.String()
 }
 
-// ServerConfig returns the part of a nats-server configuration with the limits of connections, the
+// ServerConfig returns the part of a nats-server configuration that has the limits of connections, the
 // account and its users. In the file, the PasswordConfig must come before the ServerConfig. receivers is
-// the concatenated ReceiverConfig of each receiver. Instead of the PasswordConfig, and instead of receivers,
+// the concatenated ReceiverConfig of all receivers. Instead of the PasswordConfig, and instead of receivers,
 // there may be a line that includes a file.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
@@ -218,8 +220,8 @@ func quoted(subjects []string) string {
 }
 
 // ReceiverConfig returns the account of a service that receives messages to subjects. The service may only
-// fetch from the consumer of its name on MESSAGES and acknowledge. An operator creates that consumer,
-// whose filter grants the subjects. Check the name by CheckReceivers.
+// fetch from the consumer of its name on MESSAGES and acknowledge. An operator creates that consumer: its
+// filter decides which subjects the service may read. Check the name with CheckReceivers.
 func ReceiverConfig(name string) string {
 	return fmt.Sprintf(`  receiver-%[1]s {
     limits { max_connections: %[6]d, max_subscriptions: %[7]d }

@@ -10,10 +10,10 @@ import (
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
 
-// The shortest interval between two wake-ups of one subject by one process.
+// The shortest interval between two wake-ups that one process sends to one subject.
 const (
-	wakeInterval      = 20 * time.Millisecond // of a function: each wake-up is a call
-	queueWakeInterval = 5 * time.Millisecond  // of a queue: pollers wait for the wake-up
+	wakeInterval      = 20 * time.Millisecond // to a function: each wake-up is a call
+	queueWakeInterval = 5 * time.Millisecond  // to a queue: pollers wait for the wake-up
 )
 
 // Wake publishes a wake-up to subject. n is how many tasks, messages or events became due; less than 1 counts
@@ -39,7 +39,7 @@ func (b *Bus) Wake(subject string, n int) {
 	}
 }
 
-// debounce sends the wake-ups of one subject until an interval passes without any.
+// debounce sends the wake-ups of one subject, and returns after an interval in which Wake was not called for it.
 func (b *Bus) debounce(subject string) {
 	interval := wakeInterval
 	if strings.HasPrefix(subject, queuePrefix) {
