@@ -124,7 +124,8 @@ func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
 	require.EqualValues(t, 20, broker.Info(StreamAccepted).State.Msgs)
 }
 
-// raceToAccept lets 24 callers accept the same id at once, each with its own fingerprint.
+// raceToAccept lets 24 callers accept the same id at once, each with its own fingerprint, and checks that one of them wins.
+// Each round has another id.
 func raceToAccept(t *testing.T, b *Bus, rounds int) {
 	t.Helper()
 	for round := range rounds {
@@ -285,7 +286,7 @@ func TestShardsAreStable(t *testing.T) {
 	}
 }
 
-// With servers before 2.12 every user could delete accepted messages that are not saved.
+// With servers before 2.12 every function could delete accepted messages that are not saved.
 func TestAcceptRefusesOldServer(t *testing.T) {
 	t.Parallel()
 	_, b := newBrokerWithStreams(t)

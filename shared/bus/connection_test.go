@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// injector is a proxy before a server. It can send text of its own to the clients.
+// injector is a proxy in front of a server. It can send text of its own to the clients.
 type injector struct {
 	addr    string
 	mu      sync.Mutex // while it is locked, clients receive nothing
@@ -64,7 +64,7 @@ func (i *injector) serve(client net.Conn, server string) {
 	}
 }
 
-// end writes text to every client and closes the connection of the client, as a server does after an error.
+// end writes text to every client and closes the client's connection, as a server does after an error.
 func (i *injector) end(text string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -132,7 +132,7 @@ func TestBusSurvivesTooLongSubject(t *testing.T) {
 	}, "connected again")
 	publishAll(t, b, eventMessage("after"))
 	b.Close()
-	require.True(t, connectionOf(b).IsClosed(), "it stays closed after Close")
+	require.True(t, connectionOf(b).IsClosed(), "a connection that Close has closed is not replaced")
 }
 
 func connectionOf(b *Bus) *nats.Conn {

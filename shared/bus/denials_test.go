@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// NATS does not reply to a denied publication, it only reports an asynchronous error. Many denied messages
-// of one caller do not delay the messages of others.
+// NATS does not reply to a denied publication, and only reports an asynchronous error. Many denied messages
+// of one caller do not delay the messages of other callers.
 func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)

@@ -105,7 +105,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		page   string
-		valid  bool // the monitor's reply
+		valid  bool // whether the page is one of a monitor
 		want   Durability
 	}{
 		"syncs":      {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{"config":{"sync_always":true}}}`, true, DurableHost},

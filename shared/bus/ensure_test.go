@@ -97,7 +97,7 @@ func TestEnsureReportsRefusedChanges(t *testing.T) {
 	broker.Info(StreamAccepted)
 }
 
-// On a server older than 2.12 WAKE was created without message schedules.
+// A server older than 2.12 has created WAKE without message schedules. Now the server is newer.
 func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -148,7 +148,7 @@ func TestEnsureReportsTakenSubjects(t *testing.T) {
 	broker.Info("RENAMED")
 }
 
-// Another user of NATS has created the streams with sources, a mirror and republishing.
+// Somebody else has created two streams again, with sources, a mirror, republishing and a subject transform.
 func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)

@@ -82,7 +82,7 @@ func TestFollowReadsInOrder(t *testing.T) {
 	requireNothingToRead(t, follow(t, b, "ann", seq(4)))
 }
 
-// A caller that reads its inbox by many followers delays only itself.
+// A caller that reads its inbox with many followers delays only itself.
 func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
 	const followerCount, events = 10, 20
@@ -166,8 +166,8 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
 }
 
-// A user with many followers and large messages must not fill the connection: NATS sends a message once
-// to all its followers.
+// A user with many followers and large messages must not fill the connection: NATS sends each message only once for all
+// followers of its user.
 func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	t.Parallel()
 	const followerCount, size, sent = 50, 60_000, 3
@@ -321,15 +321,15 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
 
 	late := follow(t, b, "ann", seq(1))
-	require.EqualValues(t, 1, late.After(), "a follower that continues from here returns the gap, too")
+	require.EqualValues(t, 1, late.After(), "before the gap: another follower from here returns the gap, too")
 	_, err := late.Next(bustest.Within(t, bustest.Soon))
 	var gap *GapError
 	require.ErrorAs(t, err, &gap)
-	require.EqualValues(t, 2, late.After(), "a follower that continues from here does not return the gap again")
+	require.EqualValues(t, 2, late.After(), "after the gap: another follower from here does not return the gap again")
 	require.Equal(t, &GapError{After: 1, Next: 3}, gap)
 	require.EqualError(t, err, "messages after 1 and before 3 were removed")
 	require.Equal(t, []string{"3"}, readIDs(t, late, 1))
-	require.Equal(t, []string{"3"}, readIDs(t, follow(t, b, "ann", seq(0)), 1), "reading from the beginning of the stream has no gap")
+	require.Equal(t, []string{"3"}, readIDs(t, follow(t, b, "ann", seq(0)), 1), "a follower from 0 begins with the oldest message, without a gap")
 	require.Equal(t, []string{"3"}, readIDs(t, f, 1))
 
 	// The server is restarted without its data.
@@ -344,8 +344,8 @@ func TestFollowReturnsGapOnce(t *testing.T) {
 	require.Equal(t, []string{"4"}, readIDs(t, late, 1))
 }
 
-// A connected follower that reads nothing meanwhile does not see that the stream was deleted. The new stream already has a
-// message at the follower's position.
+// A connected follower that reads nothing meanwhile does not see that the stream was deleted. The new stream already has
+// messages after the position of the follower.
 func TestFollowNoticesThatStreamWasCreatedAgain(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)

@@ -29,7 +29,7 @@ func serveHeaders(t *testing.T, b, client *Bus) {
 	}, "the trigger replies")
 }
 
-// The trigger replies to deliver with its own permissions, so it must publish only to reply subjects.
+// The trigger replies to deliver with the permissions of the trigger, so the trigger must publish only to reply subjects.
 func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
@@ -101,7 +101,7 @@ func TestHeadersAreSplitIntoPages(t *testing.T) {
 
 	pages, next = 0, 1
 	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
-	require.EqualValues(t, 301, next, "it stops after the fetch that has a younger message")
+	require.EqualValues(t, 301, next, "the fetch that has a younger message is read to its end")
 	stream := broker.Stream(StreamMessages)
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))
 	next = 300

@@ -32,7 +32,7 @@ func (g *securedBroker) subscribeUnread(user, subject string) {
 	}
 }
 
-// slowClients receives the log lines about clients that the server has closed because of MaxPending.
+// slowClients receives the log lines about connections that the server has closed because of MaxPending.
 type slowClients chan string
 
 func (c slowClients) Write(line []byte) (int, error) {

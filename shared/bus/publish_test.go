@@ -146,7 +146,7 @@ func TestPublishRefusesSubjectWithoutStream(t *testing.T) {
 	require.ErrorIs(t, errs[0], ErrRefused, "a subscriber is not a stream")
 }
 
-// NATS lost its streams, and then somebody made a stream with our subjects.
+// NATS lost its streams, and then somebody created another stream with our subjects.
 func TestForeignStreamWithOurSubjectsGetsNoMessages(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -161,7 +161,7 @@ func TestForeignStreamWithOurSubjectsGetsNoMessages(t *testing.T) {
 		eventMessage("1"),
 		{Subject: "msg.orders.paid", Event: bustest.Event("2")},
 		{Subject: UserSubject("ann"), Event: bustest.Event("3")},
-		{Subject: "orders.paid", Event: bustest.Event("4")}, // a stream of the operator's own
+		{Subject: "orders.paid", Event: bustest.Event("4")}, // a subject that is not ours
 	})
 	for _, err := range errs[:3] {
 		require.ErrorIs(t, err, ErrStreamUnavailable)

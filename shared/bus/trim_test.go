@@ -69,7 +69,7 @@ func TestTrimEventsKeepsYoungAndUnrecordedEvents(t *testing.T) {
 	require.EqualValues(t, 3, old)
 }
 
-// One caller may fill the stream within a minute. Others do not wait until these events are old.
+// One caller may fill the stream within a minute. The events of other callers do not wait until these events are old.
 func TestTrimOfFullStreamRemovesAllRecordedEvents(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
@@ -95,7 +95,7 @@ func TestTrimOfFullStreamRemovesAllRecordedEvents(t *testing.T) {
 	require.EqualValues(t, 1, broker.Info(StreamEvents).State.Msgs, "a repeat of a removed event is detected")
 }
 
-// newBusInAnHour returns a Bus for which all stored messages are an hour older. Another Bus serves it the headers.
+// newBusInAnHour returns a Bus whose clock is 61 minutes ahead. Another Bus replies to its requests for headers.
 func newBusInAnHour(t *testing.T, url string) *Bus {
 	t.Helper()
 	b := newBusWithStreams(t, Config{URL: url, TrimNotice: time.Nanosecond, Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute) }})
@@ -174,7 +174,7 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 		return trimmed
 	}
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
-	require.Zero(t, trim(false, map[string]MessageState{"0": Sent}), "its receivers may not have created their consumers yet, and a stream with room was only unavailable")
+	require.Zero(t, trim(false, map[string]MessageState{"0": Sent}), "its receivers may create their consumers later, and a stream with room has refused messages for another reason")
 	require.Equal(t, TrimResult{Removed: 1}, trim(true, map[string]MessageState{"0": Sent}), "a full stream does not wait for receivers without consumers")
 
 	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
@@ -195,19 +195,19 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	require.Equal(t, TrimResult{Removed: 1}, trim(true, states))
 }
 
-// resent returns a message as the relay publishes its send with this number.
+// resent returns a message as the relay publishes it for the send with this number.
 func resent(id, subject string, send int) Message {
 	m := reliableMessage(id, subject)
 	m.MsgID = fmt.Sprintf("%s.abcd.1.%d", id, send)
 	return m
 }
 
-// No receiver confirms the messages of one sender, so each is sent many times, until the stream is full. The
-// next trim makes room, and a consumer that is behind still receives each message.
+// No receiver confirms the messages of one sender, so each message is sent again and again, until the stream is full. The
+// next trim makes room, and a consumer that is behind still receives one copy of each message.
 func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b := newBusWithStreams(t, Config{URL: broker.URL(), MessagesMB: 1}) // young copies are removed too
+	b := newBusWithStreams(t, Config{URL: broker.URL(), MessagesMB: 1}) // with the right time: young copies are removed too
 	serveHeaders(t, newBus(t, broker.URL()), b)
 	stream := broker.Stream(StreamMessages)
 	behind, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "behind", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
@@ -280,7 +280,7 @@ func TestTrimMessagesBeginsAtSequenceNumber(t *testing.T) {
 	require.EqualValues(t, n/5, broker.Info(StreamMessages).State.Msgs)
 }
 
-// setFull limits a stream to its present size, or to three times this size.
+// setFull limits a stream to its present size (full), or to three times this size (not full).
 func setFull(t *testing.T, broker *bustest.Broker, stream string, full bool) {
 	t.Helper()
 	info := broker.Info(stream)

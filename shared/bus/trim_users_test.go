@@ -34,6 +34,7 @@ func TestFairShare(t *testing.T) {
 	}
 }
 
+// countOf returns how many messages of a sender in an inbox are not marked for removal.
 func (in *userMessages) countOf(sender, subject string) (n int) {
 	for _, e := range in.messages {
 		if !e.remove && e.pair == in.index[[2]string{sender, subject}] {
@@ -123,7 +124,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 	require.EqualValues(t, 256, m.Seq)
 	send("ann", 30)
 	_, gap = next(behind)
-	require.Equal(t, &GapError{After: 256, Next: 285}, gap, "also if fewer messages than the limit arrived")
+	require.Equal(t, &GapError{After: 256, Next: 285}, gap, "also after fewer new messages than an inbox holds")
 
 	_, gap = next(follow("ann", 0, 0))
 	require.Equal(t, &GapError{After: 0, Next: 285}, gap, "reading from the beginning returns the gap too")
@@ -137,7 +138,7 @@ func TestInboxLimitEvictsOldest(t *testing.T) {
 		require.Equal(t, want, m.Seq)
 	}
 	_, gap = next(follow("bob", 3, 50))
-	require.Nil(t, gap, "it reads 4 first")
+	require.Nil(t, gap, "the message 4 comes before the gap up to 50")
 }
 
 // A sender may send a quarter of an inbox to one user within 15 minutes. So it takes four senders to evict a message.
@@ -272,7 +273,8 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	require.Empty(t, gaps, "a sequence number of an earlier stream is ignored")
 }
 
-// A trigger that reads slowly leaves time to remove messages, also those between messages of other senders.
+// If the trigger reads slowly, TrimUsers stops reading while there is time to remove messages, also those between messages
+// of other senders.
 func TestTrimUsersRemovesAfterSlowReading(t *testing.T) {
 	t.Parallel()
 	broker, _ := newBrokerWithStreams(t)

@@ -77,8 +77,8 @@ func (g *securedBroker) attacker(user string) *attacker {
 	return &attacker{t: g.t, nc: g.ConnAs(user, ReplyPrefix(user))}
 }
 
-// refused reports whether the server has just refused to publish or subscribe to a subject. The server
-// reports it before it replies to the flush.
+// refused reports whether the server has just refused to publish or subscribe to a subject. The server sends this
+// error before its reply to the flush.
 func (a *attacker) refused(verb, subject string) bool {
 	a.t.Helper()
 	require.NoError(a.t, a.nc.Flush())
@@ -113,7 +113,7 @@ func TestConnectNeedsUserAndPassword(t *testing.T) {
 	}
 }
 
-// Each permission belongs to the users that need it and to no others. The operator may do all.
+// Each permission belongs to the users that need it and to no others. The operator, who may do everything, is not tried.
 func TestUserPermissions(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
@@ -185,8 +185,8 @@ func permits(all []string, subject string) bool {
 }
 
 // The server sends a reply to the subject that the request names, without checking whether the user may
-// publish to it. So no user except the trigger, which owns the streams, may have a permission whose reply is
-// a valid request: an empty one, or JSON with the fields of a request.
+// publish to it. So no user except the operator and the trigger, which owns the streams, may send a request whose
+// reply is itself a valid request: an empty message, or JSON with the fields of a request.
 func TestRepliesAreNotRequests(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t, "points")
@@ -223,7 +223,7 @@ func TestRepliesAreNotRequests(t *testing.T) {
 		require.NoError(t, a.nc.Flush())
 		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, bustest.Soon) // denied for points
 	}
-	// Messages that were published in this way are in their streams; no stream lost any.
+	// The requests may have stored messages; no stream has lost messages.
 	has := g.messageCounts()
 	for stream, n := range want {
 		require.GreaterOrEqual(t, has[stream], n, stream)
@@ -276,7 +276,7 @@ func TestReceiverPermissions(t *testing.T) {
 	require.Zero(t, info.NumAckPending)
 	require.Zero(t, info.NumPending)
 
-	for { // it has received only its own messages and replies
+	for { // points has received only its own messages and replies
 		m, err := everything.NextMsg(50 * time.Millisecond)
 		if errors.Is(err, nats.ErrTimeout) {
 			break
@@ -289,7 +289,7 @@ func TestReceiverPermissions(t *testing.T) {
 	require.Equal(t, before, g.messageCounts())
 }
 
-// With 2,500 subscriptions of 2,000 tokens, one connection used 2 GB of the server.
+// Without limits, 2,500 subscriptions of 2,000 tokens on one connection used 2 GB of the server's memory.
 func TestReceiverSubscriptionsAreLimited(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t, "points")

@@ -17,18 +17,18 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// Soon is the time limit of one call. The function Eventually waits three times as long.
+// Soon is the usual time limit of one call in a test. The function Eventually waits three times as long.
 const Soon = 30 * time.Second
 
-// Poll is how often a condition is checked.
+// Poll is the time between two checks of a condition.
 const Poll = 5 * time.Millisecond
 
 // Broker is a NATS server that can be stopped and started again.
 type Broker struct {
 	t      *testing.T
 	Server *natsserver.Server
-	Dir    string              // of its data
-	js     jetstream.JetStream // nil before the first JS
+	Dir    string              // with the data of the server that was started first
+	js     jetstream.JetStream // nil before the first call of JS
 }
 
 func NewBroker(t *testing.T) *Broker {
@@ -43,7 +43,8 @@ func (b *Broker) URL() string { return b.Server.URL() }
 
 func (b *Broker) Stop() { require.NoError(b.t, b.Server.Stop()) }
 
-// Start starts the server again at the same URL with the data in dir.
+// Start starts the server again at the same URL with the data in dir, and without the other options of NewBrokerWith,
+// such as users.
 func (b *Broker) Start(dir string) {
 	b.Server = natsserver.New(b.t, natsserver.Options{Dir: dir, Port: b.Server.Port()})
 }
@@ -51,7 +52,7 @@ func (b *Broker) Start(dir string) {
 // Password is the password of all users, if the server has users.
 const Password = "secret"
 
-// URLAs returns the address of the server with the credentials of a user.
+// URLAs returns the address of the server with the name and Password of a user.
 func (b *Broker) URLAs(user string) string {
 	u, err := url.Parse(b.URL())
 	require.NoError(b.t, err)
@@ -106,7 +107,7 @@ func (b *Broker) Info(stream string) *jetstream.StreamInfo {
 	return info
 }
 
-// Event returns an event with this id.
+// Event returns an event of a task, without data, with this id.
 func Event(id string) cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(id)
