@@ -50,8 +50,8 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	return f, nil
 }
 
-// startAfter returns the id of the event after which the stream starts: the header Last-Event-ID or else the
-// parameter after; nil = start with new events. startAfter also checks the user in the path.
+// startAfter returns the id of the event after which the stream starts: the header Last-Event-ID, or without it the
+// parameter after; nil = start with new events. startAfter also checks the name of the user in the path.
 func startAfter(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.BadFields
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)

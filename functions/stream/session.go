@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const sendCopies = 2 // copies of an event's data in memory: the data itself, and the text or frame that is sent
+const sendCopies = 2 // copies of an event's data in memory while it is sent: the data itself, and the text or frame
 
 // writer writes the events of one event stream, as server-sent events or WebSocket frames.
 type writer interface {
@@ -43,8 +43,8 @@ func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
 	return err
 }
 
-// sendNext waits for an event and sends it. If the event cannot be encoded, sendNext sends a comment instead,
-// so that later events are not blocked.
+// sendNext waits for an event or a gap and sends it. If the event cannot be encoded, sendNext sends a comment and the
+// new position instead, so that later events are not blocked.
 func (s *session) sendNext(ctx context.Context) error {
 	m, err := s.follower.Next(ctx)
 	if gap, ok := errors.AsType[*bus.GapError](err); ok {
@@ -59,16 +59,16 @@ func (s *session) sendNext(ctx context.Context) error {
 		return err // the client reconnects and continues after the last event that it received
 	case err != nil:
 		s.call.Log("skipped", m.Seq, "cause", err.Error())
-		return errors.Join(s.out.Comment(fmt.Sprintf("event %d is not readable and skipped", m.Seq)), s.mark())
+		return errors.Join(s.out.Comment(fmt.Sprintf("event %d cannot be read and is skipped", m.Seq)), s.mark())
 	}
 	defer s.call.Unreserve()
 	s.events++
 	return s.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
-// encode returns the name and the data of an event, and reserves the memory to send the event. encode ends the read of m before the
-// event is sent, so that a slow client does not block the reads of other streams. The error has the code server_busy if there is no
-// memory. Any other error means that the event cannot be encoded.
+// encode returns the name and the data of an event, and reserves the memory to send the event. encode calls m.Release, which ends
+// the read of m, before the event is sent, so that a slow client does not block the reads of other streams. The error has the code
+// server_busy if there is no memory. Any other error means that the event cannot be encoded.
 func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
 	if event, data, err = encodeEvent(m); err != nil {
@@ -92,13 +92,13 @@ func (s *session) sendGap(gap *bus.GapError) error {
 }
 
 // mark sends the present position. Without a mark, a client that loses the connection before its first event
-// would miss the events that arrive before it reconnects.
+// would miss the events that arrive before the client reconnects.
 func (s *session) mark() error {
 	return s.out.Mark(strconv.FormatUint(s.follower.After(), 10))
 }
 
-// encodeEvent returns the name and the data of an event. The data is the whole CloudEvent. For an
-// acknowledgement it is only the data of the CloudEvent, because the user has sent the message itself.
+// encodeEvent returns the name and the data of an event. The data of a message is the whole CloudEvent. The data of an
+// acknowledgement is only the data of the CloudEvent, in which all the user needs is.
 func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		if !json.Valid(m.Event.Data()) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// socket sends a user's events, as stream does, and submits the messages that the client sends.
+// socket sends a user's events, as streamer.stream does, and submits the messages that the client sends.
 func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *fn.Socket) error {
 	f, err := s.openFollower(ctx, c, req)
 	if err != nil {
@@ -27,7 +27,8 @@ func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *
 	return serve(ctx, c, socketWriter{socket}, f)
 }
 
-// submit submits the message of one frame. The sender is user, unless the frame has another sender.
+// submit submits the message of one frame, and returns the frame that acknowledges it. The sender is user, unless the
+// frame names another sender, which only an admin may do.
 func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, error) {
 	var req intake.Request
 	bad := decode.Object(c.Body, &req)
@@ -52,6 +53,7 @@ func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, er
 	})
 }
 
+// frame returns a frame without an id, that is, one that is no event of the stream.
 func frame(event string, data any) (api.SocketFrame, error) {
 	text, err := json.Marshal(data)
 	return api.SocketFrame{Event: event, Data: text}, err

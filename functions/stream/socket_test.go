@@ -70,6 +70,7 @@ func TestSocketFrameFollowsRulesOfPost(t *testing.T) {
 	cluster.OnBothServers(t, requireFramesLikePosts)
 }
 
+// requireFramesLikePosts checks that a frame gets the same result or refusal as a POST of the same message.
 func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 	s, _ := h.ServeWithNATS(t)
 	s.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).RequireOK()
@@ -126,22 +127,22 @@ func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 	require.Equal(t, []string{"Last-Event-ID"}, names(refused.Fields))
 }
 
-// socketLoad is a user who reconnects whenever the socket breaks, resumes after the last
+// socketLoad is the client of a user. It connects again whenever its socket breaks, resumes after the last
 // event and sends every unacknowledged message again.
 type socketLoad struct {
 	t      *testing.T
-	client func() *api.Client // of the current process
+	client func() *api.Client // of the process that serves stream now
 	user   string
 	toSend []api.MessageRequest
 
 	mu         sync.Mutex
 	ids        map[string]map[string]bool // all server_msg_ids of the responses, by client_msg_id
-	lateAcks   map[string]string          // ack_type of late acknowledgements, by client_msg_id
+	lateAcks   map[string]string          // by client_msg_id: ack_type of its late acknowledgement (an ack that is an event)
 	messages   map[string]int             // how often each message was received, by id
 	reconnects int
 }
 
-// run sends and receives until ctx ends, with a bounded number of unacknowledged frames.
+// run sends and receives until ctx ends, with at most maxUnacknowledged frames that have no response yet.
 func (e *socketLoad) run(ctx context.Context, maxUnacknowledged int) {
 	after := new(int64)
 	for ; ctx.Err() == nil; e.reconnects++ {
@@ -265,7 +266,7 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	for _, kind := range sender.lateAcks {
 		require.Equal(t, "saved", kind)
 	}
-	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "no message is saved twice")
+	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "each message is saved once")
 }
 
 func TestFrameOfArchivedMessageIsReplayed(t *testing.T) {

@@ -23,7 +23,8 @@ import (
 // stalledLength is the length of the data of each message; HTML escapes would make it six times as long.
 const stalledLength = 55_000
 
-// stalledMemory is the least memory of an event that is being sent: 2 copies of its data (sendCopies).
+// stalledMemory is the memory that a stream reserves for an event at least while it sends the event: 2 copies of the data
+// (sendCopies).
 const stalledMemory = 2 * stalledLength
 
 // fillInbox publishes n messages of stalledLength to a user.
@@ -43,7 +44,7 @@ func fillInbox(t *testing.T, b *bus.Bus, user string, n int) {
 	}
 }
 
-// serveUnbuffered serves h over connections whose writes wait for the client.
+// serveUnbuffered serves h over connections with a small write buffer, so that writes wait for a client that does not read.
 func serveUnbuffered(t *testing.T, h http.Handler) *cluster.Client {
 	t.Helper()
 	web := httptest.NewUnstartedServer(h)
@@ -72,7 +73,7 @@ func openStalled(s *cluster.Client, path, headers string) net.Conn {
 	return conn
 }
 
-// memoryUsed matches the metric of the bytes that all calls have reserved.
+// memoryUsed matches the metric of the bytes that all calls together have reserved.
 var memoryUsed = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes (\S+)`)
 
 // Events that clients do not read use only memory of their caller's share, which is 512 KiB in this test.
@@ -102,7 +103,7 @@ func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	for _, headers := range []string{upgradeHeaders, "", upgradeHeaders, "", upgradeHeaders} {
 		stalled = append(stalled, openStalled(mallory, from, headers))
 	}
-	cluster.Eventually(t, func() bool { return used() > 4*stalledMemory }, "four of the five streams hold an event, and the share has no room for a fifth")
+	cluster.Eventually(t, func() bool { return used() > 4*stalledMemory }, "at least four of the five streams hold an event, and the share has no room for another one")
 	cut := cluster.OpenStream(mallory, from)
 	text, err := cut.Body.ReadString(0)
 	require.Error(t, err)

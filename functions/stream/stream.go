@@ -3,10 +3,10 @@
 //	GET /api/v1/stream/{user}
 //	POST /api/v1/stream/{user}/token
 //
-// The response is server-sent events from the NATS stream USERS. The database is used to authenticate the
-// caller and to find gaps, not for the events. A request to upgrade gets a WebSocket with the same events,
-// on which the client also submits messages: each frame of the client is the body of a POST to
-// /api/v1/messages.
+// The GET returns server-sent events from the NATS stream USERS. The events need no query of the database, except to
+// authenticate the caller and to find gaps. A request to upgrade gets a WebSocket with the same events, on which the
+// client also submits messages: each frame of the client has the content of a POST to /api/v1/messages. The POST returns
+// a token that replaces the credentials in the URL of the GET.
 package stream
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is the function's settings.
+// Config has the settings of the function.
 type Config struct {
 	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to reconnect, 5s to 55m; set less than the limit of your platform for one call"`
 }
@@ -45,8 +45,8 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 	}
 }
 
-// stream sends a user's events until ctx ends or an error occurs, and returns the cause. An error after the
-// end of ctx does not count as a failure.
+// stream sends a user's events until ctx ends or an error occurs, and returns the cause. fn ignores an error after
+// the end of ctx.
 func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
 	f, err := s.openFollower(ctx, c, req)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.Ev
 	return serve(ctx, c, w, f)
 }
 
-// token returns a token for the stream of a user, for an EventSource, which cannot send credentials.
+// token returns a token for the URL of a user's stream, for an EventSource, which cannot send a header with credentials.
 func token(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
 	user := c.PathValue("user")
 	if !task.ValidUser(user) {

@@ -130,13 +130,13 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 		}
 		return o.Admin.LastStatement().Equal(before)
 	}
-	for round := 0; !sendsWithoutStatement(round); round++ { // a round with the lookup of a caller, which happens every minute, is repeated
+	for round := 0; !sendsWithoutStatement(round); round++ { // another round if a caller was looked up, which happens every minute
 		require.Less(t, round, 5)
 	}
 }
 
-// A client that reconnects after an overflow of its inbox gets an event. The event says that messages may be
-// missing, and how to find these messages.
+// A client that reconnects after its inbox has overflowed gets an event, which says that messages may be missing, and how
+// to find them.
 func TestStreamReportsAGap(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
@@ -190,7 +190,7 @@ func TestStreamTokenExpires(t *testing.T) {
 	token := bob.Post(cluster.StreamsPath+"bob/token", "").Data("token").(string)
 	keys, err := store.ParseKeys(sandbox.EncryptionKey)
 	require.NoError(t, err)
-	const purpose = "token in an address " + cluster.StreamsPath + "bob" // the ciphertext is bound to it
+	const purpose = "token in an address " + cluster.StreamsPath + "bob" // a token can only be decrypted with its purpose
 	text, err := keys.Decrypt(purpose, strings.NewReplacer("-", "+", "_", "/").Replace(token))
 	require.NoError(t, err)
 	var session auth.Session

@@ -1,5 +1,5 @@
 // Package streamevent converts messages to the CloudEvents that streams store and receivers
-// get, and reads accepted messages from their events.
+// get, and converts the events of accepted messages back to messages.
 package streamevent
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedData is the data of the event of an accepted message: every field of the message
-// that is not an attribute of the event.
+// acceptedData is the data of the event of an accepted message: what must be saved, except the id and AcceptedAt, which
+// are attributes of the event, and the fingerprint, which is in bus.FingerprintHeader.
 type acceptedData struct {
 	CallerID         int64           `json:"caller_id"`
 	From             string          `json:"from"`
@@ -39,7 +39,7 @@ type acceptedData struct {
 	Producer         string          `json:"producer"`
 }
 
-// OfAccepted returns the event of an accepted message, which a stream keeps until the message is saved.
+// OfAccepted returns the event by which the stream of accepted messages stores a message.
 func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
@@ -58,20 +58,22 @@ func OfAccepted(m *messages.Submission) (cloudevents.Event, error) {
 	return withJSON(e, data.Bytes()), err
 }
 
-// FingerprintText returns a fingerprint as the stream of accepted messages keeps it in a header.
+// FingerprintText returns a fingerprint as the stream of accepted messages has it in bus.FingerprintHeader.
 func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
-// Source is the value of the attribute "source" of events that Sendonce itself creates.
+// Source is the attribute "source" of the events of tasks, acknowledgements, alerts and endpoints. Events of messages
+// have other sources.
 const Source = "/sendonce"
 
-// Event is an event of a stream as the trigger posts it: the CloudEvent in JSON, with attributes that the trigger adds.
+// Event is an event of a stream as the trigger posts it in a batch: the CloudEvent in JSON, with attributes that the
+// trigger adds (acceptseq, fp).
 type Event struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
 	Subject     string          `json:"subject"`
 	Sequence    string          `json:"sequence"`
 	Time        time.Time       `json:"time"`
-	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its sequence number in the stream
+	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its sequence number in the stream of accepted messages
 	Fingerprint string          `json:"fp"`        // of an accepted message: see FingerprintText
 	Data        json.RawMessage `json:"data"`
 	DataBase64  []byte          `json:"data_base64"` // data that is not JSON; then Data is empty
@@ -87,7 +89,7 @@ func FromCloudEvent(e cloudevents.Event) Event {
 		AcceptSeq: text("acceptseq"), Fingerprint: text("fp"), Data: e.Data()}
 }
 
-// CloudEvent converts an event that Sendonce itself created.
+// CloudEvent converts an event whose source is Source, back to the CloudEvent that was published.
 func (e *Event) CloudEvent() cloudevents.Event {
 	c := cloudevents.NewEvent()
 	c.SetID(e.ID)
@@ -101,13 +103,14 @@ func (e *Event) CloudEvent() cloudevents.Event {
 	return withJSON(c, e.Data)
 }
 
-// FromStream converts an event that was read from the stream of accepted messages, with its sequence number and
+// FromStream converts an event that bus has read from the stream of accepted messages, with its sequence number and
 // FingerprintText.
 func FromStream(e cloudevents.Event, seq uint64, fingerprint string) Event {
 	return Event{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: fingerprint, Data: e.Data()}
 }
 
-// Message returns the accepted message. The error says why the event is not that of a message.
+// Message returns the accepted message of the event, with a new CallID. The error says why the event is not that of a
+// valid message.
 func (e *Event) Message() (*messages.Submission, error) {
 	id, err := task.ParseID(e.ID)
 	if err != nil || e.Type != bus.AcceptedType {
@@ -128,7 +131,7 @@ func (e *Event) Message() (*messages.Submission, error) {
 		AcceptSeq: int64(seq), AcceptedAt: e.Time, Producer: a.Producer,
 	}
 	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
-		return nil, errors.New("its id is not that of its sender and client_msg_id")
+		return nil, errors.New("its id is not that of its caller, sender and client_msg_id")
 	}
 	fingerprint, err := hex.DecodeString(e.Fingerprint)
 	if err != nil || len(fingerprint) != len(m.Fingerprint) {
@@ -154,7 +157,7 @@ func withJSON(e cloudevents.Event, data []byte) cloudevents.Event {
 	return e
 }
 
-// OfMessage returns the CloudEvent that a receiver gets. The CloudEvent has the id of the message.
+// OfMessage returns the CloudEvent that a receiver of the message gets. The CloudEvent has the id of the message.
 func OfMessage(m messages.Detail) cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
@@ -164,8 +167,8 @@ func OfMessage(m messages.Detail) cloudevents.Event {
 	return withJSON(e, m.Data)
 }
 
-// ConfirmTokenAttribute is an attribute of a message to a URL. If the message must be confirmed, the
-// confirmation must contain the value of this attribute.
+// ConfirmTokenAttribute is an attribute of the CloudEvent of a message to a URL, if the message must be confirmed.
+// The confirmation must contain the value of this attribute.
 const ConfirmTokenAttribute = "confirmtoken"
 
 // ConfirmToken returns the value of ConfirmTokenAttribute; "" for nil.

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedEvent returns an accepted message, and its event as the trigger posts it.
+// acceptedEvent returns an accepted message, and its event with the attributes that the trigger adds.
 func acceptedEvent(t *testing.T) (*messages.Submission, cloudevents.Event) {
 	t.Helper()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
@@ -60,7 +60,7 @@ func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 		"no sequence number":               func(e *cloudevents.Event) { e.SetExtension("acceptseq", "-1") },
 		"its data: unexpected end":         func(e *cloudevents.Event) { require.NoError(t, e.SetData("text/plain", []byte("\xff"))) },
 		"its data: json: cannot unmarshal": func(e *cloudevents.Event) { e.DataEncoded = []byte(`{"kind":"x"}`) },
-		"its id is not that of its sender": func(e *cloudevents.Event) {
+		"its id is not that of its caller": func(e *cloudevents.Event) {
 			e.DataEncoded = []byte(strings.Replace(string(e.Data()), "shop", "other", 1))
 		},
 		"no fingerprint": func(e *cloudevents.Event) { e.SetExtension("fp", "00") },
