@@ -16,8 +16,8 @@
 //	WAKE         wake.*, sched.>  wake-ups of functions, and their schedules
 //	EVENTS       evt.>            events for webhooks, and delivery times of messages that are not saved yet
 //	MESSAGES     msg.>            reliable messages to subjects
-//	USERS        inbox.>          messages to users, and late acknowledgements (of accepted messages, once they
-//	                              are saved or rejected); what has the subject of a user is the user's inbox
+//	USERS        inbox.>          messages to users, and late acknowledgements to users (of messages that were
+//	                              accepted, and then saved or rejected)
 //	DEADLETTERS  dlq.>            events that a function refused
 //	ACCEPTED     acc.>            messages that were acknowledged to their senders before they are saved in Postgres
 //
@@ -33,8 +33,9 @@
 // The other streams deduplicate messages by Nats-Msg-Id, within a time window. After a restart NATS
 // knows only the ids of messages that are still stored. So these streams keep acknowledged messages
 // (limits retention). A full stream, except WAKE, refuses new messages (DiscardNew) instead of removing
-// old messages. In USERS, a message to a full inbox replaces the oldest message of the inbox. Receivers
-// detect duplicates outside of the window by themselves (package inbox).
+// old messages. In USERS, the messages with the subject of one user are the user's inbox. A message to a full
+// inbox replaces the oldest message of this inbox. Receivers detect duplicates outside of the time window by
+// themselves, for example with the package shared/inbox.
 //
 // The function deliver calls TrimEvents, TrimMessages and TrimUsers, so that EVENTS, MESSAGES and
 // USERS do not become full: every five minutes, every minute while a stream has an alert, and every

@@ -15,7 +15,7 @@ const (
 	contentType     = "content-type"
 )
 
-// encodeHeaders returns the attributes of an event as headers in binary mode.
+// encodeHeaders returns the attributes of an event as the headers of a NATS message: the binary mode of CloudEvents.
 func encodeHeaders(e cloudevents.Event) (nats.Header, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, erro
 	return e, e.Validate()
 }
 
-// Attributes returns the attributes of an event in binary mode as HTTP headers with lower-case names. It leaves
-// out names that are not those of an attribute, and control characters in values.
+// Attributes returns the attributes of an event and its content type as HTTP headers with lower-case names. h are the
+// headers of its NATS message. Attributes leaves out all other headers, and control characters in values.
 func Attributes(h nats.Header) map[string]string {
 	attributes := make(map[string]string, len(h)+2) // + 2: the trigger adds attributes
 	dropControls := func(r rune) rune {

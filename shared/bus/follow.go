@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	firstPoll   = time.Millisecond // first wait for the next read: a wake-up may arrive before its message is stored
-	maxPoll     = 15 * time.Second // longest wait for the next read: a wake-up may be lost
+	firstPoll   = time.Millisecond // first wait for the next read; short, since a wake-up may arrive before its message is stored
+	maxPoll     = 15 * time.Second // longest wait for the next read, in case a wake-up is lost
 	readTimeout = 2 * time.Second
 	failedPoll  = 2 * time.Second // longest wait after a failed read
 )
@@ -37,15 +37,15 @@ type GapError struct {
 
 func (e *GapError) Error() string {
 	if e.Next <= e.After {
-		return fmt.Sprintf("the stream has not reached %d: it was created again, and is read from %d on", e.After, e.Next)
+		return fmt.Sprintf("the stream was created again or has lost its end: it was read up to %d, and is now read from %d on", e.After, e.Next)
 	}
-	return fmt.Sprintf("messages after %d and before %d were removed", e.After, e.Next)
+	return fmt.Sprintf("messages after %d and before %d may be missing", e.After, e.Next)
 }
 
 // Follower reads the events of one user in stream order. It must not be used concurrently.
 //
-// A follower has no consumer, so the server keeps no position of followers, and nothing must be created again after
-// an outage. The follower reads the stream message by message, so a slow reader accumulates nothing. A core
+// A follower has no consumer, so the server keeps no position of followers, and after an outage no consumer has to be
+// created again. The follower reads the stream message by message, so a slow reader accumulates nothing. A core
 // subscription to the same subject wakes the follower; all followers of the user in this process share this
 // subscription. A wake-up may arrive before its message is stored. So after a wake-up the follower polls with
 // growing pauses.

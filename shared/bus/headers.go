@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	headersTimeout   = 6 * time.Second // of one request
-	headersFetch     = 1000            // messages that are fetched together
-	headersFetchWait = 2 * time.Second
+	headersTimeout   = 6 * time.Second     // of replying to one request
+	headersFetch     = 1000                // messages that are fetched together
+	headersFetchWait = 2 * time.Second     // of one fetch; the requester waits a second longer for each page
 	headersFetches   = 20                  // for one request; readHeaders sends another request for later messages
 	headersBacklog   = 16                  // requests that wait in one trigger; further requests time out
 	headersMax       = 512                 // bytes of a header value; longer values are sent as empty
-	headersPart      = 8                   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one
+	headersPart      = 8                   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one byte of text
 	headersSize      = 100                 // estimated bytes of a message's numbers and field names in JSON
 	headersIdle      = 10 * time.Second    // NATS deletes a consumer that was not used for so long
 	headersRestart   = 10 * time.Second    // after a failed subscription

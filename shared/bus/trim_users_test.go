@@ -44,8 +44,8 @@ func (in *userMessages) countOf(sender, subject string) (n int) {
 	return n
 }
 
-// One sender floods one inbox, or thousands of them. The messages of other senders stay.
-func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
+// One sender floods one inbox, or thousands of inboxes. The messages of another sender stay, even in a flooded inbox.
+func TestFloodRemovesNoMessageOfOtherSenders(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, inbox := range map[string]func(i int) string{

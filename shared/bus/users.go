@@ -44,8 +44,8 @@ type User struct {
 // relay and deliver may publish to these subjects too.
 func Users(accepted string, subjects ...string) []User {
 	const findStream = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
-	// Every function wakes other functions, is notified of changed callers, and reads at its start the durability
-	// of the stream of accepted messages.
+	// Every function may wake other functions, receive the names of changed callers, and read, when it starts, the
+	// durability of the stream of accepted messages.
 	function := func(name string, publish ...[]string) User {
 		return User{
 			Name:      name,
