@@ -82,7 +82,7 @@ func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err 
 func (s *session) sendGap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
-		Message: "messages with ids greater than after and less than next may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER their messages, " +
+		Message: "messages with ids greater than after and less than next may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER returns the messages of both, " +
 			"and GET /api/v1/messages/by-key/CLIENT_MSG_ID returns the state of an accepted message",
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *session) mark() error {
 }
 
 // encodeEvent returns the name and the data of an event. The data of a message is the whole CloudEvent. The data of an
-// acknowledgement is only the data of the CloudEvent, in which all the user needs is.
+// acknowledgement is only the data of its CloudEvent: the user has the message itself.
 func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		if !json.Valid(m.Event.Data()) {

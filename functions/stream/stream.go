@@ -5,8 +5,8 @@
 //
 // The GET returns server-sent events from the NATS stream USERS. The events need no query of the database, except to
 // authenticate the caller and to find gaps. A request to upgrade gets a WebSocket with the same events, on which the
-// client also submits messages: each frame of the client has the content of a POST to /api/v1/messages. The POST returns
-// a token that replaces the credentials in the URL of the GET.
+// client also submits messages: each frame of the client has the content of a POST to /api/v1/messages. A POST to
+// …/token returns a token for the URL of the GET, which then needs no credentials.
 package stream
 
 import (

@@ -20,7 +20,7 @@ const (
 	replicationPoll = 10 * time.Millisecond
 
 	FingerprintHeader = "Fp"                      // the header with Acceptance.Fingerprint
-	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // with the name of a stream: a request to which the leader of the stream replies
+	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // followed by the name of a stream; the leader of the stream replies
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 
@@ -64,7 +64,7 @@ const UnreadableType = "sendonce.unreadable.v1"
 // Acceptance is a message for Accept.
 type Acceptance struct {
 	Subject     string // from AcceptSubject; the stream stores one message per subject, until Forget removes it
-	Fingerprint string // equal if a call is repeated, different if another call has the same id
+	Fingerprint string // the same in each repeat of a call, and different in another call with the same id
 	Event       cloudevents.Event
 }
 
@@ -77,8 +77,8 @@ type Accepted struct {
 }
 
 // Accept stores a message unless the stream already has a message for the subject. A nil error means that the
-// stream has a message for the subject: this message, or the message of an earlier call (Replayed). After
-// Replayed the caller must compare the fingerprints. ErrUnavailable means, for example, that the broker did not
+// stream has a message for the subject: this message, or the message of an earlier call (Replayed). If
+// Replayed is set, the caller must compare the fingerprints. ErrUnavailable means, for example, that the broker did not
 // reply, is too old (ErrOldServer), or that the stream is full; the message may be stored nevertheless, and the
 // call may be repeated. ErrRefused means that repeating the call does not help. Accept returns within 2 s.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {

@@ -12,7 +12,7 @@ const subjectCallers = "notify.callers"
 
 // NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the server has
 // received the message, when sending has failed, or when ctx ends. A message that cannot be sent counts in
-// FailedSends and is sent after the next connect.
+// FailedSends and is tried again later.
 func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	if b == nil {
 		return

@@ -71,7 +71,7 @@ func (c *Config) Validate() (bad []task.Field) {
 
 const day = 24 * time.Hour
 
-// check checks all other values, for Open.
+// check checks the values, for Open. There 0 means the default.
 func (c *Config) check() error {
 	wrong := func(name, format string, values ...any) error {
 		return &SettingError{name, fmt.Sprintf(format, values...)}

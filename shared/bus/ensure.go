@@ -169,7 +169,7 @@ func (c *Config) fieldRemedy(stream, field string) string {
 	case field == "max_bytes":
 		return c.sizeRemedy(stream)
 	case field == "num_replicas":
-		return "run at least so many NATS servers in one cluster, or lower SENDONCE_NATS_REPLICAS"
+		return "run at least the wanted number of NATS servers in one cluster, or lower SENDONCE_NATS_REPLICAS"
 	case stream == StreamWake:
 		return "'nats stream rm WAKE', at any time: WAKE has only wake-ups and schedules, which safety ticks replace, and the trigger creates it again"
 	case stream == c.acceptStream():

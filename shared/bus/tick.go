@@ -33,8 +33,8 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 	}
 }
 
-// CheckWakeUps publishes a message to the stream WAKE, whose subject wakes no function. It returns an error if the
-// stream does not store the message.
+// CheckWakeUps publishes a test message, which wakes no function, to the stream WAKE. It returns an error if the stream
+// does not store the message.
 func (conn *Connection) CheckWakeUps(ctx context.Context) error {
 	ctx, cancel := conn.withTimeout(ctx, scheduleTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ const (
 	nearlyFull  = 0.9             // as a fillRatio
 	mostlyFull  = 0.75            // as a fillRatio; above it, a stream may have no room for a batch, or for a large message
 	trimTimeout = 8 * time.Second // of the trim of one stream
-	trimMargin  = 2 * time.Second // in the last part of trimTimeout, of this length, a trim begins no deletion of a single message
+	trimMargin  = 2 * time.Second // in the last 2 s of trimTimeout, a trim begins no deletion of a single message
 	trimBudget  = 4 * time.Second // after this time, TrimMessages handles no further page of headers
 	trimDeletes = 32              // parallel deletions
 )
