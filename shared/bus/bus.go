@@ -57,7 +57,7 @@ type signal struct {
 }
 
 // FailedSends counts how often, since Open, a wake-up, a schedule or a notice that a caller was changed could not be sent. Until
-// Close the Bus tries again to send these; of the schedules and the wake-ups of queues it keeps at most maxUnsent for that.
+// Close the Bus tries again to send these; of the schedules and the wake-ups for senders it keeps at most maxUnsent for that.
 func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0

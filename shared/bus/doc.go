@@ -123,7 +123,7 @@
 // WakeAt publishes the schedule again after half of the time until the wake-up, or after five minutes if
 // that is sooner.
 //
-// Wake-ups that could not be sent are sent after the next connect, unless their process has ended
-// meanwhile. For that case the trigger wakes every function that has a safety tick on each connect. Safety
+// Wake-ups that could not be sent, or that WAKE did not store, are sent again later, unless their process has
+// ended meanwhile. For that case the trigger wakes every function that has a safety tick on each connect. Safety
 // ticks cover all other losses.
 package bus

@@ -18,8 +18,8 @@ const (
 
 // Wake publishes a wake-up to subject. n is how many tasks, messages or events became due; less than 1 counts
 // as 1. Wake neither blocks nor fails. The first wake-up is sent at once; the wake-ups of the next 20 ms (5 ms
-// for a queue) are sent as one, with the sum of n. Wake-ups that cannot be sent count in FailedSends. After the
-// next connect one wake-up with n = 1 is sent instead of them.
+// for a queue) are sent as one, with the sum of n. Wake-ups that cannot be sent, or that WAKE should store and does
+// not, count in FailedSends. Later one wake-up with n = 1 is sent instead of them.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
