@@ -6,10 +6,6 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// subjectCallers is a core subject: no stream stores its messages. A message is the name of a caller that was
-// changed: revoked, or given a new token or other permissions.
-const subjectCallers = "notify.callers"
-
 // NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the server has
 // received the message, when sending has failed, or when ctx ends. A message that cannot be sent counts in
 // FailedSends and is tried again later.

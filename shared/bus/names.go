@@ -39,6 +39,10 @@ const (
 	schedPrefix      = "sched."
 )
 
+// subjectCallers is a core subject: no stream stores its messages. A message is the name of a caller that was
+// changed: revoked, or given a new token or other permissions.
+const subjectCallers = "notify.callers"
+
 // RecordDurable is the consumer by which the function deliver records events.
 const RecordDurable = "record"
 

