@@ -167,11 +167,19 @@ func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	err := c.try(ctx, batch, false)
 	switch parts := splitByCaller(batch); {
 	case len(parts) > 1 && c.DivideTimeouts && SQLState(err) == CodeQueryCanceled:
+		c.mu.Lock()
+		c.count(batch, 1) // until the rows have run again
+		c.mu.Unlock()
 		go func() {
 			defer cancel()
 			var all sync.WaitGroup
 			for _, rows := range parts {
-				all.Go(func() { c.commitAgain(ctx, rows, err) })
+				all.Go(func() {
+					c.commitAgain(ctx, rows, err)
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					c.count(rows, -1)
+				})
 			}
 			all.Wait()
 		}()
@@ -212,6 +220,7 @@ func (c *Coalescer[In, Out]) commitAgain(ctx context.Context, rows []*entry[In, 
 		return
 	}
 	defer c.retries.release(caller)
+	ctx = WithCaller(ctx, caller) // limits the connections that one caller uses
 	if !IsRowError(err) {
 		if err = c.try(ctx, rows, false); len(rows) == 1 || !IsRowError(err) {
 			release(rows, err)

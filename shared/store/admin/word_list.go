@@ -24,7 +24,7 @@ const (
 	// database does not delay messages that are accepted without the database. An instance that has checked no text for
 	// blockedIdle waits for up to blockedIdleWaitLimit: many words may have been added since.
 	blockedWaitLimit     = 50 * time.Millisecond
-	blockedIdleWaitLimit = time.Second
+	blockedIdleWaitLimit = 2 * time.Second
 	blockedIdle          = 10 * time.Second
 	blockedTimeout       = 5 * time.Second
 )

@@ -57,10 +57,10 @@ func (st *Store) CloseDays(ctx context.Context) error {
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays with a time limit: it begins no transaction after until (zero = no limit). more reports that
-// work is left.
+// closeDaysUntil is CloseDays with a time limit: after until (zero = no limit) it counts no further part, and merges once at
+// most. more reports that work is left.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
-	for {
+	for first := true; ; first = false {
 		part, now, err := st.firstUncounted(ctx)
 		if err != nil {
 			return false, err
@@ -68,7 +68,7 @@ func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool
 		if part.day.IsZero() || part.end().Add(closeAfter).After(now) {
 			return st.mergeSubscribeTotals(ctx, until)
 		}
-		if !until.IsZero() && time.Now().After(until) {
+		if !first && !until.IsZero() && time.Now().After(until) {
 			return true, nil
 		}
 		if err := st.countPart(ctx, part); err != nil {
@@ -143,7 +143,11 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 // countResults counts the results and the subscribe messages of a day in [from, to), and closes the day if to is its end.
 func (st *Store) countResults(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
 	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {
+		// There are two counts: each may take half of the limit.
+		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", max(limit.Milliseconds()/2, 1))); err != nil {
+			return err
+		}
+		if err := subscribe.LockTotals(ctx, tx); err != nil { // before the other lock, for which reports wait
 			return err
 		}
 		if _, err := tx.Exec(ctx, lockCountingSQL); err != nil {

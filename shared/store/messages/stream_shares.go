@@ -50,11 +50,15 @@ func (s *streamShares) exceeded(account int64, streams []string) bool {
 func (s *streamShares) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()
+	began := time.Now()
 	over, err := s.query(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refreshing, s.next = false, time.Now().Add(sharesEvery)
-	if err == nil { // otherwise the last result is kept
+	switch {
+	case err == nil:
 		s.over, s.readAt = over, time.Now()
+	case began.Sub(s.readAt) <= sharesMaxAge: // while the database is unavailable, the last result is used
+		s.readAt = time.Now()
 	}
 }

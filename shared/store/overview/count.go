@@ -19,7 +19,6 @@ const Lag = time.Minute
 
 const (
 	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
-	countTime    = 2 * time.Second  // timeout of counting one part; after a timeout, a shorter part is tried
 	firstPart    = 5 * time.Second  // the longest first part, if counting all the uncounted time in one part has timed out
 	growFactor   = 4                // each further part is at most this many times as long as the part before it
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
@@ -170,7 +169,7 @@ where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 an
 
 // Count adds the rows that are older than lag to the counters. It does nothing if the uncounted time is shorter than both
 // countEvery and lag. If ctx ends after a part is counted, Count returns nil, and a later call counts the rest. If ctx ends
-// before that, a later call tries no longer part than this call did. Any number of calls may run at once.
+// before that, a later call tries a shorter part. Any number of calls may run at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)
@@ -193,11 +192,14 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 			}
 		case ctx.Err() != nil && counted:
 			return nil
-		case store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || tried <= shortestPart:
-		case span == 0:
-			span, err = max(min(tried/shrinkFactor, firstPart), shortestPart), nil
-		default:
-			span, err = max(tried/shrinkFactor, shortestPart), nil
+		case tried > shortestPart && (ctx.Err() != nil || store.SQLState(err) == store.CodeQueryCanceled):
+			shorter := tried / shrinkFactor
+			if span == 0 {
+				shorter = min(shorter, firstPart)
+			}
+			if span = max(shorter, shortestPart); ctx.Err() == nil {
+				err = nil
+			}
 		}
 		st.span.Store(int64(span))
 	}

@@ -14,5 +14,8 @@ type Store struct {
 	span      atomic.Int64  // the length of the next part that Count tries, a time.Duration; 0 = all the uncounted time
 }
 
+// countTime is the timeout of counting one part; after a timeout, a shorter part is tried.
+const countTime = 2 * time.Second
+
 // New returns the store of the overview.
 func New(db *store.DB) *Store { return &Store{db: db, countTime: countTime} }

@@ -158,9 +158,15 @@ func MergeTotals(ctx context.Context, tx pgx.Tx) (more bool, err error) {
 	return merged == mergedChanges, err
 }
 
+// LockTotals waits until no other transaction runs CountPart or MergeTotals, which take this lock themselves.
+func LockTotals(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, lockStoredSQL)
+	return err
+}
+
 // storeTotals runs a statement that ends with storeAdded, and returns the number of rows that were added.
 func storeTotals(ctx context.Context, tx pgx.Tx, sql string, args ...any) (added int, err error) {
-	if _, err = tx.Exec(ctx, lockStoredSQL); err != nil {
+	if err = LockTotals(ctx, tx); err != nil {
 		return 0, err
 	}
 	err = tx.QueryRow(ctx, sql, append([]any{store.Unprepared}, args...)...).Scan(&added)
