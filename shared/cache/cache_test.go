@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,17 +37,16 @@ func TestConcurrentCallsReadOnce(t *testing.T) {
 func TestSlowReadDelaysOnlyOneCallIfTheLastResultIsRecent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		reads := 0
+		var reads atomic.Int64
 		c := &Value[int]{Timeout: 2 * time.Second, Keep: time.Minute, Read: func(context.Context) (int, error) {
 			time.Sleep(2 * time.Second)
-			reads++
-			return reads, errors.New("a host does not respond")
+			return int(reads.Add(1)), errors.New("a host does not respond")
 		}}
 		value, _ := c.Get()
 		require.Equal(t, 1, value)
 		for range 3 {
 			time.Sleep(time.Second) // the result is no longer fresh
-			before := reads
+			before := int(reads.Load())
 			go c.Get()
 			synctest.Wait()
 			began := time.Now()
