@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -93,4 +94,23 @@ func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
 	require.NoError(t, err)
 	w.Accept("b-1", `1`)
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 })
+}
+
+func TestFullSubjectDelaysNoLaterDelivery(t *testing.T) {
+	t.Parallel()
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	_, err := w.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "SMALL", Subjects: []string{"ordres.full"}, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
+	})
+	require.NoError(t, err)
+	_, err = w.JetStream().Publish(t.Context(), "ordres.full", nil)
+	require.NoError(t, err)
+	release := w.Admin.BlockSaving() // so only push delivers
+	defer release()
+	w.StartTrigger(w.Client.BaseURL)
+	sent := w.Admin.Post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.full","data":1,"ack":"accepted"}`)
+	require.Equal(t, 202, sent.Status, sent.Text)
+	w.Accept("b-1", `1`)
+	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 })
+	require.NotContains(t, w.Process(cluster.All).Output(), "NATS is unavailable", "the batch is not repeated")
 }

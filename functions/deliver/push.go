@@ -22,9 +22,9 @@ const maxPushAge = time.Minute
 const pushTimeout = 2 * time.Second
 
 // push publishes accepted messages to their receivers, in order, before the messages are saved. After a message is saved, the
-// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If the stream of a message is unavailable or
-// refuses the message, only the relay publishes it. If NATS is unavailable, push returns an error, so that the trigger repeats the
-// batch. Messages to URLs wait until they are saved.
+// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If the stream or the subject of a message
+// is unavailable, or the stream refuses the message, only the relay publishes it. If NATS is unavailable, push returns an error,
+// so that the trigger repeats the batch. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // of accepted
@@ -44,7 +44,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 		switch {
 		case err == nil:
 			delivered = append(delivered, deliveredMessage{accepted[i].ID, streamevent.FingerprintText(accepted[i].Fingerprint)})
-		case errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrStreamUnavailable):
+		case errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrStreamUnavailable) && !errors.Is(err, bus.ErrSubjectUnavailable):
 			unavailable = err
 		default:
 			d.env.Metrics().TwoPhase.DeliverFail.Inc()
