@@ -12,7 +12,7 @@ var englishResults = map[string]string{
 	task.ResultTimeoutRetry:     "no report in time, retried",
 	task.ResultTimeoutExhausted: "no report in time, and no retry left",
 	task.ResultTimeoutUnknown:   "no report in time: it is unknown whether it was sent",
-	task.ResultExpired:          "expired, not sent",
+	task.ResultExpired:          "expired",
 	task.ResultCancelled:        "cancelled",
 	task.SendFailedMessage:      "the message could not be sent",
 }

@@ -106,7 +106,7 @@ const (
 	ResultTimeoutExhausted = "处理超时，超过最大重试次数"
 	ResultExhaustedPrefix  = "超过最大重试次数: "
 	ResultTimeoutUnknown   = "处理超时，结果未知"
-	ResultExpired          = "已过期，未发送"
+	ResultExpired          = "已过期"
 	ResultCancelled        = "已取消"
 )
 
