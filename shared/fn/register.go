@@ -26,6 +26,7 @@ func Register(commands []config.Reader, functions ...Function) (*Env, error) {
 	if err != nil {
 		return nil, err
 	}
+	limitMemory(&env.Config)
 	h, err := assemble(context.Background(), env, served)
 	if err == nil {
 		err = env.listenForScrapes(context.Background())
