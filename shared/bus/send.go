@@ -9,8 +9,8 @@ import (
 )
 
 // send waits for the first attempt to connect, publishes, and waits until the stream WAKE has stored the message or, if no
-// stream has its subject, until the server has received it. Otherwise a message would be lost unnoticed that is written
-// to a dead connection, or that the stream refuses, as it does while it has no leader.
+// stream has its subject, until the server has received it. Without this wait, nothing would show that a message was lost:
+// because the connection was dead, or because the stream refused the message, for example while it had no leader.
 func (b *Bus) send(s signal, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
@@ -21,13 +21,15 @@ func (b *Bus) send(s signal, body []byte) {
 	}
 }
 
+// sendOver publishes over one connection. If the Bus closes meanwhile, sendOver may publish the message a second time, which is
+// harmless, and waits only for the server.
 func (b *Bus) sendOver(conn *Connection, subject string, body []byte) error {
 	isStored := subject != subjectCallers && !isForSenders(subject)
 	if isStored && b.closing.Err() == nil {
 		ctx, cancel := conn.withTimeout(context.Background(), writeTimeout)
 		defer cancel()
 		_, err := conn.js.Publish(ctx, subject, body, jetstream.WithExpectStream(StreamWake), jetstream.WithRetryAttempts(0))
-		if err == nil || b.closing.Err() == nil { // Close does not wait for the stream
+		if err == nil || b.closing.Err() == nil {
 			return err
 		}
 	}

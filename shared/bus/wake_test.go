@@ -103,6 +103,19 @@ func TestWakeUpThatTheStreamDoesNotStoreIsRepeated(t *testing.T) {
 	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Subjects[WakeRelay] == 1 }, "it is sent again")
 }
 
+func TestStreamThatDoesNotRespondDelaysNoWakeUpsOfSenders(t *testing.T) {
+	t.Parallel()
+	broker := bustest.NewBroker(t)
+	b := newBus(t, broker.URL())
+	relay, queue := subscribeTo(t, broker.Conn(), WakeRelay), subscribeTo(t, broker.Conn(), QueueSubject("q")) // they do not reply
+	b.Wake(WakeRelay, 1)
+	bustest.Eventually(t, func() bool { messages, _ := relay.sum(); return messages == 1 }, "it is sent, and waits for an acknowledgement")
+	b.Wake(QueueSubject("q"), 1)
+	bustest.Eventually(t, func() bool { messages, _ := queue.sum(); return messages == 1 }, "it does not wait")
+	require.Zero(t, b.FailedSends(), "the first wake-up still waits")
+	bustest.Eventually(t, func() bool { return b.FailedSends() > 0 }, "the wait is bounded")
+}
+
 func TestUnsentWakeUpsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, "nats://127.0.0.1:1")
