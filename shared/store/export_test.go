@@ -15,5 +15,8 @@ func (l *fairLimiter) waitingCalls() int {
 // WaitingForConnections returns how many calls wait for a connection of the pool.
 func WaitingForConnections(pool *pgxpool.Pool) int { return limiterOf(pool).waitingCalls() }
 
+// WaitingForCostlyReads returns how many calls of ReadCostly wait for their turn.
+func WaitingForCostlyReads(db *DB) int { return db.costlyReads.waitingCalls() }
+
 // CallersWithConnections returns how many callers have a connection of the pool.
 func CallersWithConnections(pool *pgxpool.Pool) int { return len(limiterOf(pool).byCaller) }

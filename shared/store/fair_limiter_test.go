@@ -11,6 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // A caller whose calls wait for a lock has at most half of the connections.
@@ -42,4 +43,28 @@ func TestBlockedCallsLeaveConnectionsToOthers(t *testing.T) {
 		require.NoError(t, <-extended)
 	}
 	require.Zero(t, store.CallersWithConnections(db.Hot))
+}
+
+// Without the limit, the counts of three callers would use all connections for reads that callers may use.
+func TestCostlyReadsLeaveConnectionsToOtherReads(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t, func(c *stores.Config) { c.MaxConns = 4 })
+	release := db.HoldLock(t, `lock table task_live`)
+	as := func(caller int64) context.Context { return store.WithCaller(t.Context(), caller) }
+	counted := make(chan error, 12)
+	for i := range cap(counted) {
+		go func() {
+			_, err := db.Tasks.CountMatches(as(int64(1+i%3)), tasks.BulkFilter{State: task.Pending.String(), To: time.Now()})
+			counted <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return store.WaitingForCostlyReads(db.DB) == cap(counted)-2 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return db.Read.Stat().AcquiredConns() == 2 }, time.Minute, 10*time.Millisecond)
+	_, _, err := db.Tasks.Bulks(as(4), nil, task.ID{}, 10)
+	require.NoError(t, err)
+	require.Empty(t, counted, "the counts still wait")
+	release()
+	for range cap(counted) {
+		require.NoError(t, <-counted)
+	}
 }

@@ -10,6 +10,8 @@ type DB struct {
 	OnEvents   func() // never nil
 	onFailed   func()
 	hotHasRole bool // Hot logs in as the role that migrate configures
+
+	costlyReads *fairLimiter // see ReadCostly
 }
 
 // Open prepares the pools. It opens no connection; calls open connections when they need them.
@@ -20,6 +22,7 @@ func Open(cfg Config) (*DB, error) {
 	}
 	return &DB{
 		pools: pools, EventMode: cfg.Events, Keys: cfg.Keys, OnEvents: orNoop(cfg.OnEvents), onFailed: orNoop(cfg.OnFailed), hotHasRole: cfg.Roles.Hot != "",
+		costlyReads: newFairLimiter(costlyReads, 1),
 	}, nil
 }
 

@@ -134,7 +134,7 @@ func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 // exceeds the statement timeout, and task.CodeServerBusy if Postgres does not respond.
 func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
 	f := (&Bulk{Filter: filter}).remaining(MaxBulk)
-	err = pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	count := func(tx pgx.Tx) error {
 		for _, f.Phone = range st.phones.Spellings(filter.Phone) {
 			low, high := f.bounds()
 			sql, _, _ := f.indexStatements(low, high)
@@ -145,6 +145,9 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 			n += matched
 		}
 		return nil
+	}
+	err = st.db.ReadCostly(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, count)
 	})
 	if ctx.Err() == nil && store.SQLState(err) == store.CodeQueryCanceled || err == nil && n > MaxBulk {
 		return 0, task.Invalid([]task.Field{{Name: "filter.from", Message: fmt.Sprintf("narrow the filter: more than %d tasks match, or counting them takes too long", MaxBulk)}})

@@ -1,0 +1,23 @@
+package store
+
+import "context"
+
+// costlyReads is the most costly reads that run at the same time in a process.
+const costlyReads = 2
+
+// ReadCostly runs a read that may use a core of Postgres for seconds. One caller has at most one such read at a time in
+// this process, and all callers together have at most costlyReads. The others wait in turn, as for a connection of a
+// pool, but hold none.
+func (db *DB) ReadCostly(ctx context.Context, read func() error) error {
+	caller, ok := ctx.Value(callerKey{}).(int64)
+	if !ok {
+		return read()
+	}
+	limited, cancel := context.WithTimeout(ctx, connectionWaitLimit)
+	defer cancel()
+	if err := db.costlyReads.acquire(limited, caller); err != nil {
+		return err
+	}
+	defer db.costlyReads.release(caller)
+	return read()
+}
