@@ -34,7 +34,7 @@ func (h *handlers) actions(ctx context.Context, c *fn.Call, req actionsRequest) 
 	return fn.PageOf(rows, more, actionResponse, func(a admin.Action) int64 { return a.ID }), err
 }
 
-// withoutEvent removes the event from the audit entry of a dead letter, since it may have whole URLs of other callers.
+// withoutEvent removes the event from the audit entry of a dead letter. The event may have whole URLs of other callers.
 func withoutEvent(before json.RawMessage) json.RawMessage {
 	var fields map[string]any
 	_ = json.Unmarshal(before, &fields) // valid: the column is jsonb

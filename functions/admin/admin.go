@@ -1,19 +1,21 @@
-// Package admin is the function that operators call. All its routes are below /api/v1/admin. Viewers may use most of the routes that
-// only read; submitters may search and read their own tasks. Both may reveal a task, which shows its full phone number and content
-// and is recorded.
+// Package admin is the function that operators call. All its routes are below /api/v1/admin. Viewers may call all GET routes.
+// Submitters may call search, which finds only what belongs to them, and may read their own tasks. Viewers and submitters may also
+// reveal a task that they may read: the response has its full phone number and content, and the reveal is recorded.
 //
 // Every change is committed together with a row of operator_actions, which has the operator and the values before and after the
-// change. A change without effect adds no row. A change to a caller takes effect on all instances within a second if they are
-// connected to NATS, else within 60 s, the lifetime of their caches.
+// change. A change without effect adds no row. An instance that is connected to NATS applies a change to a caller within a second.
+// Any other instance applies it within 60 s, the lifetime of its cache.
 //
-// An admin with queues (a limited operator) may call only the routes with WithinQueues. A limited operator administers the
-// tasks of these queues and their pauses, reads their alerts, and administers the callers whose names begin with its own name
-// and a dot (ops.phone for ops) and whose permissions are within its own. It may read and preview the SMS templates, which all
-// submitters share; with the queue wechat, it may also read and resume the templates of subscribe messages. For other tasks and
-// callers the error is not_found. The callers that a limited operator creates share its quotas. If the operator is revoked or its
-// permissions are reduced, the same happens to these callers.
+// A caller with queues may call only the routes with WithinQueues. An admin with queues is a limited operator. It administers the
+// tasks of its queues and the pauses of its queues, and reads their alerts. It also administers the callers whose names begin with
+// its own name and a dot (ops.phone for ops) and whose permissions are within its own. It may read and preview the SMS templates,
+// which all submitters share; with the queue wechat, it may also read and resume the templates of subscribe messages. The error is
+// not_found for other tasks and callers, and forbidden for other queues.
 //
-// A dead letter is an event that a function could never process.
+// A caller belongs to the limited operator that created it. If none did, it belongs to the first one that replaced its token or
+// granted it more. The caller shares the quotas of this operator. If the operator is revoked or loses permissions, so does the caller.
+//
+// A dead letter is an event that a function cannot process, however often it is delivered.
 package admin
 
 import "github.com/sendonce/sendonce/shared/fn"

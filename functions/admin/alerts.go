@@ -21,8 +21,8 @@ func (r *alertsRequest) Validate() []task.Field {
 	return bad
 }
 
-// The two parts of the list. A cursor has the alert and the part in which it was listed: if the alert is cleared before the next page is
-// requested, that page still continues in this part.
+// The two parts of the list, open alerts first. A cursor has the last alert of a page and the part in which the page listed it. So the
+// next page continues in the same part, even if the alert was cleared meanwhile.
 const (
 	openAlerts    = "open"
 	clearedAlerts = "cleared"

@@ -94,7 +94,7 @@ func (h *handlers) startBulk(ctx context.Context, c *fn.Call, req bulkRequest) (
 		return nil, err
 	}
 	if matched > req.Expected {
-		return nil, task.Refuse(task.CodeConflict, fmt.Sprintf("%d tasks match, more than the %d expected; look at them and begin again", matched, req.Expected))
+		return nil, task.Refuse(task.CodeConflict, fmt.Sprintf("%d tasks match now, more than the expected %d; preview the change again", matched, req.Expected))
 	}
 	b, err := h.env.Tasks.StartBulk(ctx, task.NewID(), tasks.BulkAction(req.Action), filter, matched, tasks.TokenProof{Salt: c.Caller.Salt, Proof: c.Caller.Proof}, c.AsOperator(req.Reason))
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *bulkListRequest) Validate() []task.Field {
 	return bad
 }
 
-// bulkCallerFilter returns the caller's id if the caller has queues, and so may read only its own bulk changes; else nil.
+// bulkCallerFilter returns the caller's id if the caller has queues, else nil. A caller with queues may read only its own bulk changes.
 func bulkCallerFilter(c *fn.Call) *int64 {
 	if c.LimitedToQueues() {
 		return &c.Caller.ID
@@ -131,6 +131,7 @@ func (h *handlers) bulk(ctx context.Context, c *fn.Call, _ struct{}) (any, error
 	return bulkResponse(b), err
 }
 
+// readableBulk returns the bulk change of the path. The error is not_found also if the caller may not read the bulk change.
 func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, error) {
 	id, err := task.ParseID(c.PathValue("id"))
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// A bulk change stops when its operator may not start it any more.
-func TestBulkChangeStopsWithItsOperatorsRights(t *testing.T) {
+// A running bulk change stops when its operator could not start it any more.
+func TestBulkChangeStopsWhenItsOperatorLosesRights(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const path = cluster.AdminPath + "bulk"
 	for name, c := range map[string]struct{ method, path, body, reason string }{
-		"quota":    {"PUT", "", `{"max_waiting_tasks":5}`, ""}, // does not stop it
+		"quota":    {"PUT", "", `{"max_waiting_tasks":5}`, ""}, // does not stop the bulk change
 		"rotated":  {"POST", "/rotate", "", "the token of its operator was replaced"},
 		"revoked":  {"POST", "/revoke", "", "its operator was revoked"},
 		"demoted":  {"PUT", "", `{"roles":["viewer"]}`, "its operator is not an admin any more"},

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxCallerNames = 200
-	builtInAdmin   = 0 // the id of the built-in admin, which has no row in the table of callers
+	maxCallerIDs = 200 // in one request
+	builtInAdmin = 0   // the id of the built-in admin, which has no row in the table of callers
 )
 
 type callerNamesRequest api.CallerNamesRequest
@@ -35,7 +35,7 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	}
 	for text := range strings.SplitSeq(r.IDs, ",") {
 		id, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || id < 0 || len(ids) == maxCallerNames {
+		if err != nil || id < 0 || len(ids) == maxCallerIDs {
 			return nil, false
 		}
 		ids = append(ids, id)
@@ -43,8 +43,8 @@ func (r *callerNamesRequest) ids() (ids []int64, ok bool) {
 	return ids, true
 }
 
-// callerNames returns the requested callers that exist. An admin or viewer with queues sees only the callers that it manages, and not
-// the built-in admin.
+// callerNames returns those of the requested callers that exist, revoked or not. An admin or viewer with queues gets only the callers
+// that it manages (see limitedOperator), and never the built-in admin.
 func (h *handlers) callerNames(ctx context.Context, c *fn.Call, req callerNamesRequest) (any, error) {
 	ids, _ := req.ids() // Validate has checked it
 	rows, err := h.env.Callers.Named(ctx, ids, req.Name)

@@ -14,7 +14,7 @@ func (h *handlers) deadLetters(ctx context.Context, c *fn.Call, req listRequest)
 	rows, more, err := h.env.Admin.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	if c.SeesOnlyHosts() {
 		for i := range rows {
-			rows[i].Event = "" // it may have whole URLs of other callers
+			rows[i].Event = "" // an event may have whole URLs of other callers
 		}
 	}
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err

@@ -12,7 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A default SMS is the content that is sent, once, to a phone number whose submission has no content.
+// A default SMS is stored for a phone number. It is the content of the next submission to this number that has no content of its own.
+// After that it is not sent again, until it is reset.
 
 type defaultRequest api.DefaultSMSRequest
 

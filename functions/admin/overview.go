@@ -11,7 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// overview returns the last snapshot if the database is unavailable. The field at is the time of the snapshot.
+// overview returns a recent snapshot or, if the database is unavailable, the last snapshot that this process has read. The
+// field at is the time of the snapshot.
 func (h *handlers) overview(_ context.Context, c *fn.Call, _ struct{}) (any, error) {
 	s, err := h.env.Snapshot()
 	if err != nil && s.At.IsZero() {

@@ -13,7 +13,7 @@ import (
 
 const (
 	maxPause      = decode.MaxTaskDelay
-	queuesPerPage = 1000
+	queuesPerPage = 1000 // the default and the maximum
 )
 
 type queuesRequest api.QueuesRequest

@@ -54,7 +54,8 @@ func (s *search) callerFilter() *int64 {
 	return &s.c.Caller.ID
 }
 
-// readsOnlyTasks reports whether the caller is an admin or viewer with queues. Such a caller may read only the tasks of these queues.
+// readsOnlyTasks reports whether the caller is an admin or viewer with queues. For such a caller, a search finds only tasks of these
+// queues.
 func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && isAdminOrViewer(s.c) }
 
 // ignoreUnknown returns nil for the error not_found. It returns other errors unchanged.
@@ -65,7 +66,7 @@ func ignoreUnknown(err error) error {
 	return err
 }
 
-// byID finds the task, the message and the delivery with this id.
+// byID finds the task, message or delivery with this id.
 func (s *search) byID(ctx context.Context) error {
 	id, err := task.ParseID(strings.ToLower(s.text))
 	if err != nil {
@@ -102,8 +103,8 @@ func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	return nil
 }
 
-// byNumber recognizes a phone number. It also finds the subscribe message with this number as its id, and the tasks whose newest claim
-// has this number as its id.
+// byNumber recognizes a phone number. It also finds the subscribe message with this id and, for an admin or viewer, the tasks whose
+// newest claim has this id.
 func (s *search) byNumber(ctx context.Context) error {
 	if number, problem := s.env.Config.PhoneCountry.Phone(s.text); problem == "" {
 		s.found.PhoneNumber = number
@@ -127,8 +128,8 @@ func (s *search) byNumber(ctx context.Context) error {
 	return s.findTasks(ctx, tasks.Search{ClaimID: n})
 }
 
-// byName finds the tasks with this idempotency key or, if there are none, the tasks of this request id. It also finds the caller with
-// this name.
+// byName finds the tasks with this idempotency key. If there are none, an admin or viewer finds the tasks that the request with this id
+// submitted. An admin or viewer without queues also finds the caller with this name.
 func (s *search) byName(ctx context.Context) error {
 	if task.ValidName(s.text, 255) {
 		criteria := tasks.Search{Key: s.text, Caller: s.callerFilter()}

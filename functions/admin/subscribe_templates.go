@@ -62,8 +62,9 @@ func validTemplateID(id string) bool {
 	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateIDChars
 }
 
-// subscribeTemplates lists each template and caller whose last sends failed: first the paused ones, then those with too few consecutive
-// errors (strikes) for a pause. All of them belong to the queue wechat.
+// subscribeTemplates lists the templates with strikes (consecutive errors). Strikes are counted for each caller, so a template has an
+// item for each caller with strikes. Paused templates come first, then those with too few strikes for a pause. All of them belong to
+// the queue wechat.
 func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req subscribeTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
 		return nil, errForbiddenQueue(task.WeChatQueue)
@@ -79,7 +80,7 @@ func (h *handlers) subscribeTemplateResponse(c *fn.Call, t subscribe.Template) a
 		TemplateID: t.TemplateID, CallerID: api.ID(t.CallerID), Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	switch {
-	case c.LimitedToQueues(): // no name; callers/names returns the names of callers that it manages
+	case c.LimitedToQueues(): // no name; the route callers/names returns the names of the callers that a limited operator manages
 	case t.CallerID == builtInAdmin:
 		response.CallerName = h.env.Config.Username
 	default:

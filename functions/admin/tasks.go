@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxEventsPerLog = 200 // on one page of a task's timeline, which reads several logs
+const maxEventsPerLog = 200 // events that a page of a task's timeline reads from each of several logs
 
 type tasksRequest api.TasksRequest
 
@@ -124,7 +124,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 // queues.
 func isAdminOrViewer(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
 
-// readableTask returns the task of the path. The error is not_found, too, if the caller may not read the task.
+// readableTask returns the task of the path. The error is not_found also if the caller may not read the task.
 func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
@@ -137,7 +137,8 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 	return t, err
 }
 
-// reveal writes an audit entry, unless the last hour has the same entry, and then returns the full phone number and content.
+// reveal returns the full phone number and content. Before that, it writes an audit entry, unless it wrote one for the same caller and
+// task within the last hour.
 func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
 	t, err := h.readableTask(ctx, c)
 	if err != nil {
@@ -188,7 +189,7 @@ func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) 
 	})
 }
 
-// repair changes the task of the path. After a change to pending, repair wakes a waiting claim, and schedules sweep for when the task
+// repair changes the task of the path. If the task is pending then, repair wakes a waiting claim, and sweep at the time when the task
 // expires. Whether the caller may use the queue is checked before the change. This is enough, because a task never changes its queue.
 func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()

@@ -80,7 +80,7 @@ var apiErrors = map[string]string{
 	"its operator is not an admin any more":                                                       "操作者不再是管理员",
 	"its operator may not use all of its queues any more":                                         "操作者不再能使用其全部队列",
 	"%s bulk changes are running; wait for one, or stop one":                                      "已有 %s 个批量操作在进行；请等待其中一个结束，或停止一个",
-	"%s tasks match, more than the %s expected; look at them and begin again":                     "匹配 %s 个任务，多于预期的 %s 个；请查看后重新开始",
+	"%s tasks match now, more than the expected %s; preview the change again":                     "现在匹配 %s 个任务，多于预期的 %s 个；请重新预览",
 	"caller_id: a submitter may list only its own tasks":                                          "提交方只能查看自己的任务",
 	"is required: it becomes the task's result":                                                   "必填：将成为任务的结果",
 	"is required: succeeded, failed or resend":                                                    "必填：请选择处理方式",
