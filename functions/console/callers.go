@@ -18,9 +18,9 @@ var roles = []struct {
 	{fn.Submitter, "submits tasks and messages, and sees its own here"},
 	{fn.Sender, "claims tasks and reports results"},
 	{fn.Receiver, "receives messages"},
-	{fn.Viewer, "sees what an admin sees, and changes nothing"},
+	{fn.Viewer, "sees what an admin sees, except whole URLs and dead-letter events of others; changes nothing"},
 	{fn.Trigger, "delivers events to functions"},
-	{fn.Admin, "sees and changes everything; with queues, only what belongs to them"},
+	{fn.Admin, "sees and changes everything; if limited to queues, only what belongs to these queues"},
 }
 
 func (p *page) callers() error {

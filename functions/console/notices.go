@@ -1,6 +1,6 @@
 package console
 
-// notices has the messages that a page shows after a change. Their keys are the values of the parameter "done" of the address.
+// notices has the texts that a page shows after a change, by the value of the parameter "done" in the address.
 var notices = map[string]string{
 	"retry":                "The task is pending again.",
 	"cancel":               "The task was cancelled.",
@@ -15,7 +15,7 @@ var notices = map[string]string{
 	"template_added":       "The template was added.",
 	"template_activated":   "The template is active.",
 	"template_deactivated": "The template is inactive.",
-	"default_reset":        "The default SMS will be sent once more.",
+	"default_reset":        "The default SMS may be sent once more: with the next submission without content.",
 	"word_blocked":         "The word is blocked.",
 	"word_allowed":         "The word is allowed again.",
 	"queue_resumed":        "The queue is resumed.",

@@ -66,7 +66,7 @@ func (f sendPage) previewText(p *page) (*textPreview, error) {
 	content, id := p.Entered("content", ""), p.Entered("template_id", "")
 	switch {
 	case (id != "" || p.Entered("template_name", "") != "") && !p.MayChange():
-		return &textPreview{Refusal: p.T("Only admins can preview a template. Its text is composed when the message is sent.")}, nil
+		return &textPreview{Refusal: p.T("Only admins can preview a template. The text is composed when you submit the message.")}, nil
 	case id != "":
 		i := slices.IndexFunc(f.Templates, func(t api.TemplateResponse) bool { return t.ID.String() == id })
 		if i < 0 {
@@ -110,7 +110,7 @@ func (p *page) send() error {
 		sent, err = post[api.SendResponse](p, "/api/v1/sms/send", request)
 	}
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == task.CodeKeyReused {
-		// The form was sent twice and the requests differ, because a time such as "2h" depends on when the form is sent.
+		// The form was sent twice and the requests differ, for example because a time such as "2h" depends on when the form is sent.
 		response, err := get[api.TaskResponse](p, "/api/v1/sms/by-key/"+url.PathEscape(request.IdempotencyKey), nil)
 		if err != nil {
 			return err

@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/decode"
 )
 
-// badField returns the error of a form that has a bad field and was not sent to the API.
+// badField returns the error of a form or filter with an invalid field. Pages return this error instead of calling the API.
 func (p *page) badField(name, message string) error {
-	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has a field that cannot be read."), Fields: []api.Field{{Field: name, Message: message}}}
+	return &api.Error{Status: http.StatusBadRequest, Message: p.T("The form has an invalid field."), Fields: []api.Field{{Field: name, Message: message}}}
 }
 
 // typedTime reads a time from a field of a form: an instant with its zone, or a span such as 2h from now. An empty field is nil.
@@ -61,7 +61,7 @@ func parseTime(text string, now time.Time, direction time.Duration) (time.Time, 
 	return now.Add(direction * span), err == nil && span > 0
 }
 
-// pastTimes replaces parameters such as 2h by the instant that long ago. The API checks all other values.
+// pastTimes writes valid times as RFC 3339 in UTC: 2h becomes the instant 2 hours ago. It leaves invalid values, which the API refuses.
 func pastTimes(query url.Values, names ...string) {
 	for _, name := range names {
 		if at, ok := parseTime(query.Get(name), time.Now(), ago); ok {
