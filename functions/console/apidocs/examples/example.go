@@ -84,7 +84,7 @@ func run(ctx context.Context) error {
 	// --- message
 	ack, err := client.SubmitMessage(ctx, api.MessageRequest{
 		ClientMsgID: order, To: "user:" + user, Type: "text", Data: json.RawMessage(`{"text": "hello"}`),
-	}) // the same ClientMsgID is never sent twice
+	}) // the same call again, with this ClientMsgID, creates no second message
 	if err != nil {
 		return err
 	}

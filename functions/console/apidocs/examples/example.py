@@ -31,7 +31,7 @@ def call(method, path, body=None):
 order = "order-" + uuid.uuid4().hex  # the id of your order, which this SMS is about
 sms = {"phone_number": "13800138000", "content": "Your code is 123456", "queue": "example-py", "idempotency_key": order}
 task = call("POST", "/api/v1/sms/send", sms)
-# If the response is lost, make the same call again: it returns the same task, and nothing is sent twice.
+# If the response is lost, make the same call again: it returns the same task and creates no second one.
 again = call("POST", "/api/v1/sms/send", sms)
 print("submitted", task["task_id"], again["task_id"] == task["task_id"])
 
@@ -73,13 +73,13 @@ def verify(headers, body, secret):
 
 # --- message
 message = {"client_msg_id": uuid.uuid4().hex, "to": "user:" + USER, "type": "text", "data": {"text": "hello"}}
-ack = call("POST", "/api/v1/messages", message)  # the same client_msg_id is never sent twice
+ack = call("POST", "/api/v1/messages", message)  # the same call again, with this client_msg_id, creates no second message
 print("message", ack["server_msg_id"], ack["ack"])
 
 
 # --- stream
 def stream(user, after=0):
-    """Yields the id, the kind and the data of each event. Reconnect with the last id when it ends."""
+    """Yields the id, the kind and the data of each event. When the stream ends, call this again with the last id."""
     request = urllib.request.Request(f"{URL}/api/v1/stream/{user}", headers=HEADERS | {"Last-Event-ID": str(after)})
     event = {}
     with urllib.request.urlopen(request, timeout=60) as lines:

@@ -30,7 +30,7 @@ verify() { # id, timestamp, signatures, secret; the body, as received, on standa
 # --- message
 call "$URL/api/v1/messages" -d '{"client_msg_id": "'"$order"'", "to": "user:'"$USER"'", "type": "text", "data": {"text": "hello"}}'
 # --- stream
-call -N --max-time 5 "$URL/api/v1/stream/$USER?after=0" || true # ends by itself after a while: reconnect with the last id
+call -N --max-time 5 "$URL/api/v1/stream/$USER?after=0" || true # also without --max-time a stream ends: reconnect with the last id
 # --- end
 endpoint=$(echo "$registered" | sed -n 's/.*"id":"\([^"]*\)".*/\1/p')
 call -X DELETE "$URL/api/v1/webhooks/endpoints/$endpoint"

@@ -20,7 +20,7 @@ function dataOf<T>(response: { data?: { data: T }; error?: components["schemas"]
 const order = "order-" + crypto.randomUUID(); // the id of your order, which this SMS is about
 const sms = { phone_number: "13800138000", content: "Your code is 123456", queue: "example-ts", idempotency_key: order };
 const task = dataOf(await client.POST("/api/v1/sms/send", { body: sms }));
-// If the response is lost, make the same call again: it returns the same task, and nothing is sent twice.
+// If the response is lost, make the same call again: it returns the same task and creates no second one.
 const again = dataOf(await client.POST("/api/v1/sms/send", { body: sms }));
 console.log("submitted", task.task_id, again.task_id === task.task_id);
 
@@ -64,14 +64,14 @@ async function verify(headers: Headers, body: string, secret: string): Promise<b
 // --- message
 const ack = dataOf(await client.POST("/api/v1/messages", {
   body: { client_msg_id: order, to: "user:" + SENDONCE_USER, type: "text", data: { text: "hello" } },
-})); // the same client_msg_id is never sent twice
+})); // the same call again, with this client_msg_id, creates no second message
 console.log("message", ack.server_msg_id, ack.ack);
 
 // --- stream
 const stream = await fetch(`${SENDONCE_URL}/api/v1/stream/${SENDONCE_USER}`, { headers: { ...headers, "Last-Event-ID": "0" } });
 let text = "";
 const reader = stream.body!.pipeThrough(new TextDecoderStream()).getReader();
-while (!text.includes(ack.server_msg_id)) { // each event ends with an empty line; reconnect with the last id
+while (!text.includes(ack.server_msg_id)) { // each event ends with an empty line; when the stream ends, reconnect with the last id
   const { value, done } = await reader.read();
   if (done) break;
   text += value;
