@@ -14,8 +14,8 @@ import (
 // maxAuditValue is how many characters of a value the audit log shows.
 const maxAuditValue = 500
 
-// difference is a field with its values before and after a change. Before is "" if the object was created by the change, and After is
-// "" if the object was deleted.
+// difference is a field with its values before and after a change. A value is "" if the field was missing, null or empty, or if the
+// object did not exist.
 type difference struct {
 	Field, Before, After string
 }
@@ -45,7 +45,7 @@ func differences(language string, before, after json.RawMessage) []difference {
 	return changed
 }
 
-// hiddenValue calls hidden, but returns "" for an empty value.
+// hiddenValue is like hidden, but returns "" for an empty value.
 func hiddenValue(language, value string) string {
 	if value == "" {
 		return ""

@@ -103,14 +103,14 @@ var windows = func() chan *window {
 	return free
 }()
 
-// openTab calls openTabAlways, and skips the test unless slow tests run.
+// openTab is openTabAlways for slow tests: it skips the test if slow tests do not run.
 func openTab(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
 	sandbox.Slow(t)
 	return openTabAlways(t, s)
 }
 
-// openTabAlways opens an empty page without cookies. It skips the test if there is no browser.
+// openTabAlways opens an empty page without cookies, whether or not slow tests run. It skips the test only if there is no browser.
 func openTabAlways(t *testing.T, s *cluster.Client) *tab {
 	t.Helper()
 	program := chromiumProgram()

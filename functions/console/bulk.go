@@ -17,8 +17,8 @@ var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
 
-// BulkAddress returns the address of the form that changes all tasks that match the filter of this list, also those on its other
-// pages; "" if the tasks cannot be changed.
+// BulkAddress returns the address of the form that changes all tasks that match the filter of this list, on all its pages. It returns
+// "" if the visitor is no admin, or if the filter has no state in which tasks can be changed.
 func (p *page) BulkAddress() string {
 	if !p.MayChange() || bulkActions[p.Param("state")] == nil {
 		return ""
@@ -33,11 +33,12 @@ type bulkForm struct {
 }
 
 type bulkPage struct {
-	Choices []string  // actions; empty = tasks of this state cannot be changed
+	Choices []string  // the possible actions; empty = no state is chosen, or tasks of this state cannot be changed
 	Chosen  *bulkForm // nil = no action is chosen yet
 }
 
-// newBulk shows how many tasks match the filter in the address, and the form that changes all these tasks.
+// newBulk shows how many tasks match the filter in the address, and the form that changes all these tasks. If several actions are
+// possible and the address has none, newBulk shows the choice of an action instead.
 func (p *page) newBulk() error {
 	shown := bulkPage{Choices: bulkActions[p.Param("state")]}
 	action := p.Param("action")
@@ -55,8 +56,8 @@ func (p *page) newBulk() error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// p.filter replaces times such as "2h" by instants, so that the change selects the counted tasks, and the name of a caller by its
-	// caller_id.
+	// p.filter replaces the name of a caller by its caller_id, and a time such as "2h" by an instant: otherwise the change would not
+	// select the tasks that are counted here.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
@@ -97,7 +98,7 @@ func (p *page) bulkFilter(query url.Values) (f api.BulkFilter, err error) {
 	return f, nil
 }
 
-// startBulk starts a bulk change if the visitor has typed the number of tasks.
+// startBulk starts a bulk change if the visitor has typed the counted number of tasks.
 func (p *page) startBulk() error {
 	query, err := url.ParseQuery(p.PostFormValue("query"))
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 
 const callersPath = "/api/v1/admin/callers"
 
-// maxNames is the number of callers whose names one call of the API returns.
+// maxNames limits how many names of callers one call of the API may request.
 const maxNames = 200
 
 // callerLink is the name of a caller, and the path of the caller's page if the visitor may see this page.
 type callerLink struct{ Name, Path string }
 
-// nameCallers reads the names of callers, for LinkCaller.
+// nameCallers reads the names of callers. LinkCaller then shows these names.
 func (p *page) nameCallers(ids ...api.ID) error {
 	if !p.May(fn.Viewer) {
 		return nil // other visitors see no callers
@@ -41,7 +41,8 @@ func (p *page) nameCallers(ids ...api.ID) error {
 	return nil
 }
 
-// LinkCaller returns the name and the page of a caller. If the visitor may not read the name, the id is in place of the name.
+// LinkCaller returns the name and the page of a caller. If nameCallers did not get the name, LinkCaller returns the id instead, except
+// for the visitor itself and for the built-in admin.
 func (p *page) LinkCaller(id api.ID) callerLink {
 	name := p.callerNames[id]
 	switch {
@@ -106,7 +107,8 @@ func getFiltered[T any](p *page, path string, names ...string) (response T, err 
 	return response, err
 }
 
-// callerNamed returns the id of the caller with this name. If the visitor can read no caller of this name, the name may be an id.
+// callerNamed returns the id of the caller with this name. If the visitor can read no caller of this name and the name is a number,
+// callerNamed returns this number as the id.
 func (p *page) callerNamed(name string) (id api.ID, err error) {
 	if task.ValidUser(name) {
 		named, err := get[api.CallerNamesResponse](p, callersPath+"/names", url.Values{"name": {name}})

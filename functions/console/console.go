@@ -1,9 +1,9 @@
-// Package console serves the web pages of Sendonce. At /console an operator sees and repairs everything, and a submitter
-// sees its own tasks, messages and webhooks.
+// Package console serves the web pages of Sendonce. At /console operators see and repair what their roles and queues allow. A
+// submitter sends SMS, and sees its own tasks, messages and webhooks.
 //
 // Pages are rendered on the server and work without JavaScript. A page reads and changes data only through the API (see
-// fn.Visit.API), as the caller that has logged in. So a page can do only what the API allows that caller, and the audit log
-// has each change under the caller's name.
+// fn.Visit.API), as the caller that has logged in. So a page can do only what the API allows this caller, and a change is
+// audited as if the caller had called the API itself.
 //
 // html/template escapes by context, and adds 3.9 MB to the binary. Each template is parsed when its page is first shown, so
 // other functions start as fast as without templates. github.com/a-h/templ would add 0.1 MB, but needs generated code.
@@ -120,8 +120,8 @@ func redirectTo(path string) func(http.ResponseWriter, *fn.Visit) {
 	return func(w http.ResponseWriter, v *fn.Visit) { http.Redirect(w, v.Request, path, http.StatusSeeOther) }
 }
 
-// serveStatic serves the style sheet, the script and the icon. Pages add ?v=version to their URLs, so a browser does not use
-// the cached files of an older release.
+// serveStatic serves the style sheet, the script and the icon. The pages of the console link to them with ?v=version, so a
+// browser does not use the cached files of an older release.
 func serveStatic(w http.ResponseWriter, v *fn.Visit) {
 	apidocs.SetSecurityHeaders(w.Header(), "'self'")
 	w.Header().Set("Cache-Control", "public, max-age=86400")

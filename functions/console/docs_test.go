@@ -39,7 +39,7 @@ func TestDocs(t *testing.T) {
 	t.Run("serve the contract", func(t *testing.T) { contractIsServed(t, s) })
 	t.Run("are compressed and cached", func(t *testing.T) { docsAreCompressed(t, s) })
 	t.Run("have a reference of each operation", func(t *testing.T) { referenceHasEveryOperation(t, s) })
-	t.Run("have a reference for phones", func(t *testing.T) { referenceFitsPhones(t, s) })
+	t.Run("have a reference that fits phones", func(t *testing.T) { referenceFitsPhones(t, s) })
 	t.Run("try calls out", func(t *testing.T) { swaggerTriesCalls(t, s) })
 }
 

@@ -51,8 +51,8 @@ func (p *page) showEntered(to string, show handler) error {
 	return show(p)
 }
 
-// setAddress replaces the address of the request, which is the action of a form, by the address of a page. Templates build links
-// from the new address.
+// setAddress replaces the address of the request, such as the action of a form, by the address of the page that is shown. Templates build
+// links from the new address.
 func (p *page) setAddress(to string) {
 	address, err := url.Parse(to)
 	if err != nil {
@@ -64,8 +64,8 @@ func (p *page) setAddress(to string) {
 	p.Visit = &visit
 }
 
-// Form returns a copy of the page for the form with this name. The copy has the Refusal and the entered values only if that
-// form was submitted. The hidden input "form" has the name of a form; without that input, the name is "".
+// Form returns a copy of the page for one of its forms. The copy has the Refusal and the entered values only if this form was
+// submitted. The name of a form is the value of its hidden input "form"; without this input, the name is "".
 func (p *page) Form(name string) *page {
 	form := *p
 	if p.PostFormValue("form") != name {
@@ -74,7 +74,7 @@ func (p *page) Form(name string) *page {
 	return &form
 }
 
-// Problem returns the error messages of a field of the form and of its parts, such as events[2], or "".
+// Problem returns the error messages of a field and of its parts, such as events[2] for the field events; "" if there are none.
 func (p *page) Problem(field string) string {
 	if p.Refusal == nil {
 		return ""

@@ -14,7 +14,7 @@ import (
 // loginPage is the login form, with the problem of the last attempt.
 type loginPage struct {
 	Name, Next, Problem string
-	Insecure            bool // plain HTTP, over which a browser keeps no session
+	Insecure            bool // plain HTTP to another machine: a browser does not keep the session
 }
 
 func (p *page) showLogin(status int, problem string) error {
@@ -30,7 +30,7 @@ func (p *page) loginForm() error {
 	return p.showLogin(http.StatusOK, "")
 }
 
-// logIn starts a session. Wrong passwords are limited and delayed as in calls of the API.
+// logIn starts a session. Tries with wrong passwords are limited and delayed as in calls of the API.
 func (p *page) logIn() error {
 	if err := p.ParseForm(); err != nil {
 		return p.showLogin(http.StatusBadRequest, p.T("The form is malformed."))

@@ -40,8 +40,8 @@ func maskTimeline(events []api.TaskEvent, webhooks []api.DeliveryResponse) {
 	}
 }
 
-// maskedEvent returns the body of a webhook, indented and with masked phone numbers in its data. Fields outside the data are not
-// masked, because their numbers, such as sequence, are not phone numbers.
+// maskedEvent returns the body of a webhook, indented and with masked phone numbers in its field data. Numbers outside of data, such as
+// sequence, are not phone numbers and are not masked. If data is not found, numbers in the whole body are masked.
 func maskedEvent(payload json.RawMessage) string {
 	body := pretty(string(payload))
 	var event struct{ Data json.RawMessage }

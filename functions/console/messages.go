@@ -51,7 +51,7 @@ func (p *page) messageByKey() error {
 	return p.messages()
 }
 
-// changeStuck handles the buttons that change all messages of a list.
+// changeStuck handles the buttons that change all messages on a page of the list.
 func (p *page) changeStuck() error {
 	do, back := p.PathValue("do"), localPath(p.PostFormValue("back"))
 	if do != "redrive" && do != "abandon" {
@@ -77,10 +77,10 @@ func (m messagePage) Conversation() string {
 	return ""
 }
 
-// MayRedrive reports whether operators can send the message again.
+// MayRedrive reports whether the page offers operators to send the message again. The API also redrives a message that is not stuck yet.
 func (m messagePage) MayRedrive() bool { return m.Stuck || m.State == "abandoned" }
 
-// MayBeChanged reports whether operators can change a message in this state.
+// MayBeChanged reports whether operators can change the message: it is not archived, and its state allows a change.
 func (m messagePage) MayBeChanged() bool {
 	return !m.Archived && m.State != "received" && m.State != "accepted"
 }
@@ -128,7 +128,8 @@ func (p *page) changeMessage() error {
 	return p.finish(err, back, (*page).message, "message_"+do)
 }
 
-// revealMessages returns the data of messages by their ids. The API writes an audit entry for each message, at most one an hour.
+// revealMessages returns the data of messages by their ids. The API writes an audit entry for each message: for the same message and
+// caller at most one an hour.
 func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	response, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
 	revealed := map[string]api.JSON{}

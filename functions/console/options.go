@@ -8,7 +8,7 @@ var (
 
 var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
 
-// The options of forms. Only admins who are not limited to queues have alertKinds.
+// The options of forms. Only admins without queues can choose alertKinds.
 var (
 	deliveryStates = []string{"pending", "delivered", "failed"}
 	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}

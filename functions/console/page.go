@@ -20,9 +20,9 @@ type page struct {
 	*fn.Visit
 	w           http.ResponseWriter
 	Language    string            // en or zh
-	Refusal     *api.Error        // why the API refused the entered values; nil = not refused
-	entered     bool              // forms show the entered values
-	callerNames map[api.ID]string // read by nameCallers
+	Refusal     *api.Error        // why the form or filter was refused, by the API or by the page itself; nil = not refused
+	entered     bool              // forms show the values that the visitor has entered
+	callerNames map[api.ID]string // filled by nameCallers
 }
 
 // A handler writes a page, or returns an error, which is shown as a page.
@@ -31,7 +31,7 @@ type handler func(p *page) error
 // T translates a text and formats it with the values, as fmt.Sprintf does.
 func (p *page) T(text string, values ...any) string { return translate(p.Language, text, values...) }
 
-// private returns the route of a page for visitors who are logged in. Other visitors are redirected to the login.
+// private returns the route of a page for visitors who are logged in. Other visitors are redirected to the login page.
 func private(h handler) fn.Route {
 	return public(func(p *page) error {
 		if p.LoggedIn() {
@@ -59,7 +59,7 @@ func public(h handler) fn.Route {
 	})
 }
 
-// showError shows an error as a page.
+// showError shows an error as a page, or redirects to the login page if the session has ended.
 func (p *page) showError(err error) {
 	shown := &api.Error{Status: http.StatusInternalServerError, Message: p.T("The page could not be rendered. The log has the reason.")}
 	refused := p.refusalOf(err)
@@ -71,7 +71,7 @@ func (p *page) showError(err error) {
 	default:
 		p.Log("error", "page_failed", "cause", err.Error())
 	}
-	if shown.Status == http.StatusUnauthorized { // the session has ended
+	if shown.Status == http.StatusUnauthorized {
 		_ = p.redirect("/console/login")
 		return
 	}
@@ -99,13 +99,13 @@ func (p *page) notFound() error {
 	return &api.Error{Status: http.StatusNotFound, Message: p.T("There is no such page.")}
 }
 
-// redirect redirects to another page. It returns nil, so that a handler can return its result.
+// redirect redirects to another page. It returns nil, so that a handler can end with return p.redirect(…).
 func (p *page) redirect(to string) error {
 	http.Redirect(p.w, p.Request, to, http.StatusSeeOther)
 	return nil
 }
 
-// done redirects to a page with a notice, which is a key of notices.
+// done redirects to a page that shows a notice: the text of the map notices with this key.
 func (p *page) done(to, notice string) error { return p.redirect(withNotice(to, notice, "")) }
 
 // doneMany is like done, for a notice with a count.
@@ -125,7 +125,7 @@ func withNotice(to, notice, count string) string {
 	return path + "?" + query.Encode()
 }
 
-// Notice returns the message about the last change, whose key is in the address.
+// Notice returns the text of the notice whose key is the parameter "done" of the address, or "".
 func (p *page) Notice() string {
 	text := notices[p.Param("done")]
 	switch n, err := strconv.Atoi(p.Param("n")); {
@@ -193,8 +193,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether a page is closed to the visitor. The pages named here call routes of the API that refuse admins with queues:
-// such an admin needs a second role for these routes.
+// Closed reports whether the API refuses the visitor's calls from a page. The pages named here need the role submitter or, except
+// /console/send, the role viewer. An admin without queues needs neither role, but an admin with queues needs one of them.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":
@@ -208,8 +208,8 @@ func (p *page) Closed(path string) bool {
 // menu has the pages of the menu.
 var menu = []struct {
 	path, text string
-	roles      []fn.Role // beside admin; nil = all visitors
-	allQueues  bool      // not for callers that are limited to queues: the API does not return the page's data to them
+	roles      []fn.Role // the page is for admins and for these roles; nil = for all visitors
+	allQueues  bool      // the page is not for callers with queues: the API does not return its data to them
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},
@@ -231,13 +231,15 @@ var menu = []struct {
 	{"/docs", "API", nil, false},
 }
 
-// MayChange reports whether the page shows buttons that change something. The API checks each change again.
+// MayChange reports whether the visitor is an admin, with or without queues. Only then does a page show the buttons of operators. The
+// API checks each change again.
 func (p *page) MayChange() bool { return p.May(fn.Admin) }
 
-// MayChangeAll is MayChange for objects of no queue, which admins with queues may not change.
+// MayChangeAll reports whether the visitor is an admin without queues. Only such an admin may change objects that belong to no queue,
+// such as templates.
 func (p *page) MayChangeAll() bool { return p.MayChange() && len(p.Caller.Queues) == 0 }
 
-// MaySubmit reports whether the visitor may submit tasks. An admin with queues needs the role submitter too.
+// MaySubmit reports whether the visitor may submit tasks: a submitter, or an admin without queues.
 func (p *page) MaySubmit() bool {
 	return p.May(fn.Submitter) && (len(p.Caller.Queues) == 0 || slices.Contains(p.Caller.Roles, string(fn.Submitter)))
 }

@@ -38,7 +38,7 @@ type plotMark struct {
 	Text string
 }
 
-// newPlot returns the plot of the throughput until at, with its texts in the visitor's language.
+// newPlot returns the plot of the throughput in the six hours before at, with texts in the visitor's language.
 func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput) plot {
 	end := at.UTC().Truncate(plotStep)
 	var counts [3][plotSteps]int64 // submitted, succeeded, failed
@@ -82,7 +82,7 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 	return drawn
 }
 
-// roundUp returns the next number of the form 2, 4, 6, 8 or 10 times a power of ten, so that its half is a whole number.
+// roundUp returns the smallest number that is not less than n and is 2, 4, 6, 8 or 10 times a power of ten. Half of it is a whole number.
 func roundUp(n int64) int64 {
 	for size := int64(1); ; size *= 10 {
 		for _, first := range []int64{2, 4, 6, 8, 10} {

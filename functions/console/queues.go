@@ -47,7 +47,7 @@ func (p *page) PauseForm(pause *api.QueuePause) pauseForm {
 	return pauseForm{p.Entered("reason", shown.Reason), p.Entered("until", instant(shown.Until)), p.Problem("reason"), p.Problem("until")}
 }
 
-// pauseQueue pauses the queue of the form, which may have no tasks.
+// pauseQueue pauses the queue of the form. The queue need not have tasks.
 func (p *page) pauseQueue() error {
 	until, err := p.typedTime("until")
 	if err == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// englishResults has English texts for the results that Sendonce itself writes. These results are in Chinese, as in the original SMS
-// API.
+// englishResults has English texts for the results that Sendonce itself writes. Sendonce writes them in Chinese, as the original SMS API
+// does.
 var englishResults = map[string]string{
 	task.ResultTimeoutRetry:     "no report in time, retried",
 	task.ResultTimeoutExhausted: "no report in time, and no retry left",
@@ -19,7 +19,7 @@ var englishResults = map[string]string{
 
 const englishExhausted = "no retry left: "
 
-// resultText translates the result of a task. Results from senders and operators are returned unchanged.
+// resultText returns the result of a task in a language. Texts of senders and operators are not translated.
 func resultText(language, result string) string {
 	if language == "zh" {
 		return result

@@ -16,7 +16,7 @@ func TestSigningSecretIsShownOnRequest(t *testing.T) {
 	b := logIn(t, shop)
 	const page = "/console/webhooks/signing-secret"
 	b.get("/console/webhooks").has(t, `href="`+page+`"`)
-	require.NotContains(t, b.get(page).text, "whsec_", "the secret is hidden until it is revealed")
+	require.NotContains(t, b.get(page).text, "whsec_", "the secret is hidden until the button is pressed")
 	secret := func() string { return shop.Get("/api/v1/webhooks/signing-secret").Data("secret").(string) }
 	got := b.submit(page + "/show")
 	require.Contains(t, html.UnescapeString(got.text), secret())

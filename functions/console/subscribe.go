@@ -55,8 +55,8 @@ func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
 	return response, p.nameCallers(response.CallerID)
 }
 
-// revealSubscribe shows the contents of the sends of a message. Each send is a task, and the API writes an audit entry for each task, at
-// most one an hour.
+// revealSubscribe shows the contents of the sends of a message. Each send is a task, and the API writes an audit entry for each task: for
+// the same task and caller at most one an hour.
 func (p *page) revealSubscribe() error {
 	response, err := p.readSubscribeMessage()
 	if err != nil {

@@ -16,7 +16,7 @@ type taskPage struct {
 	Revealed bool
 }
 
-// MayBeChanged reports whether a task in this state can be changed.
+// MayBeChanged reports whether an operator can change the task: it is not archived, and its state allows an action.
 func (t taskPage) MayBeChanged() bool { return !t.Task.Archived && bulkActions[t.Task.State] != nil }
 
 // step is one line of a task's timeline: an event of the task, or a try of a webhook about it.

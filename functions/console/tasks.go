@@ -32,7 +32,7 @@ func (p *page) tasks() error {
 	return p.show("tasks", p.T("Tasks"), tasksPage{response, taskStates, taskReasons})
 }
 
-// maxExport limits the rows of an export, because an export must end within the time limit of a page.
+// maxExport limits the rows of an export, because an export must end before the timeout of a page.
 const maxExport = 20_000
 
 // writeTasks writes the tasks that match as CSV, without contents and with masked phone numbers. If there are more tasks after maxExport
@@ -85,7 +85,7 @@ const (
 	cellSeparators = ";\t\r\n"
 )
 
-// csvSafe marks values so that a spreadsheet reads them as text.
+// csvSafe marks values so that a spreadsheet runs none of them as a formula.
 func csvSafe(values ...string) []string {
 	for i, value := range values {
 		values[i] = markFormulas(value)

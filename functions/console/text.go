@@ -69,7 +69,7 @@ func percent(good, bad int64) string {
 	return strconv.FormatFloat(100*float64(good)/float64(good+bad), 'f', 1, 64) + " %"
 }
 
-// alertValue formats the value of an alert: a number of tasks, or a fraction as a percentage.
+// alertValue formats the value of an alert: a number of tasks for the kind backlog, a percentage for other kinds.
 func alertValue(kind string, value any) string {
 	n, _ := value.(float64)
 	if pointer, ok := value.(*float64); ok && pointer != nil {
@@ -186,7 +186,7 @@ func indentedLength(text string) int {
 // lastTry returns a list that has only the newest try, or an empty list if there are no tries.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
-// english has the texts of values of the API that are not plain English. Pages show other texts unchanged.
+// english has English texts for values of the API that are not plain English. English pages show all other texts unchanged.
 var english = map[string]string{
 	"bulk cancel": "Cancel tasks", "bulk retry": "Retry tasks", "bulk succeeded": "Mark as sent", "bulk failed": "Give up", "bulk resend": "Send again",
 	"retries_exhausted": "no retry left", "stale_claim": "claim out of date", "promoted": "became pending",

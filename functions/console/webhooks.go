@@ -131,7 +131,7 @@ func (p *page) deliveries() error {
 	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{response, deliveryStates, p.MaySubmit()})
 }
 
-// resendFailed resends the deliveries that failed since a time, up to the limit of one call of the API.
+// resendFailed resends the deliveries that failed since a time: at most as many as one call of the API resends (500).
 func (p *page) resendFailed() error {
 	back := "/console/webhooks/deliveries"
 	if endpoint := p.PostFormValue("endpoint_id"); endpoint != "" {

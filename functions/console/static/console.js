@@ -1,6 +1,6 @@
 "use strict";
-// All pages work without this script. It refreshes regions, asks for confirmation, copies texts, shows previews while a visitor
-// types, and adds two keyboard shortcuts.
+// All pages work without this script. It refreshes regions, asks for confirmation, prevents that a form is sent twice, copies texts,
+// shows previews while a visitor types, and adds two keyboard shortcuts.
 
 // confirmed shows a question in a dialog with two buttons. It resolves to true for the button with the text action.
 function confirmed(question, action, danger) {
@@ -30,7 +30,7 @@ function confirmed(question, action, danger) {
   });
 }
 
-// A form with data-confirm is sent after the visitor has confirmed the question in it.
+// A form with the attribute data-confirm is sent only after the visitor has confirmed the question in this attribute.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.dataset.confirm || form.dataset.asked) {
@@ -91,8 +91,8 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// refresh replaces a region by its present content, unless the visitor uses the region or does not see the page. The attribute
-// data-refresh of a region is the number of seconds between refreshes.
+// refresh replaces a region by its present content, unless the visitor uses the region, has a dialog open or does not see the page.
+// The attribute data-refresh of a region is the number of seconds between refreshes.
 async function refresh(region, index) {
   const typed = [...region.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue);
   if (document.hidden || typed || region.contains(document.activeElement) || document.querySelector("dialog[open]") || region.querySelector("details[open]")) {
@@ -119,7 +119,8 @@ document.querySelectorAll("[data-refresh]").forEach((region, index) => {
   setInterval(() => refresh(region, index), Number(region.dataset.refresh) * 1000);
 });
 
-// preview sends the fields of a form to the address in data-preview of a region, and replaces the region by that of the response.
+// preview sends the fields of a form to the address in the attribute data-preview of a region. Then it shows in this region the
+// content of the same region of the response.
 async function preview(region, form) {
   const body = new URLSearchParams(new FormData(form));
   region.typed = body.toString();
