@@ -144,7 +144,7 @@ func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, er
 	return b, err
 }
 
-func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
+func (h *handlers) stopBulk(ctx context.Context, c *fn.Call, req optionalReason) (any, error) {
 	b, err := h.readableBulk(ctx, c)
 	if err == nil {
 		b, err = h.env.Tasks.StopBulk(ctx, b.ID, c.AsOperator(req.Reason))

@@ -139,7 +139,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 
 // reveal returns the full phone number and content. Before that, it writes an audit entry, unless it wrote one for the same caller and
 // task within the last hour.
-func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
+func (h *handlers) reveal(ctx context.Context, c *fn.Call, req optionalReason) (any, error) {
 	t, err := h.readableTask(ctx, c)
 	if err != nil {
 		return nil, err
@@ -150,21 +150,21 @@ func (h *handlers) reveal(ctx context.Context, c *fn.Call, req reasonRequest) (a
 	return api.RevealResponse{TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content}, nil
 }
 
-type reasonRequest api.RepairRequest
+type optionalReason api.RepairRequest
 
-func (r *reasonRequest) Validate() []task.Field {
+func (r *optionalReason) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.AtMost("reason", r.Reason, maxReasonLength)
 	return bad
 }
 
-func (h *handlers) retry(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
+func (h *handlers) retry(ctx context.Context, c *fn.Call, req optionalReason) (any, error) {
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
 		return h.env.Tasks.RetryFailed(ctx, id, c.AsOperator(req.Reason))
 	})
 }
 
-func (h *handlers) cancel(ctx context.Context, c *fn.Call, req reasonRequest) (any, error) {
+func (h *handlers) cancel(ctx context.Context, c *fn.Call, req optionalReason) (any, error) {
 	by := c.AsOperator(req.Reason)
 	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.env.Tasks.Cancel(ctx, id, &by) })
 }

@@ -8,10 +8,10 @@ var (
 
 var messageStates = []string{"accepted", "sending", "sent", "received", "abandoned"}
 
-// The options of forms. Only admins without queues can choose alertKinds.
+// The options of forms. Only admins without queues can choose alertEvents.
 var (
 	deliveryStates = []string{"pending", "delivered", "failed"}
-	eventKinds     = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
-	alertKinds     = []string{"alert.raised", "alert.cleared"}
+	endpointEvents = []string{"task.succeeded", "task.failed", "task.held", "task.scheduled", "task.pending", "task.processing", "webhook.disabled"}
+	alertEvents    = []string{"alert.raised", "alert.cleared"}
 	formats        = []string{"cloudevents", "slack", "dingtalk", "wecom", "feishu"}
 )

@@ -181,7 +181,7 @@ type navItem struct {
 func (p *page) Nav() []navItem {
 	var items []navItem
 	for _, item := range menu {
-		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) || item.allQueues && len(p.Caller.Queues) > 0 {
+		if len(item.roles) > 0 && !slices.ContainsFunc(item.roles, p.May) || item.needsAllQueues && len(p.Caller.Queues) > 0 {
 			continue
 		}
 		if p.Closed(item.path) {
@@ -207,9 +207,9 @@ func (p *page) Closed(path string) bool {
 
 // menu has the pages of the menu.
 var menu = []struct {
-	path, text string
-	roles      []fn.Role // the page is for admins and for these roles; nil = for all visitors
-	allQueues  bool      // the page is not for callers with queues: the API does not return its data to them
+	path, text     string
+	roles          []fn.Role // the page is for admins and for these roles; nil = for all visitors
+	needsAllQueues bool      // the page is not for callers with queues: the API does not return its data to them
 }{
 	{"/console", "Overview", []fn.Role{fn.Viewer}, false},
 	{"/console/tasks", "Tasks", []fn.Role{fn.Viewer, fn.Submitter}, false},

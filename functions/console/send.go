@@ -42,8 +42,8 @@ func (p *page) sendForm() error {
 	return p.show("send", p.T("Send an SMS"), shown)
 }
 
-// preview returns the text that the form would send and whether it can be sent, or nil if the form has no text yet. Sendable is
-// true only for admins.
+// preview returns the text that the form would send and whether it can be sent (Sendable), or nil if the form has no text yet. Only
+// for an admin can Sendable be true, because the API previews texts only for admins.
 func (f sendPage) preview(p *page) (*textPreview, error) {
 	preview, err := f.previewText(p)
 	if preview == nil || err != nil {

@@ -31,7 +31,7 @@ var valueTexts = slices.Concat(taskStates, taskReasons, messageStates, []string{
 	"revoked", "open", "cleared", // callers and alerts
 })
 
-// Texts occur in templates as {{t "…"}}, in Go as p.T("…") or translate(language, "…"), and in valueTexts.
+// Texts occur in templates as {{t "…"}}, in Go as p.T("…") or translate(language, "…"), and in valueTexts, notices, menu and roles.
 func TestEveryTextHasATranslation(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}

@@ -35,9 +35,9 @@ func (p *page) endpoints() error {
 	if err := p.nameCallers(owners...); err != nil {
 		return err
 	}
-	shown := endpointsPage{Page: response, Events: eventKinds, Formats: formats, MayAdd: p.MaySubmit()}
+	shown := endpointsPage{Page: response, Events: endpointEvents, Formats: formats, MayAdd: p.MaySubmit()}
 	if p.MayChangeAll() {
-		shown.Events = slices.Concat(eventKinds, alertKinds)
+		shown.Events = slices.Concat(endpointEvents, alertEvents)
 	}
 	return p.show("endpoints", p.T("Webhooks"), shown)
 }

@@ -69,8 +69,8 @@ func swaggerUI(name string) func() ([]byte, error) {
 // file is the compressed response of a route.
 type file struct {
 	compressed []byte
-	size       int
-	tag        string
+	size       int    // of the text before it was compressed
+	tag        string // a hash of this text
 }
 
 func compress(text []byte) file {
