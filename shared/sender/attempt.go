@@ -8,10 +8,11 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// attempt is a claimed task until its report gets a response.
+// attempt is a claimed task until done is called: when the response to its report is final (accepted, or isFinal), when
+// its claim was lost before the send, or when the run ends.
 type attempt struct {
 	task     api.ClaimedTask
-	ctx      context.Context // of the send; ends when the claim is lost, shortly before the lease ends, or with the grace period
+	ctx      context.Context // of the send; ends if the claim is lost, shortly before the lease ends, or with the grace period
 	cancel   context.CancelCauseFunc
 	lifetime context.Context // ends when done is called; until then the lease is extended
 	done     func()          // ends the lifetime and frees the slot
@@ -19,7 +20,7 @@ type attempt struct {
 }
 
 var (
-	errLost    = errors.New("the sender has lost the claim")
+	errLost    = errors.New("the claim has ended, or the task has expired")
 	errExpired = errors.New("the lease could not be extended in time")
 	errStopped = errors.New("the sender is stopping")
 )

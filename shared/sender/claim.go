@@ -13,8 +13,8 @@ const (
 	finalReportTime  = 10 * time.Second // for reports after the last send
 )
 
-// do claims, sends and reports tasks until the run stops. unreported has the reports that the last run did not
-// deliver. If an error of the journal stopped the run, do returns it.
+// do claims, sends and reports tasks until the run stops. unreported has the reports that the last run left in the
+// journal. If an error of the journal stopped the run, do returns it.
 func (r *run) do(unreported []api.ReportRequest) error {
 	defer r.stop()
 	defer r.cancelSends(nil)
@@ -58,7 +58,7 @@ func (r *run) claim() {
 	for slots := r.waitForSlots(0); slots > 0; slots = r.waitForSlots(slots) {
 		started, wait := time.Now(), claimWaitSeconds
 		if !connected {
-			wait = 0 // an immediate response, to log that the service is available
+			wait = 0 // the response comes at once, so LogConnected is logged at once
 		}
 		ctx, cancel := context.WithTimeout(r.running, callTimeout)
 		tasks, err := r.Client.Claim(ctx, api.ClaimRequest{

@@ -23,8 +23,8 @@ type Config struct {
 	Concurrency int           // concurrent sends; 0 = 4, at most 300
 	Interval    time.Duration // minimum time between the starts of two sends; 0 = none
 	Timeout     time.Duration // of one Send; 0 = 30 s
-	Lease       time.Duration // of claims, extended while the sender runs; 10 s to 1 h in whole seconds; 0 = 1 min
-	Grace       time.Duration // for running sends after the ctx of Run has ended; 0 = 20 s
+	Lease       time.Duration // of claims, extended until the task is reported; 10 s to 1 h in whole seconds; 0 = 1 min
+	Grace       time.Duration // how long running sends may continue after the ctx of Run has ended; 0 = 20 s
 	Log         *slog.Logger  // nil = slog.Default(); for its messages see LogConnected
 }
 
@@ -39,7 +39,7 @@ const (
 	maxAppID           = 50
 )
 
-// complete sets the defaults. The error names every bad field.
+// complete sets the defaults and checks the fields. The error names every bad field.
 func (cfg *Config) complete() error {
 	var bad []error
 	require := func(valid bool, message string) {

@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// NewConsole makes a Gateway that prints each message on one line instead of sending it. The middle of the
-// phone number is masked.
+// NewConsole makes a Gateway that prints each message on one line instead of sending it. It masks the middle of the
+// phone number.
 func NewConsole(w io.Writer) Gateway {
 	var mu sync.Mutex
 	return GatewayFunc(func(ctx context.Context, m Message) Result {

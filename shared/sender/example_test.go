@@ -39,7 +39,7 @@ func Example() {
 	// ended: <nil>
 }
 
-// startService starts a service with one task, and makes a directory for the journal.
+// startService starts a service with one task. It returns the URL of the service, and the path for a journal.
 func startService(task string) (url, journal string, end func()) {
 	dir, err := os.MkdirTemp("", "so-sender-")
 	if err != nil {

@@ -13,19 +13,20 @@ import (
 
 // The behaviours of a Flaky gateway, in addition to the names of the outcomes.
 const (
-	behaviourPanic = "panic" // the gateway sends the message and panics
-	behaviourHang  = "hang"  // the gateway sends the message and waits until ctx ends
+	behaviourPanic = "panic" // the message counts as sent, and Send panics
+	behaviourHang  = "hang"  // the message counts as sent, and Send waits until ctx ends
 )
 
 // FlakyConfig configures how a Flaky gateway fails. A behaviour is an outcome (ok, failed, retryable, released,
 // unknown), panic or hang.
 type FlakyConfig struct {
 	Script []string           // the behaviours for the first messages, in this order
-	Shares map[string]float64 // the probability of each behaviour for later messages; the rest is ok
+	Shares map[string]float64 // the probability of each behaviour after the script, from 0 to 1; the rest is ok
 	Seed   uint64             // of the random numbers: the same seed makes the same choices
 }
 
-// Flaky is a Gateway for tests that fails as configured and records which messages were sent.
+// Flaky is a Gateway for tests. It sends nothing: it behaves as configured, and counts which messages a real gateway
+// with this behaviour would have sent.
 type Flaky struct {
 	cfg    FlakyConfig
 	shares []string // the behaviours in cfg.Shares, sorted
@@ -36,7 +37,7 @@ type Flaky struct {
 	ledger map[Sent]int
 }
 
-// Sent identifies an attempt at a task.
+// Sent identifies an attempt whose message was sent.
 type Sent struct {
 	TaskID  string
 	ClaimID int64
@@ -63,7 +64,7 @@ func NewFlaky(cfg FlakyConfig) (*Flaky, error) {
 		sum += share
 	}
 	if sum > 1+1e-9 {
-		bad = append(bad, errors.New("the shares are more than 1 together"))
+		bad = append(bad, errors.New("the sum of the shares must be at most 1"))
 	}
 	if len(bad) > 0 {
 		return nil, errors.Join(bad...)
@@ -80,7 +81,7 @@ func (f *Flaky) Send(ctx context.Context, m Message) Result {
 	}
 	switch behaviour := f.next(m); behaviour {
 	case behaviourPanic:
-		panic("flaky: on demand")
+		panic("flaky: configured panic")
 	case behaviourHang:
 		<-ctx.Done()
 		return Result{Message: "no response: " + context.Cause(ctx).Error()}
@@ -90,7 +91,7 @@ func (f *Flaky) Send(ctx context.Context, m Message) Result {
 	}
 }
 
-// next picks a behaviour. If the behaviour sends the message, next records the message in the ledger.
+// next picks the behaviour for m. Unless the behaviour is failed, retryable or released, next counts m as sent.
 func (f *Flaky) next(m Message) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +119,7 @@ func (f *Flaky) pick() string {
 	return OK.String()
 }
 
-// Ledger returns how often the message of each attempt was sent.
+// Ledger returns how often the message of each attempt was sent. Attempts that sent nothing are absent.
 func (f *Flaky) Ledger() map[Sent]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -23,7 +23,7 @@ func TestFlakyGatewayFollowsItsScript(t *testing.T) {
 	require.Equal(t, sender.OK, f.Send(t.Context(), sender.Message{TaskID: "t", ClaimID: 7}).Outcome, "after the script")
 	require.Equal(t, map[sender.Sent]int{
 		{TaskID: "t", ClaimID: 0}: 1, {TaskID: "t", ClaimID: 4}: 1, {TaskID: "t", ClaimID: 5}: 1, {TaskID: "t", ClaimID: 6}: 1, {TaskID: "t", ClaimID: 7}: 1,
-	}, f.Ledger(), "unknown, hang and panic send the message")
+	}, f.Ledger(), "with unknown, hang and panic, the message counts as sent")
 }
 
 func TestFlakyGatewayFollowsItsShares(t *testing.T) {
@@ -51,7 +51,7 @@ func TestFlakyGatewayFollowsItsShares(t *testing.T) {
 func TestNewFlakyNamesAllErrors(t *testing.T) {
 	t.Parallel()
 	_, err := sender.NewFlaky(sender.FlakyConfig{Script: []string{"okay"}, Shares: map[string]float64{"fail": 0.1, "ok": 0.9, "hang": 2}})
-	for _, text := range []string{`"okay"`, `"fail"`, "share of hang", "more than 1 together"} {
+	for _, text := range []string{`"okay"`, `"fail"`, "share of hang", "sum of the shares"} {
 		require.ErrorContains(t, err, text)
 	}
 }

@@ -10,8 +10,9 @@ import (
 
 // Gateway sends messages through a provider.
 //
-// Send must be safe for concurrent use. It tries once, and returns soon after ctx ends: with the outcome if the outcome
-// is certain, else with Unknown. Nothing may continue after Send has returned. Package gatewaytest tests these rules.
+// Send must be safe for concurrent use. It tries once. After ctx has ended, it returns within 5 s: with the outcome if
+// the outcome is certain, else with Unknown. Nothing may continue after Send has returned. Package gatewaytest tests
+// these rules.
 type Gateway interface {
 	Send(ctx context.Context, m Message) Result
 }
@@ -28,7 +29,7 @@ type Message struct {
 	ClaimID     int64  // different in each attempt at a task; tasks claimed together have the same ClaimID
 	PhoneNumber string
 	Content     string
-	RetryCount  int // attempts used before this one
+	RetryCount  int // retries used before this attempt
 }
 
 func messageOf(t api.ClaimedTask) Message {
@@ -58,14 +59,15 @@ func ParseOutcome(name string) (Outcome, bool) {
 	return Outcome(max(i, 0)), i >= 0
 }
 
-// Result is the result of an attempt. All fields but Outcome are optional.
+// Result is the result of an attempt. All fields except Outcome are optional.
 type Result struct {
 	Outcome Outcome
-	Code    string // the provider's code of a failure, truncated to 50 characters
+	Code    string // the provider's error code, truncated to 50 characters
 	Message string // for people, stored with the task, truncated to 500 characters
 
-	// RetryAfter is the time until a Released task can be claimed again, at most a week. It also delays the
-	// next sends of this process, by at most a minute, as the provider may be overloaded.
+	// RetryAfter is the time until a Released task can be claimed again, at most a week. Because the provider may be
+	// overloaded, it also delays the later sends of this sender by at most a minute, but not those already in
+	// preparation.
 	RetryAfter time.Duration
 }
 

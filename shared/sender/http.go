@@ -19,9 +19,9 @@ type httpGateway struct {
 	client  *http.Client
 }
 
-// NewHTTP makes a Gateway that calls a provider once for each message. If a request gets no response, the outcome is
-// Unknown if a part of the request may have been sent, and else the outcome of "unreachable" in HTTPConfig.Outcomes. The
-// error names everything that is wrong with cfg.
+// NewHTTP makes a Gateway that calls a provider once for each message. If there is no response, the outcome is Unknown
+// if a part of the request may have been sent, else the outcome of "unreachable" in HTTPConfig.Outcomes. The error
+// names everything that is wrong with cfg.
 func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	request, badRequest := parseRequest(cfg)
 	rules, badRules := parseRules(cfg)
@@ -34,9 +34,9 @@ func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	}}, nil
 }
 
-// newTransport returns a transport that never repeats a request. Each message has its own connection: on a kept-alive
-// connection, net/http repeats some requests by itself, and the outcome of other requests is unknown if the server
-// closes the connection. With HTTP/1 the trace reports reliably whether a byte may have been written.
+// newTransport returns a transport that never repeats a request. It opens a connection for each message: on a
+// kept-alive connection that the server closes, net/http repeats some requests by itself, and the outcome of the others
+// is unknown. It uses HTTP/1, with which the trace in Send reports reliably whether a byte may have been written.
 func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DisableKeepAlives = true
@@ -61,12 +61,12 @@ func (g *httpGateway) Send(ctx context.Context, m Message) Result {
 		return g.noResponse(err, written.Load())
 	}
 	defer res.Body.Close()
-	// If the status alone decides, an incomplete body is no error.
+	// rules.result gets the error of reading the body, because the body does not matter if the status alone decides.
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxResponse))
 	return g.rules.result(res, body, err)
 }
 
-// noResponse is the result of a request without a response.
+// noResponse makes the result of a request without a response.
 func (g *httpGateway) noResponse(err error, written bool) Result {
 	// The URL in a url.Error may contain a phone number and a token.
 	var withURL *url.Error

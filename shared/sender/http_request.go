@@ -15,16 +15,16 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// requestTemplate makes the request of a message.
+// requestTemplate makes the HTTP request that sends a message.
 type requestTemplate struct {
 	method string
 	url    *template.Template
 	header map[string]*template.Template
-	body   *template.Template // nil = none
-	escape func(string) string
+	body   *template.Template  // nil = none
+	escape func(string) string // escapes fields in the body
 }
 
-// fields are the values for templates.
+// fields are the escaped fields of a message, for the templates.
 type fields struct{ TaskID, ClaimID, PhoneNumber, Content, RetryCount string }
 
 func fieldsOf(m Message, escape func(string) string) fields {
@@ -64,7 +64,7 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 	if err := errors.Join(bad...); err != nil {
 		return r, err
 	}
-	// Expand the templates with a sample, to find their errors at the start.
+	// Execute the templates with a sample message, so that NewHTTP returns their errors.
 	req, err := r.newRequest(context.Background(), Message{TaskID: "t", ClaimID: 1, PhoneNumber: "+8613800138000", Content: "hello"})
 	if err != nil {
 		return r, err
@@ -75,8 +75,8 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 	return r, nil
 }
 
-// escapeFor returns the function that escapes fields in a body of a media type, so that a field cannot end the
-// surrounding string or value.
+// escapeFor returns the function that escapes fields in a body of a media type. In JSON and in a form, an escaped field
+// cannot end the string or value that contains it.
 func escapeFor(media string) (func(string) string, error) {
 	kind, _, err := mime.ParseMediaType(media)
 	switch {

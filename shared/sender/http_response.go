@@ -23,11 +23,11 @@ const (
 	defaultRetryAfter = 30 * time.Second // if the response has no Retry-After
 )
 
-// responseRules decides the outcome of a response.
+// responseRules decide the outcome of a response.
 type responseRules struct {
-	outcomes map[string]Outcome
-	path     []string // of the field that must be equal to value; empty = the status alone decides
-	value    string
+	outcomes map[string]Outcome // HTTPConfig.Outcomes and the defaults
+	path     []string           // of the field that must be equal to value; empty = the status alone decides
+	value    string             // HTTPConfig.OKValue
 }
 
 func parseRules(cfg HTTPConfig) (responseRules, error) {
@@ -55,7 +55,8 @@ func parseRules(cfg HTTPConfig) (responseRules, error) {
 	return rules, errors.Join(bad...)
 }
 
-// outcome returns the outcome of the status if the rules have one, else that of its class.
+// outcome returns the outcome of the status: its entry, else Released for a 503 with Retry-After, else its class's
+// entry.
 func (r responseRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
 	status := strconv.Itoa(res.StatusCode)
 	outcome, known := r.outcomes[status]
@@ -85,6 +86,7 @@ func (r responseRules) result(res *http.Response, body []byte, readErr error) Re
 	return withRetryAfter(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, retryAfter)
 }
 
+// fieldResult returns the result of a response whose status is OK, and whose field decides.
 func (r responseRules) fieldResult(body []byte, readErr error) Result {
 	value, found := lookUp(body, r.path)
 	switch {
@@ -99,7 +101,7 @@ func (r responseRules) fieldResult(body []byte, readErr error) Result {
 	}
 }
 
-// lookUp returns the string, number, boolean or null at a path in JSON, as text.
+// lookUp returns the value at a path in JSON, as text. Objects and arrays count as not found.
 func lookUp(body []byte, path []string) (value string, found bool) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -144,7 +146,7 @@ func withRetryAfter(r Result, after time.Duration) Result {
 	return r
 }
 
-// excerpt returns the beginning of a response, for people.
+// excerpt returns the beginning of a response as printable text.
 func excerpt(body []byte) string {
 	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*maxMessage)]), ' '), maxMessage))
 }

@@ -19,16 +19,16 @@ import (
 
 const (
 	minCompactSize = 1 << 20 // bytes; a smaller file is not compacted
-	maxBatch       = 1000    // entries written with one fsync
+	maxBatch       = 1000    // limit of the entries written with one fsync
 )
 
-// journal stores a report on disk for each open attempt: one that has begun and whose report the server has not
-// acknowledged. After a crash, the next start sends these reports.
+// journal stores a report on disk for each open attempt. An attempt is open from before its send until the server has
+// accepted or permanently refused its report. The next run of the sender sends the reports that are left.
 //
-// The journal is an append-only log in which the last report of an attempt is valid. A line is synced to disk before
-// the sender sends the message or the report of the line. Each line has a checksum, because after a crash the data
-// behind the last sync is undefined. The log is compacted when it grows, so the number of open attempts limits its
-// size.
+// The journal is an append-only log in which the last report of an attempt is valid. An attempt's first report, with
+// the outcome unknown, is synced to disk before the message is sent; the second, with the outcome, before it is sent to
+// the server. Each line has a checksum, because after a crash the data written after the last sync is undefined. The
+// log is compacted when it grows, so the number of open attempts limits its size.
 type journal struct {
 	path    string
 	app     string
@@ -38,13 +38,13 @@ type journal struct {
 
 	// Only the goroutine run accesses the fields below.
 	file      *os.File
-	open      map[attemptID]api.ReportRequest
+	open      map[attemptID]api.ReportRequest // the last report of each open attempt
 	size      int
-	compactAt int   // the size at which the log is compacted
+	compactAt int   // above this size, the log is compacted
 	err       error // of the first failed write: later writes fail too, because the content of the file is unknown
 }
 
-// attemptID identifies an attempt. Tasks claimed together share a claim_id.
+// attemptID identifies an attempt. The claim_id alone does not: tasks that are claimed together share it.
 type attemptID struct {
 	task  string
 	claim int64
@@ -66,11 +66,11 @@ const journalVersion = 1
 
 type journalWrite struct {
 	journalEntry
-	synced chan<- error // receives the result after the sync; nil = nobody waits, so a crash may lose the entry
+	synced chan<- error // receives the result of the sync; nil = nobody waits, and the entry may stay unsynced
 }
 
-// openJournal opens or creates the journal of an app and locks it for this process. corrupt is the number of
-// lines that it skipped because they were damaged.
+// openJournal opens or creates the journal of an app and locks it for this process. corrupt is the number of damaged
+// lines, which it skips.
 func openJournal(path, app string) (j *journal, corrupt int, err error) {
 	j = &journal{path: path, app: app, open: map[attemptID]api.ReportRequest{}, writes: make(chan journalWrite)}
 	if j.lock, err = lockFile(path + ".lock"); err != nil {
@@ -86,8 +86,8 @@ func openJournal(path, app string) (j *journal, corrupt int, err error) {
 	return j, corrupt, nil
 }
 
-// lockFile locks a file until unlockFile or the end of the process. Nobody may remove the file: another process could
-// then create and lock a new file.
+// lockFile creates a file and locks it until unlockFile or the end of the process. Nobody may remove the file, because
+// another process could then create and lock a new one.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -109,7 +109,8 @@ func unlockFile(file *os.File) error {
 	return errors.Join(syscall.Flock(int(file.Fd()), syscall.LOCK_UN), file.Close())
 }
 
-// read loads the open reports. It skips corrupt lines: the server settles those attempts when their leases expire.
+// read loads the open reports. It skips corrupt lines: the server settles the tasks of these attempts when their leases
+// end.
 func (j *journal) read() (corrupt int, err error) {
 	raw, err := os.ReadFile(j.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(raw) == 0 {
@@ -124,7 +125,7 @@ func (j *journal) read() (corrupt int, err error) {
 		return 0, fmt.Errorf("the file is not a sender journal of version %d", journalVersion)
 	}
 	if h.AppID != j.app {
-		return 0, fmt.Errorf("it belongs to the app %q: use a separate journal file for each app", h.AppID)
+		return 0, fmt.Errorf("the file belongs to the app %q: use a separate journal file for each app", h.AppID)
 	}
 	for line := range bytes.Lines(rest) {
 		var e journalEntry
@@ -146,7 +147,8 @@ func (j *journal) apply(e journalEntry) {
 	}
 }
 
-// openReports returns the open reports, sorted. It must be called before the first put or remove.
+// openReports returns the open reports, sorted by task. It must be called before the first put or remove, because the
+// goroutine run then changes them.
 func (j *journal) openReports() []api.ReportRequest {
 	reports := make([]api.ReportRequest, 0, len(j.open))
 	for _, r := range j.open {
@@ -158,7 +160,7 @@ func (j *journal) openReports() []api.ReportRequest {
 	return reports
 }
 
-// put stores the report of an attempt in place of the attempt's earlier report, and returns after the sync to disk.
+// put stores the report of an attempt, which replaces the attempt's earlier report, and returns after the sync to disk.
 func (j *journal) put(r api.ReportRequest) error {
 	synced := make(chan error, 1)
 	j.writes <- journalWrite{journalEntry{Report: r}, synced}
@@ -168,7 +170,8 @@ func (j *journal) put(r api.ReportRequest) error {
 	return nil
 }
 
-// remove deletes the report of an attempt without waiting for the disk. After a crash the attempt may be reported again.
+// remove deletes the report of an attempt and does not wait for the disk, so after a crash the attempt may be reported
+// again.
 func (j *journal) remove(r api.ReportRequest) {
 	j.writes <- journalWrite{journalEntry: journalEntry{Report: api.ReportRequest{TaskID: r.TaskID, ClaimID: r.ClaimID}, Settled: true}}
 }
@@ -215,7 +218,8 @@ func (j *journal) collectBatch(first journalWrite) []journalWrite {
 	return batch
 }
 
-// appendBatch appends entries to the log, or compacts the log if it has grown too large.
+// appendBatch appends entries to the log. If the log would grow too large, it compacts the log instead: the compacted
+// log contains the effect of the entries.
 func (j *journal) appendBatch(batch []journalWrite) error {
 	var lines []byte
 	mustSync := false
@@ -241,7 +245,7 @@ func (j *journal) appendBatch(batch []journalWrite) error {
 	return nil
 }
 
-// compact replaces the log with one that contains only the open reports.
+// compact replaces the log with a synced log that contains only the open reports.
 func (j *journal) compact() error {
 	lines, err := encodeLine(journalHeader{journalVersion, j.app})
 	if err != nil {
@@ -266,7 +270,7 @@ func (j *journal) compact() error {
 	return nil
 }
 
-// replaceFile atomically replaces the file at path, syncs it, and returns it open for appending.
+// replaceFile atomically replaces the file at path by a synced file, and returns the new file open for appending.
 func replaceFile(path string, text []byte) (*os.File, error) {
 	temporary := path + ".new"
 	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)

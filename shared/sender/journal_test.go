@@ -72,7 +72,7 @@ func TestTruncatedJournalKeepsWholeLines(t *testing.T) {
 		require.NoError(t, err)
 		entries := 0
 		for entries < 3 && size >= ends[entries+1]-1 {
-			entries++ // a line is complete without its line break
+			entries++ // the last line is valid also without its line break
 		}
 		require.Len(t, j.openReports(), entries, size)
 		require.LessOrEqual(t, corrupt, 1)
@@ -98,7 +98,7 @@ func TestCorruptJournalLineIsSkipped(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, append(whole, make([]byte, 5000)...), 0o600))
 	j, corrupt, err := openJournal(path, "app")
 	require.NoError(t, err)
-	require.Equal(t, 2, corrupt, "the changed line, and the zeros behind the last one, as after a power failure")
+	require.Equal(t, 2, corrupt, "the changed line, and the zeros after the last line, as after a power failure")
 	require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("c", 1)}, j.openReports())
 	require.NoError(t, j.close())
 }
@@ -109,7 +109,7 @@ func TestJournalBelongsToOneAppAndProcess(t *testing.T) {
 	j := openTestJournal(t, path)
 	_, _, err := openJournal(path, "app")
 	require.ErrorContains(t, err, "locked by another sender process")
-	child, err := syscall.Dup(int(j.lock.Fd())) // as a child process has between fork and exec
+	child, err := syscall.Dup(int(j.lock.Fd())) // a copy like that of a child process between fork and exec
 	require.NoError(t, err)
 	defer func() { require.NoError(t, syscall.Close(child)) }()
 	require.NoError(t, j.close())

@@ -16,19 +16,20 @@ const (
 	// LogConnected (info) is logged after the first successful claim, and after the first successful claim that
 	// follows an outage. After an outage, the attribute "away" is the duration of the outage.
 	LogConnected = "sender: connected"
-	// LogClaimFailed (warning) is logged after a failed claim, with the attribute "error". Each kind of error is
-	// logged once in an outage.
+	// LogClaimFailed (warning) is logged after a failed claim, once for each kind of error in an outage. The attribute
+	// "error" is the error.
 	LogClaimFailed = "sender: claim failed"
-	// LogReportFailed (warning) is logged after a failed call that reports outcomes, like LogClaimFailed. The attribute
-	// "reports" is the number of reports that will be sent again.
+	// LogReportFailed (warning) is logged when reports must be sent again, because the call failed or the server
+	// refused them temporarily. It is logged once for each kind of error in an outage. The attributes are "error", and
+	// "reports": the number of these reports.
 	LogReportFailed = "sender: report failed"
-	// LogSent (debug) is logged after each send, with the attributes "task_id", "phone" (the middle is masked),
-	// "outcome", and the gateway's "code" and "message".
+	// LogSent (debug) is logged after each attempt that is in the journal, whatever its outcome is. The attributes are
+	// "task_id", "phone" (the middle is masked), "outcome", and the gateway's "code" and "message".
 	LogSent = "sender: sent"
 )
 
-// outage tracks failed calls until the next successful call, so that each kind of error is logged once. An outage is
-// not safe for concurrent use.
+// outage tracks failed calls until the next successful call, so that each kind of error is logged once until then. It
+// is not safe for concurrent use.
 type outage struct {
 	since time.Time       // of the first failed call; zero = the last call succeeded
 	seen  map[string]bool // by errorKind
@@ -56,7 +57,8 @@ func (o *outage) end() (lasted time.Duration) {
 	return lasted
 }
 
-// errorKind returns a key that is the same for errors that differ only in an address or a port.
+// errorKind returns a key that is the same for errors of the same kind: those that differ only in details, such as an
+// address or a port.
 func errorKind(err error) string {
 	var apiErr *api.Error
 	var errno syscall.Errno

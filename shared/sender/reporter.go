@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	reportBatch   = 500 // reports of one call, at most
+	reportBatch   = 500 // the most reports of one call
 	maxCode       = 50  // characters
 	maxMessage    = 500
 	maxRetryAfter = 7 * 24 * time.Hour
@@ -20,7 +20,7 @@ const (
 	statusFailed  = 3
 )
 
-// reportOf is the report of an attempt that ended at the given time.
+// reportOf makes the report of a result. If the outcome is OK, at becomes sent_at, else at is not used.
 func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest {
 	status, at := func(s int) *int { return &s }, at.UTC()
 	report := api.ReportRequest{
@@ -42,14 +42,14 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 	return report
 }
 
-// pendingReport is a report that the server has not yet responded to.
+// pendingReport is a report that the server has neither accepted nor refused permanently.
 type pendingReport struct {
 	report    api.ReportRequest
-	journaled bool
-	done      func() // called after the response, or when the reporter stops without one
+	journaled bool   // the report is in the journal
+	done      func() // called after the server has accepted or permanently refused the report, or when the reporter gives up
 }
 
-// reporter sends reports to the server in batches: reports that are added during a call are sent with the next call.
+// reporter sends reports to the server in batches: reports that are added during a call are sent with the next calls.
 type reporter struct {
 	Config
 	journal *journal
@@ -79,7 +79,7 @@ func (r *reporter) change(do func()) {
 	}
 }
 
-// next removes and returns a batch of waiting reports. done means that no report is left and the reporter is closed.
+// next removes a batch of waiting reports and returns it. done means that no report is left and the reporter is closed.
 func (r *reporter) next() (batch []pendingReport, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *reporter) run(ctx context.Context) {
 		if err == nil {
 			pause = minPause
 			if lasted := down.end(); lasted > 0 {
-				r.Log.InfoContext(ctx, "sender: reported again", "away", lasted.Round(time.Second).String())
+				r.Log.InfoContext(ctx, "sender: reports are accepted again", "away", lasted.Round(time.Second).String())
 			}
 			continue
 		}
@@ -121,7 +121,7 @@ func (r *reporter) run(ctx context.Context) {
 	r.giveUp(ctx)
 }
 
-// report sends a batch with one call. It returns the reports that must be sent again, and the reason as an error.
+// report sends a batch with one call. It returns the reports that must be sent again, and an error as the reason.
 func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining []pendingReport, err error) {
 	reports := make([]api.ReportRequest, len(batch))
 	for i, p := range batch {
@@ -150,7 +150,7 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining
 	return remaining, err
 }
 
-// isFinal reports whether a refused report must not be sent again: the server would refuse it again.
+// isFinal reports whether a refusal with this status is permanent: the server would refuse the report again.
 func isFinal(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
@@ -159,11 +159,12 @@ func isFinal(status int) bool {
 	return false
 }
 
-// giveUp ends the attempts that are still not reported. Journaled reports stay in the journal.
+// giveUp ends the attempts that are not yet reported. Journaled reports stay in the journal. The other reports, of
+// tasks that were not sent, are dropped: the server settles these tasks when their leases end.
 func (r *reporter) giveUp(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.waiting) == 0 { // the last try has reported all
+	if len(r.waiting) == 0 { // the last call reported all
 		return
 	}
 	journaled := 0
@@ -173,5 +174,5 @@ func (r *reporter) giveUp(ctx context.Context) {
 		}
 		p.done()
 	}
-	r.Log.WarnContext(ctx, "sender: stopped before all outcomes were reported", "in_journal", journaled, "released", len(r.waiting)-journaled)
+	r.Log.WarnContext(ctx, "sender: stopped before all outcomes were reported", "in_journal", journaled, "not_sent", len(r.waiting)-journaled)
 }

@@ -15,7 +15,7 @@ import (
 func TestStopReleasesWaitingTasksAndWaitsForSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newTestService(names(12)...) // three tasks for each of four sends
+		service := newTestService(names(12)...) // three tasks for each of four concurrent sends
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			if m.TaskID == "task-00" {
 				time.Sleep(10 * time.Second)
@@ -47,7 +47,7 @@ func TestSenderThatCannotReportStopsClaiming(t *testing.T) {
 		service.refuseCalls("report", 503)
 		s := startSender(t, service, ok)
 		advance(time.Hour)
-		require.Equal(t, 12, service.claimedCount(), "three for each of four sends, and their leases are extended")
+		require.Equal(t, 12, service.claimedCount(), "three tasks for each of four concurrent sends")
 		service.refuseCalls("", 0)
 		advance(time.Minute)
 		require.Len(t, service.outcomes(), 40)
@@ -58,7 +58,7 @@ func TestSenderThatCannotReportStopsClaiming(t *testing.T) {
 	})
 }
 
-func TestReportIsRepeatedUntilResponse(t *testing.T) {
+func TestReportIsRepeatedUntilItsResponseIsFinal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := newTestService("stale", "gone", "bad", "broken")

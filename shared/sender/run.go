@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-const tasksPerSend = 3 // per concurrent send: one waits, one is sent, one is reported
+const tasksPerSend = 3 // tasks claimed for each concurrent send: one waits, one is sent, one is reported
 
 // run is the state of one Run of a sender.
 type run struct {
@@ -21,11 +21,11 @@ type run struct {
 	sending     context.Context // ends a grace period after running
 	cancelSends context.CancelCauseFunc
 
-	slots    chan struct{} // a semaphore: one element for each further task that may be claimed
-	queue    chan *attempt // claimed, in the server's order
-	markPace pace          // keeps Interval between the calls that mark tasks as sending
-	sendPace pace          // keeps Interval between the sends too, because marking takes a varying time
-	leases   sync.WaitGroup
+	slots    chan struct{}  // the free slots: one element for each further task that may be claimed
+	queue    chan *attempt  // claimed tasks that wait for a worker, in the server's order
+	markPace pace           // keeps Interval between the calls that mark tasks as sending
+	sendPace pace           // keeps Interval between the sends too, because marking takes a varying time
+	leases   sync.WaitGroup // the goroutines that extend leases
 }
 
 func newRun(ctx context.Context, cfg Config, j *journal) *run {
@@ -42,7 +42,7 @@ func newRun(ctx context.Context, cfg Config, j *journal) *run {
 	return r
 }
 
-// trySlot takes a slot for a report of the last run if a slot is free, and returns a function that frees the slot. While
+// trySlot takes a slot for a report of the last run if a slot is free. free returns the slot, if one was taken. While
 // old reports occupy slots, fewer new tasks are claimed, so unreported tasks do not accumulate over several runs.
 func (r *run) trySlot() (free func()) {
 	select {

@@ -13,10 +13,10 @@ import (
 
 const (
 	lateReturnTime = 5 * time.Second // for Send to return after its ctx has ended
-	maxDelay       = time.Minute     // limit of the time by which a RetryAfter delays all later sends
+	maxDelay       = time.Minute     // the longest time by which one RetryAfter delays later sends
 )
 
-// newAttempt makes an attempt and extends its lease in the background until the attempt is done.
+// newAttempt makes an attempt and extends its lease in the background until a.done is called.
 func (r *run) newAttempt(t api.ClaimedTask) *attempt {
 	a := &attempt{task: t}
 	a.ctx, a.cancel = context.WithCancelCause(r.sending)
@@ -34,7 +34,7 @@ func (r *run) newAttempt(t api.ClaimedTask) *attempt {
 // another sender.
 func (r *run) usableLease() time.Duration { return r.Lease * 9 / 10 }
 
-// extendLease extends the lease until the attempt is done or the claim is lost.
+// extendLease extends the lease until a.done is called or the claim is lost. It returns after a.done.
 func (r *run) extendLease(a *attempt) {
 	defer a.expiry.Stop()
 	defer a.cancel(nil)
@@ -60,8 +60,8 @@ func (r *run) extendLease(a *attempt) {
 	}
 }
 
-// extend extends the lease once and, if sending is true, marks the task as sending. It returns errLost if the
-// sender has lost the claim.
+// extend extends the lease once and, if sending is true, marks the task as sending. It returns errLost if the claim has
+// ended, or if the task expired before it was marked.
 func (r *run) extend(ctx context.Context, a *attempt, sending bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -80,10 +80,10 @@ func (r *run) extend(ctx context.Context, a *attempt, sending bool) error {
 	return err
 }
 
-// process sends a task and queues its report.
+// process sends a task and queues its report. If the claim is lost before the send, process does neither.
 func (r *run) process(a *attempt) {
 	err := r.prepare(a)
-	if errors.Is(err, errLost) { // a report would be refused as stale
+	if errors.Is(err, errLost) { // no report is needed: the server has settled the task, or does so when the lease ends
 		r.Log.WarnContext(a.lifetime, "sender: not sent", "task_id", a.task.TaskID, "error", err)
 		a.done()
 		return
@@ -113,14 +113,14 @@ func (r *run) prepare(a *attempt) error {
 		}
 		return err
 	}
-	if err := r.journal.put(reportOf(a.task, Result{Message: "the sender ended while it was sending"}, time.Time{})); err != nil {
+	if err := r.journal.put(reportOf(a.task, Result{Message: "the sender ended before it recorded the outcome"}, time.Time{})); err != nil {
 		r.fail(err)
 		return err
 	}
 	return nil
 }
 
-// untilStopped returns a context that ends with a.ctx, or earlier when the run stops: after that no attempt may begin.
+// untilStopped returns a context that ends with a.ctx, or when the run stops, because after that no attempt may begin.
 func (r *run) untilStopped(a *attempt) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	unregister := context.AfterFunc(r.running, func() { cancel(errStopped) })
@@ -151,7 +151,7 @@ func (r *run) send(a *attempt) Result {
 	case result := <-results:
 		return result
 	case <-time.After(lateReturnTime):
-		r.Log.ErrorContext(ctx, "sender: the gateway did not return after its context ended", "task_id", a.task.TaskID)
+		r.Log.ErrorContext(ctx, "sender: the gateway did not return in time after its context ended", "task_id", a.task.TaskID)
 		return Result{Message: "the gateway did not return"}
 	}
 }

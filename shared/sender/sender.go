@@ -20,8 +20,8 @@ func New(cfg Config) (*Sender, error) {
 }
 
 // Run claims and sends tasks until ctx ends; then it returns nil. If the journal fails, Run returns an error, because
-// nothing may be sent without a journal. Before Run returns, it waits until each attempt is reported or in the journal:
-// at most the grace period and about 20 s more. While the service is unavailable, Run keeps trying.
+// nothing may be sent without a journal. Before Run returns, it waits for running sends and for the reports, at most
+// the grace period and about 20 s more. While the service is unavailable, Run keeps trying.
 func (s *Sender) Run(ctx context.Context) error {
 	j, corrupt, err := openJournal(s.cfg.Journal, s.cfg.AppID)
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 	open := j.openReports()
 	if corrupt > 0 || len(open) > 0 {
-		s.cfg.Log.WarnContext(ctx, "sender: the journal has reports of the last run", "reports", len(open), "corrupt_lines", corrupt)
+		s.cfg.Log.WarnContext(ctx, "sender: the last run left reports or corrupt lines in the journal", "reports", len(open), "corrupt_lines", corrupt)
 	}
 	err = newRun(ctx, s.cfg, j).do(open)
 	if err = errors.Join(err, j.close()); err != nil {

@@ -28,7 +28,7 @@ type testRun struct {
 	stop    func() error // stops the sender and returns the result of Run
 }
 
-// startSender starts a sender whose sends are checked by the service.
+// startSender starts a sender; the service checks that each send is allowed.
 func startSender(t *testing.T, service *testService, send sender.GatewayFunc, change ...func(*sender.Config)) *testRun {
 	t.Helper()
 	s := &testRun{t: t, service: service, cfg: sender.Config{
@@ -58,7 +58,7 @@ func (s *testRun) start() {
 	}
 }
 
-// finish stops the sender, and requires that it violated no rule and kept no task.
+// finish stops the sender, and requires that it violated no rule and reported each task that it claimed.
 func (s *testRun) finish() {
 	s.t.Helper()
 	require.NoError(s.t, s.stop())
@@ -147,7 +147,7 @@ func TestIntervalBetweenSends(t *testing.T) {
 	})
 }
 
-// unevenTransport delays some calls more than others, so that tasks are marked at irregular times.
+// unevenTransport delays the calls by different times, so that tasks are marked at irregular times.
 type unevenTransport struct {
 	http.RoundTripper
 	calls atomic.Int64
@@ -227,7 +227,7 @@ func TestTimeoutEndsASend(t *testing.T) {
 				return sender.Result{Outcome: sender.OK}
 			}
 			<-ctx.Done()
-			return sender.Result{Outcome: sender.Retryable} // the gateway is certain that nothing was sent
+			return sender.Result{Outcome: sender.Retryable} // the message was certainly not sent
 		}, func(c *sender.Config) { c.Timeout = 7 * time.Second })
 		advance(8 * time.Second)
 		require.Equal(t, map[string][]string{"returns": {"3 retry"}}, service.outcomes())
@@ -259,7 +259,7 @@ func TestLostClaimIsNotSent(t *testing.T) {
 	}
 }
 
-func TestUnmarkedTaskIsReleased(t *testing.T) {
+func TestTaskIsReleasedIfItCannotBeMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := newTestService("a")

@@ -14,19 +14,19 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// testService is a service without a socket, so that tests can use synctest. It records which rules a sender
-// violates.
+// testService is a fake service. Its client needs no socket, so that tests can use synctest. It records which rules a
+// sender violates.
 type testService struct {
 	mu        sync.Mutex
 	work      chan struct{} // closed and replaced when tasks are submitted
 	pending   []string
-	live      map[string]*lease
+	live      map[string]*lease // of claimed tasks without a report
 	lastClaim api.ID
-	reports   []api.ReportRequest
-	violated  []string // rules of the protocol
+	reports   []api.ReportRequest // the accepted ones
+	violated  []string            // the rules of the protocol that the sender violated
 
-	// refuse returns the status with which a call fails without effect; 0 = the call succeeds. call is claim, mark,
-	// extend or report.
+	// refuse returns the status with which a call fails without effect; 0 = the call is not refused. call is claim,
+	// mark, extend or report. task is "" for a claim and for a whole batch of reports.
 	refuse func(call, task string) (status int)
 
 	retryAfter string // the header Retry-After of refused calls
@@ -54,7 +54,7 @@ func (s *testService) submit(tasks ...string) {
 	}
 }
 
-// setRefusal sets which calls fail.
+// setRefusal sets s.refuse.
 func (s *testService) setRefusal(rule func(call, task string) (status int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,13 +214,13 @@ func (s *testService) settle(r api.ReportRequest) {
 	}
 }
 
-// checkSend records a violation if the task must not be sent.
+// checkSend records a violation unless the task may be sent now: its claim is live and marked as sending.
 func (s *testService) checkSend(task string, claim api.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.live[task]
 	if l == nil || l.claim != claim || !l.marked || time.Now().After(l.until) {
-		s.violated = append(s.violated, fmt.Sprintf("%s was sent without a marked claim", task))
+		s.violated = append(s.violated, fmt.Sprintf("%s was sent without a live claim that is marked as sending", task))
 	}
 }
 
@@ -248,6 +248,7 @@ func (s *testService) violations() []string {
 	return slices.Clone(s.violated)
 }
 
+// claimedCount returns the number of claimed tasks without a report.
 func (s *testService) claimedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

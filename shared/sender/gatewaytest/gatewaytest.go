@@ -24,21 +24,21 @@ type Fixture struct {
 	// Sent returns how often the provider accepted a message.
 	Sent func(m sender.Message) int
 
-	// Stall makes the provider stop responding until the test ends. nil = the provider always responds at once.
+	// Stall makes the provider stop responding; it may still accept messages. nil = the provider always responds.
 	Stall func()
 }
 
 const (
-	returnTime  = 2500 * time.Millisecond // how long Send may take to return after its ctx has ended: half of lateReturnTime of package sender
+	returnTime  = 2500 * time.Millisecond // how long Send may take to return after its ctx has ended: half of the 5 s of sender.Gateway
 	sendTimeout = 30 * time.Second        // for a Send that nothing else cancels
-	concurrent  = 32
+	concurrent  = 32                      // messages at once
 )
 
 // The rules, which are the names of Run's subtests.
 const (
 	SentOnce         = "a message is sent once"
 	SentConcurrently = "concurrent messages are each sent once"
-	AnyContent       = "any content is sent as data"
+	AnyContent       = "a message with any content is sent once"
 	CancelledBefore  = "the outcome is correct if ctx has ended before Send"
 	CancelledDuring  = "the outcome is correct if ctx ends during Send"
 	NoResponse       = "Send returns when ctx ends without a response"
@@ -111,7 +111,7 @@ func testCancelledBefore(t *testing.T, f Fixture) {
 func testCancelledDuring(t *testing.T, f Fixture) {
 	var all sync.WaitGroup
 	for n := range 4 * concurrent {
-		// From zero to more than a call takes.
+		// From 0 to 6 ms, so that ctx ends before, during and after the call of the provider.
 		limit := time.Duration(n) * 50 * time.Microsecond
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -132,7 +132,8 @@ func testNoResponse(t *testing.T, f Fixture) {
 	f.requireCorrectOutcome(t, ctx, message(0))
 }
 
-// requireCorrectOutcome sends with a ctx that ends, and requires an outcome that does not contradict the provider.
+// requireCorrectOutcome sends with a ctx that ends, and requires an outcome that does not contradict f.Sent: ok if the
+// message was sent once, unknown if it was sent at most once, any other outcome if it was not sent.
 func (f Fixture) requireCorrectOutcome(t *testing.T, ctx context.Context, m sender.Message) {
 	t.Helper()
 	results := make(chan sender.Result, 1)
@@ -148,7 +149,7 @@ func (f Fixture) requireCorrectOutcome(t *testing.T, ctx context.Context, m send
 	switch result.Outcome {
 	case sender.OK:
 		if sent != 1 {
-			t.Errorf("the outcome is ok, and the provider accepted the message %d times", sent)
+			t.Errorf("the outcome is ok, but the provider accepted the message %d times", sent)
 		}
 	case sender.Unknown:
 		if sent > 1 {
@@ -156,7 +157,7 @@ func (f Fixture) requireCorrectOutcome(t *testing.T, ctx context.Context, m send
 		}
 	default:
 		if sent != 0 {
-			t.Errorf("the outcome is %s, so nothing must be sent, but the provider accepted the message %d times", result.Outcome, sent)
+			t.Errorf("the outcome is %s, which means not sent, but the provider accepted the message %d times", result.Outcome, sent)
 		}
 	}
 }
