@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	oldestMajor   = 14
-	fetchVersion  = embedded.V17
+	oldestMajor   = 14           // of the versions that Sendonce supports
+	fetchVersion  = embedded.V17 // the version to download
 	installAdvice = "install it (Debian: apt-get install postgresql; macOS: brew install postgresql@17) or set DATABASE_URL"
 )
 
-// packageDirs are the directories in which packages install servers outside of the PATH.
+// packageDirs are the directories, outside of the PATH, in which packages install Postgres.
 var packageDirs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -36,7 +36,8 @@ type binaries struct {
 	major int
 }
 
-// binVariable is an environment variable. If it is set, only the binaries in this directory are used.
+// binVariable is the environment variable that names a directory with binaries. If it is set, no other binaries are
+// used.
 const binVariable = "POSTGRES_BIN"
 
 // findBinaries returns the binaries of POSTGRES_BIN, else installed binaries, else downloaded binaries.
@@ -60,12 +61,12 @@ func findBinaries(ctx context.Context, major int) (binaries, error) {
 	}
 	b, err := fetch(ctx, embedded.DefaultConfig(), cache)
 	if err != nil {
-		tooOld := ""
+		unsuitable := ""
 		for _, b := range all {
-			tooOld += fmt.Sprintf(" (%s has %d)", b.dir, b.major)
+			unsuitable += fmt.Sprintf(" (%s has %d)", b.dir, b.major)
 		}
-		return binaries{}, fmt.Errorf("no PostgreSQL %d or later on this machine%s and none could be downloaded (%w): %s",
-			oldestMajor, tooOld, err, installAdvice)
+		return binaries{}, fmt.Errorf("no suitable PostgreSQL on this machine%s: %d or later is needed, or the version that wrote the data; none could be downloaded (%w): %s",
+			unsuitable, oldestMajor, err, installAdvice)
 	}
 	return b, nil
 }
@@ -112,6 +113,7 @@ func installed(ctx context.Context) []binaries {
 	return append([]binaries{b}, packaged...)
 }
 
+// inspect returns the binaries in dir with their version. It returns an error if initdb or postgres is missing.
 func inspect(ctx context.Context, dir string) (binaries, error) {
 	if _, err := exec.LookPath(filepath.Join(dir, "initdb")); err != nil {
 		return binaries{}, err
@@ -143,8 +145,8 @@ func cacheDir() (string, error) {
 }
 
 // fetch downloads binaries into cache, unless cache has them. The library unpacks the binaries only when it starts a
-// server, and as root no server starts. So fetch always starts a server on a data directory that no server accepts. The
-// start fails, and the unpacked binaries remain.
+// server, and as root no server starts. So fetch starts a server on a data directory that no server accepts: the start
+// always fails, and the unpacked binaries remain.
 func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
 	final := filepath.Join(cache, "postgres-"+string(fetchVersion))
 	if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {

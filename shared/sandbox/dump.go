@@ -8,7 +8,7 @@ import (
 )
 
 // Dump writes a backup of a database with pg_dump. restore creates a new database from the backup with pg_restore, and
-// returns the URL of the new database. The test is skipped if these programs are not installed.
+// returns the URL of the new database. The test is skipped if one of these programs is not installed.
 func Dump(t testing.TB, url string) (restore func() string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "backup")
@@ -21,8 +21,8 @@ func Dump(t testing.TB, url string) (restore func() string) {
 	}
 }
 
-// runServerProgram runs a program that comes with the Postgres server of the tests. It skips the test if the program is
-// not installed, and fails the test if the program fails.
+// runServerProgram runs a program from the directory of the Postgres binaries (findBinaries). It skips the test if the
+// program is not there, and fails the test if the program fails.
 func runServerProgram(t testing.TB, name string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)

@@ -6,8 +6,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ExampleDatabase starts a Postgres for an example and executes the statements. Tables are temporary: they exist for
-// the only connection of db. ExampleDatabase panics after an error, since an example has no testing.T.
+// ExampleDatabase starts a Postgres for an example and executes the statements. New tables are temporary: they exist in
+// the session of db, which has only one connection. ExampleDatabase panics after an error, since an example has no
+// testing.T.
 func ExampleDatabase(ctx context.Context, statements ...string) (db *pgxpool.Pool, end func()) {
 	server, err := StartPostgres(ctx, Options{})
 	if err != nil {

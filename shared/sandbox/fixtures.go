@@ -19,11 +19,11 @@ import (
 	"github.com/sendonce/sendonce/migrations"
 )
 
-// fixtures has the Postgres and the binaries that the tests of one package share. Main removes them.
+// fixtures has the Postgres and the binaries that the tests of one package share. Main removes what they have created.
 type fixtures struct {
 	mu       sync.Mutex
 	postgres *Postgres
-	admin    *pgxpool.Pool     // connections as the superuser; nil before the first database
+	admin    *pgxpool.Pool     // creates and drops databases; nil before the first database
 	template string            // name of the migrated template database; "" = not made yet
 	bin      string            // directory of the binaries; "" = none yet
 	built    map[string]string // the binary by import path
@@ -31,7 +31,8 @@ type fixtures struct {
 
 var shared fixtures
 
-// Main runs the tests of a package, calls the cleanups, removes the shared server and binaries, and exits:
+// Main runs the tests of a package, calls the cleanups, stops the server and removes the binaries that the package
+// started and built, and exits:
 //
 //	func TestMain(m *testing.M) { sandbox.Main(m) }
 func Main(m *testing.M, cleanups ...func()) {
@@ -73,8 +74,8 @@ func SharedPostgres(t testing.TB) *Postgres {
 	return p
 }
 
-// NewDatabase creates a migrated database and returns its URL for the owner. The database is dropped
-// at the end of the test.
+// NewDatabase creates a migrated database, and returns its URL with the owner as the user. The database is dropped at
+// the end of the test.
 func NewDatabase(t testing.TB) string {
 	t.Helper()
 	return newDatabase(t, func(ctx context.Context, p *Postgres) (string, error) {
@@ -95,8 +96,7 @@ func NewEmptyDatabase(t testing.TB) string {
 	return newDatabase(t, func(context.Context, *Postgres) (string, error) { return "template0", nil })
 }
 
-// newDatabase copies a template. It makes one copy at a time, because Postgres does not copy a template to which
-// something is connected.
+// newDatabase creates a database as a copy of the database whose name template returns.
 func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string, error)) string {
 	t.Helper()
 	shared.mu.Lock()
@@ -122,7 +122,8 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 	return p.URL(name)
 }
 
-// sharedServer returns the server of RunShared. Without RunShared, the first call starts a server. The caller holds f.mu.
+// sharedServer returns the server of DATABASE_URL, else that of RunShared, else a server that the first call starts.
+// The caller holds f.mu.
 func (f *fixtures) sharedServer() (p *Postgres, err error) {
 	if f.postgres != nil {
 		return f.postgres, nil
@@ -154,9 +155,9 @@ func (p *Postgres) clone(ctx context.Context, admin *pgxpool.Pool, name, templat
 	return err
 }
 
-// makeTemplate returns the name of the template database with the current migrations. If no other test process has
-// created the database, makeTemplate creates it. If a killed process has left the database incomplete, it is not marked
-// as a template, and makeTemplate creates it again.
+// makeTemplate returns the name of the template database with the current migrations. It creates the database unless
+// another test process has done so. A killed process may leave the database incomplete, and not marked as a template:
+// makeTemplate then creates it anew.
 func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	sum, err := migrations.Hash()
 	if err != nil {
@@ -170,7 +171,7 @@ func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	defer conn.Close(ctx)
 	id := fnv.New64a()
 	id.Write([]byte(name))
-	// Closing the connection releases the lock.
+	// When the connection is closed, Postgres releases the lock.
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(id.Sum64())); err != nil {
 		return "", err
 	}

@@ -13,15 +13,15 @@ import (
 // leak is a pattern of text that no log line, process output or error response may contain.
 type leak struct {
 	pattern *regexp.Regexp
-	// Cheap checks: only a line that passes all three is compared with pattern. A pattern that
-	// does not begin with a literal is slow under the race detector.
+	// Only a line that passes these three cheap checks is compared with pattern, because a pattern
+	// that does not begin with a literal is slow under the race detector.
 	digits int      // the line must have a run of at least so many digits
-	word   int      // and a run of at least so many letters, digits, _ and -
-	anyOf  []string // and one of these, ignoring case; nil = no check
+	word   int      // the line must have a run of at least so many letters, digits, _ and -
+	anyOf  []string // the line must have one of these texts, ignoring case; nil = no check
 }
 
-// leaks has the leaks by name. A leak is found only if it matches one of these patterns: in a test in which a secret or a phone
-// number might leak, use one that matches, such as the password hunter2.
+// leaks has the patterns by name. If a secret or a phone number might leak in a test, it must match one of the patterns
+// to be found: use the password hunter2, for example.
 var leaks = map[string]leak{
 	"a full phone number": {digits: 11, pattern: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
 	"a signing secret":    {pattern: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-const natsStartTimeout = 30 * time.Second // reading a large store takes long
+const natsStartTimeout = 30 * time.Second // long, because reading a large store takes long
 
 // NATSServer is a JetStream server in a process of its own. It can be killed and started
 // again with its data.
 type NATSServer struct {
-	Name string // in the cluster
+	Name string // the server's name, unique in the cluster: n0, n1, …
 
 	t       testing.TB
 	bin     string
@@ -27,7 +27,7 @@ type NATSServer struct {
 	process *Process
 }
 
-// NATSCluster is a cluster of servers, which replicate streams.
+// NATSCluster has the servers of one JetStream cluster, or a single server.
 type NATSCluster []*NATSServer
 
 // NewNATSServer starts a server until the end of the test.
@@ -41,7 +41,7 @@ func NewNATSServer(t testing.TB) *NATSServer {
 func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	t.Helper()
 	bin := Build(t, "github.com/nats-io/nats-server/v2")
-	addresses := freeAddresses(t, 2*n) // n for clients, then n for the other servers
+	addresses := freeAddresses(t, 2*n) // first n for clients, then n for the connections between the servers
 	dir := t.TempDir()
 	cluster := make(NATSCluster, n)
 	for i := range cluster {
@@ -61,7 +61,7 @@ func NewNATSCluster(t testing.TB, n int) NATSCluster {
 	return cluster
 }
 
-// URL is the URL for clients.
+// URL returns the URL for clients.
 func (s *NATSServer) URL() string { return "nats://" + s.address }
 
 // URL returns the URLs of all servers, separated by commas.
@@ -99,7 +99,7 @@ func (s *NATSServer) waitUntilReady() {
 	must(s.t, s.process.WaitFor(ctx, "Server is ready"))
 }
 
-// freeAddresses returns n different free addresses of this machine.
+// freeAddresses returns n different addresses of this machine on which nothing listens.
 func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
 	var addresses []string

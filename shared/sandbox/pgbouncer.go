@@ -35,9 +35,9 @@ server_connect_timeout = 3
 server_login_retry = 1
 `
 
-// NewPgBouncer starts a pooler in front of the shared server until the end of the test. It has at most four connections to
-// the server for each role and database, so sessions share them. The test is skipped if pgbouncer is not installed or
-// DATABASE_URL is set.
+// NewPgBouncer starts a pooler in front of the shared server until the end of the test. The pooler has at most four
+// connections to the server for each role and database, so sessions share them. The test is skipped if pgbouncer is not
+// installed or DATABASE_URL is set.
 func NewPgBouncer(t testing.TB) *PgBouncer {
 	t.Helper()
 	server := SharedPostgres(t)
@@ -47,8 +47,7 @@ func NewPgBouncer(t testing.TB) *PgBouncer {
 	return NewPgBouncerTo(t, server.URL("postgres"))
 }
 
-// NewPgBouncerTo starts a pooler in front of any server until the end of the test. The test is skipped if pgbouncer is
-// not installed. See StartPgBouncer.
+// NewPgBouncerTo is StartPgBouncer until the end of the test. The test is skipped if pgbouncer is not installed.
 func NewPgBouncerTo(t testing.TB, serverURL string) *PgBouncer {
 	t.Helper()
 	b, err := StartPgBouncer(t.Context(), serverURL)
@@ -63,8 +62,8 @@ func NewPgBouncerTo(t testing.TB, serverURL string) *PgBouncer {
 // ErrNoPgBouncer means that pgbouncer is not installed.
 var ErrNoPgBouncer = errors.New("there is no pgbouncer on this machine: install it (Debian: apt-get install pgbouncer)")
 
-// StartPgBouncer starts a pooler in front of the server of serverURL. The server must have the roles of the variable Roles,
-// with their passwords.
+// StartPgBouncer starts a pooler in front of the server of serverURL. That server must have the roles of the variable
+// Roles, with these passwords.
 func StartPgBouncer(ctx context.Context, serverURL string) (*PgBouncer, error) {
 	path, err := findPgBouncer()
 	if err != nil {
@@ -89,7 +88,7 @@ func StartPgBouncer(ctx context.Context, serverURL string) (*PgBouncer, error) {
 	return b, nil
 }
 
-// findPgBouncer also tries Debian's directory, which is only on root's PATH.
+// findPgBouncer searches the PATH, and the directory of Debian's package, which only root's PATH has.
 func findPgBouncer() (string, error) {
 	if path, err := exec.LookPath("pgbouncer"); err == nil {
 		return path, nil
@@ -118,13 +117,13 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	return b.process.retry(ctx, func() error {
 		err := runSQL(ctx, b.URL("postgres"))
 		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
-			return nil // the pooler accepts connections: it has refused a login without a password
+			return nil // the pooler accepts connections: it refused this login only because the URL has no password
 		}
 		return err
 	})
 }
 
-// userList returns the passwords of the roles. PgBouncer also logs in to the server with them.
+// userList returns the roles with their passwords. PgBouncer checks logins with them, and itself logs in to the server.
 func userList() (list string) {
 	for _, role := range roleNames {
 		list += fmt.Sprintf("%q %q\n", role, Password(role))
@@ -132,11 +131,12 @@ func userList() (list string) {
 	return list
 }
 
-// URL is the connection string of a database through the pooler, without a user.
+// URL returns the connection string of a database through the pooler, without a user.
 func (b *PgBouncer) URL(database string) string {
 	return "postgres:///" + database + "?host=" + b.dir.socket
 }
 
+// Stop kills the pooler and removes its files.
 func (b *PgBouncer) Stop() error {
 	var err error
 	if b.process != nil {

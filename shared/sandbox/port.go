@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// FreePort returns a port below 32768 on which nothing listens. The system assigns only higher ports to programs that ask
-// for any port, so a server can be restarted at the returned port.
+// FreePort returns a port below 32768 of 127.0.0.1 on which nothing listens. To programs that ask for any port, the
+// system assigns only higher ports. So a server that has stopped can start again at the returned port.
 func FreePort() (int, error) {
 	const lowest, firstAssigned = 10_000, 32_768
 	for range 100 {
@@ -25,5 +25,5 @@ func FreePort() (int, error) {
 		}
 		conn.Close()
 	}
-	return 0, errors.New("no port is free")
+	return 0, errors.New("no free port found in 100 tries")
 }

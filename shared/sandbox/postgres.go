@@ -22,32 +22,33 @@ import (
 const Owner = "postgres"
 
 const (
-	startTimeout    = 2 * time.Minute  // crash recovery of a large database takes long
-	lingerTimeout   = 15 * time.Second // how long the processes of a killed server may take to end
+	startTimeout    = 2 * time.Minute  // long, because crash recovery of a large database takes long
+	lingerTimeout   = 15 * time.Second // how long an orphan, or the backends of a killed server, may take to end
 	shutdownTimeout = 20 * time.Second
 	adminTimeout    = time.Minute // to create or drop a database, or to promote a standby; long, because many packages may be tested at once
 )
 
 // Options configures a private server.
 type Options struct {
-	Dir             string    // "" = temporary, removed by Stop, in memory unless Durable
-	Durable         bool      // commits survive a crash of the machine; false (for tests) = only a kill -9 of Postgres
+	Dir             string    // "" = a temporary one, removed by Stop; unless Durable, it is in memory if possible
+	Durable         bool      // commits survive a crash of the machine; false (for tests) = they survive only a kill -9 of Postgres
 	ManyConnections bool      // 1000 connections instead of 300: for several test packages at once
 	Log             io.Writer // for the server's log; nil = none
 }
 
-// Postgres is a running server: a private one, or the one that DATABASE_URL names. The zero value has no server.
+// Postgres is a running server: a private one, that of RunShared, or the one that DATABASE_URL names. The zero value
+// has no server.
 type Postgres struct {
-	base    string // the connection string of the database postgres, or DATABASE_URL
-	private bool   // tests may change the server; false = DATABASE_URL names it
-	dir     *serverDir
-	process *Process
+	base    string     // the connection string of the database postgres, or DATABASE_URL
+	private bool       // the sandbox has started the server, so tests may change it; false = DATABASE_URL names it
+	dir     *serverDir // of a server that StartPostgres or NewPair started; else nil
+	process *Process   // the postmaster of such a server; else nil
 }
 
 // StartPostgres returns the server that DATABASE_URL names. Without DATABASE_URL it starts
-// a private server and waits until it accepts connections. It downloads Postgres if this
-// machine has none. A directory has one server at a time: if the process that started the last server there was killed,
-// StartPostgres first ends that server.
+// a private server and waits until the server accepts connections. It downloads Postgres if this
+// machine has none. A directory has one server at a time: if the process that started the last server there still runs,
+// StartPostgres returns an error; if that process was killed, StartPostgres first ends the server.
 func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	if base := os.Getenv("DATABASE_URL"); base != "" {
 		return &Postgres{base: base}, nil
@@ -173,8 +174,9 @@ func serverEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
 }
 
-// removeStale ends an orphan and removes its files. This process has locked the directory, so a postmaster that runs in
-// the directory is an orphan. If there is none, the pid in the file may belong to another program by now.
+// removeStale ends an orphan, and removes the pid file and the socket of the last server. This process has locked the
+// directory, so a postmaster that runs there is an orphan. Without an orphan, the pid in the file may by now belong to
+// another program, which endOrphan does not touch.
 func (p *Postgres) removeStale(ctx context.Context) error {
 	pidFile := filepath.Join(p.dir.data(), "postmaster.pid")
 	text, err := os.ReadFile(pidFile)
@@ -195,7 +197,7 @@ func (p *Postgres) removeStale(ctx context.Context) error {
 	return nil
 }
 
-// endOrphan shuts down process pid if it is the postmaster of the directory data.
+// endOrphan shuts down process pid if the process is the postmaster of the directory data.
 func endOrphan(ctx context.Context, pid int, data string) error {
 	deadline := time.Now().Add(lingerTimeout)
 	for sig := syscall.SIGINT; strings.Contains(commandLine(ctx, pid), "/postgres -D "+data+" "); {
@@ -308,22 +310,22 @@ func runSQL(ctx context.Context, url string, statements ...string) error {
 	return nil
 }
 
-// URL is the connection string for database as the owner.
+// URL returns the connection string of a database, with the owner as the user (or the user of DATABASE_URL).
 func (p *Postgres) URL(database string) string {
 	u, err := url.Parse(p.base)
 	if err != nil || u.Scheme == "" {
-		// base has the form "host=x dbname=y": the last dbname counts.
+		// base has the form "host=x dbname=y": the last dbname applies.
 		return p.base + " dbname='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(database) + "'"
 	}
 	u.Path = "/" + database
 	return u.String()
 }
 
-// Process is the postmaster, or nil if DATABASE_URL names the server.
+// Process returns the postmaster, or nil if the server is that of DATABASE_URL or RunShared.
 func (p *Postgres) Process() *Process { return p.process }
 
-// Stop ends a private server and its sessions, and waits until it is gone. It does nothing
-// for the zero value and for a server that DATABASE_URL names.
+// Stop ends a private server and its sessions, and waits until the server is gone. It does nothing
+// for the zero value, and for the server of DATABASE_URL or RunShared.
 func (p *Postgres) Stop() error {
 	if p.process == nil {
 		return nil

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newDir returns a directory that the user of Postgres may enter.
+// newDir returns the path of a directory that does not exist yet. The user of Postgres may enter its parent.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "so-test-")
@@ -72,7 +72,7 @@ func TestTemporaryServerIsRemoved(t *testing.T) {
 	require.True(t, gone(pid)())
 }
 
-func TestOnlyItsUserReachesTheServer(t *testing.T) {
+func TestServerListensOnlyOnAPrivateSocket(t *testing.T) {
 	t.Parallel()
 	p := start(t, Options{})
 	info, err := os.Stat(p.dir.socket)
@@ -156,7 +156,7 @@ func TestOrphanIsShutDownBeforeStart(t *testing.T) {
 	o := Options{Dir: newDir(t), Durable: true}
 	first := start(t, o)
 	createMarker(t, first)
-	// As if the owner of the directory and its watcher were dead.
+	// As if the process that has locked the directory and the watcher of its server were dead.
 	require.NoError(t, syscall.Flock(int(first.dir.lock.Fd()), syscall.LOCK_UN))
 	require.NoError(t, first.dir.lock.Close())
 	first.dir.closed = true
@@ -176,21 +176,21 @@ func TestStalePIDOfOtherProcessIsIgnored(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.Stop())
 
-	bystander := exec.Command("sleep", "100")
-	bystander.SysProcAttr = &syscall.SysProcAttr{Credential: p.dir.runAs}
-	bystander.Dir = "/"
-	require.NoError(t, bystander.Start())
-	defer bystander.Wait()
-	defer bystander.Process.Kill()
+	otherProcess := exec.Command("sleep", "100")
+	otherProcess.SysProcAttr = &syscall.SysProcAttr{Credential: p.dir.runAs}
+	otherProcess.Dir = "/"
+	require.NoError(t, otherProcess.Start())
+	defer otherProcess.Wait()
+	defer otherProcess.Process.Kill()
 	_, rest, _ := bytes.Cut(text, []byte("\n"))
-	stale := append([]byte(strconv.Itoa(bystander.Process.Pid)+"\n"), rest...)
+	stale := append([]byte(strconv.Itoa(otherProcess.Process.Pid)+"\n"), rest...)
 	require.NoError(t, os.WriteFile(pidFile, stale, 0o600))
 
 	requireMarker(t, start(t, o))
-	require.False(t, gone(bystander.Process.Pid)(), "the bystander is left alone")
+	require.False(t, gone(otherProcess.Process.Pid)(), "the other process still runs")
 }
 
-// Any user who may open a file may lock it.
+// A user who may open a file may also lock it.
 func TestOtherUsersCannotLockTheFile(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "lock")
@@ -201,7 +201,7 @@ func TestOtherUsersCannotLockTheFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	_, err = LockFile(name, "a Postgres")
-	require.ErrorContains(t, err, "a Postgres is running", "the owner of the file can still read who has locked it")
+	require.ErrorContains(t, err, "a Postgres is running", "the owner of the file can open it, and cannot lock it twice")
 }
 
 func TestServerStartsInDirWithUnusableSocketPath(t *testing.T) {
@@ -260,7 +260,7 @@ func TestStartErrors(t *testing.T) {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "socket"), nil, 0o600))
 		_, err := StartPostgres(t.Context(), Options{Dir: dir})
-		require.ErrorContains(t, err, filepath.Join(dir, "socket")+" is in the way")
+		require.ErrorContains(t, err, filepath.Join(dir, "socket")+" exists, but it is not a directory of user")
 	})
 }
 

@@ -44,8 +44,8 @@ type Command struct {
 	Dir    string    // working directory; "" = that of this process
 	Output io.Writer // for stdout and stderr, in addition to Process.Output; nil = none
 
-	// Log is a file opened for appending that becomes the child's stdout and stderr. If other processes write to the
-	// file, Process.Output has their lines, too. nil = none.
+	// Log becomes the child's stdout and stderr: a file that is open for appending. If other processes also write to
+	// the file, Process.Output returns their lines, too. nil = none.
 	Log *os.File
 
 	// Listener becomes file descriptor 3 of the child, for socket activation. It stays open in this process. nil = none.
@@ -65,12 +65,12 @@ type Process struct {
 	cmd      *exec.Cmd
 	watcher  *os.File // the pipe to the watcher
 	output   output
-	log      string // Command.Log, which replaces output; "" = none
+	log      string // the name of Command.Log, which is read instead of output; "" = none
 	logStart int64  // the size of the log before the child started
 	done     chan struct{}
 }
 
-// Start starts a child. If this process dies, the child is ended within about five seconds.
+// Start starts a child. If this process dies, the child ends within about five seconds (see OrphanSignal).
 func Start(c Command) (*Process, error) {
 	sig := c.OrphanSignal
 	if sig == 0 {
@@ -106,13 +106,13 @@ func Start(c Command) (*Process, error) {
 }
 
 func (p *Process) wait() {
-	_ = p.cmd.Wait() // the result is in ProcessState
+	_ = p.cmd.Wait() // the result is in p.cmd.ProcessState
 	_, _ = p.watcher.WriteString("\n")
 	p.watcher.Close()
 	close(p.done)
 }
 
-// Pid is the process id of the child.
+// Pid returns the process id of the child.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Exited returns a channel that is closed when the child has ended and its output is complete.
@@ -181,8 +181,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate sends SIGTERM and returns the exit code. If the child has not ended after grace, Terminate kills the child
-// and returns an error.
+// Terminate sends SIGTERM, waits until the child has ended, and returns the exit code. If the child has not ended after
+// grace, Terminate kills the child and returns an error.
 func (p *Process) Terminate(grace time.Duration) (code int, err error) {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return -1, fmt.Errorf("terminate %d: %w", p.Pid(), err)
@@ -209,7 +209,7 @@ func (p *Process) endsWithin(d time.Duration) bool {
 func (p *Process) WaitFor(ctx context.Context, text string) error {
 	return p.retry(ctx, func() error {
 		if !strings.Contains(p.Output(), text) {
-			return fmt.Errorf("it has not written %q", text)
+			return fmt.Errorf("the output does not contain %q", text)
 		}
 		return nil
 	})
@@ -247,7 +247,7 @@ func (p *Process) retry(ctx context.Context, try func() error) error {
 		case exited:
 			return fmt.Errorf("process %d exited with %d: %w\n%s", p.Pid(), p.ExitCode(), err, p.Output())
 		case ctx.Err() != nil:
-			return fmt.Errorf("process %d is not ready: %w\n%s", p.Pid(), err, p.Output())
+			return fmt.Errorf("process %d is not ready in time: %w\n%s", p.Pid(), err, p.Output())
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -266,7 +266,7 @@ func (p *Process) hasExited() bool {
 	}
 }
 
-// runToEnd runs a program until it exits. It kills the program if ctx ends first.
+// runToEnd runs a program until it exits. If ctx ends first, it kills the program and returns an error.
 func runToEnd(ctx context.Context, c Command) (*Process, error) {
 	p, err := Start(c)
 	if err != nil {
@@ -280,7 +280,7 @@ func runToEnd(ctx context.Context, c Command) (*Process, error) {
 	}
 }
 
-// output keeps the last bytes that are written to it, and copies all to another writer.
+// output keeps the last maxOutput bytes that are written to it, and copies all bytes to another writer.
 type output struct {
 	to   io.Writer // nil = none
 	mu   sync.Mutex

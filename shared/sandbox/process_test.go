@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parentVariable makes this test binary a parent process of the named kind, which tests kill. See TestMain.
+// parentVariable makes this test binary another program (see TestMain): a parent process that tests kill, or the
+// command of RunShared.
 const parentVariable = "SANDBOX_TEST_PARENT"
 
 func TestMain(m *testing.M) {
@@ -96,7 +97,7 @@ func TestProcess(t *testing.T) {
 		t.Parallel()
 		p := sh(t, "echo one; sleep 0.1; echo two; exec sleep 100")
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "two"))
-		require.ErrorContains(t, p.WaitFor(within(t, 10*time.Millisecond), "three"), `has not written "three"`)
+		require.ErrorContains(t, p.WaitFor(within(t, 10*time.Millisecond), "three"), `does not contain "three"`)
 	})
 	t.Run("that exits ends every wait", func(t *testing.T) {
 		t.Parallel()
@@ -150,7 +151,7 @@ func TestProcess(t *testing.T) {
 		require.Len(t, p.Output(), maxOutput)
 		require.True(t, strings.HasSuffix(p.Output(), "39\nend\n"))
 	})
-	t.Run("has the listener as descriptor 3, which the watcher does not keep open", func(t *testing.T) {
+	t.Run("has the listener as descriptor 3, and its watcher does not keep the listener open", func(t *testing.T) {
 		t.Parallel()
 		listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		require.NoError(t, err)

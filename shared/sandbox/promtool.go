@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// PrometheusProgram returns the path of promtool or prometheus. If the program is not installed, the test is skipped.
+// PrometheusProgram returns the path of a program, promtool or prometheus. If it is not installed, the test is skipped.
 func PrometheusProgram(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Proxy is a TCP proxy in front of a Postgres that injects network faults. All methods
+// Proxy is a TCP proxy that injects network faults between clients and a Postgres. All methods
 // may be called from any goroutine.
 type Proxy struct {
 	listener net.Listener
@@ -29,23 +29,22 @@ type Proxy struct {
 	running     sync.WaitGroup
 
 	mu      sync.Mutex
-	network string // of the server
-	address string
+	network string     // of the server: tcp or unix
+	address string     // of the server
 	resumed *sync.Cond // signalled when a stall ends
 	conns   map[*proxyConn]struct{}
 	cut     bool
 	stalled bool
-	losses  []loss // responses to lose
+	losses  []loss // from calls of LoseResponse that no statement has matched yet
 }
 
-// loss is one response to lose.
+// loss is a call of LoseResponse: the response to the first matching statement is lost.
 type loss struct {
 	matches func(statement string) bool
-	done    chan struct{}
+	done    chan struct{} // closed when the response is lost
 }
 
-// NewProxy starts a proxy without TLS in front of the server of databaseURL until the
-// end of the test.
+// NewProxy is StartProxy until the end of the test.
 func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
 	p, err := StartProxy(databaseURL)
@@ -54,7 +53,8 @@ func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	return p
 }
 
-// StartProxy starts a proxy until Close.
+// StartProxy starts a proxy in front of the server of databaseURL until Close. Clients connect to the proxy without
+// TLS.
 func StartProxy(databaseURL string) (*Proxy, error) {
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
@@ -79,14 +79,14 @@ func StartProxy(databaseURL string) (*Proxy, error) {
 	return p, nil
 }
 
-// Close closes all connections and the port.
+// Close closes the port and all connections.
 func (p *Proxy) Close() {
 	p.listener.Close()
 	p.Cut()
 	p.running.Wait()
 }
 
-// URL is the connection string through the proxy, with the user and the database of the server's URL.
+// URL returns the connection string through the proxy, with the user and the database of the server's URL.
 func (p *Proxy) URL() string { return p.url }
 
 // Cut closes all connections, and every new connection until Restore. Bytes in transit are lost.
@@ -122,14 +122,15 @@ func (p *Proxy) SetServer(databaseURL string) error {
 	return nil
 }
 
-// Stall holds back all bytes in both directions until Resume. Connections stay open, and new connections are accepted.
+// Stall holds back all messages in both directions until Resume. Connections stay open, and new connections are
+// accepted.
 func (p *Proxy) Stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stalled = true
 }
 
-// Resume delivers the bytes that Stall held back, and forwards again.
+// Resume delivers the messages that Stall held back, and forwards again.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,10 +138,10 @@ func (p *Proxy) Resume() {
 	p.resumed.Broadcast()
 }
 
-// LoseCancels loses the requests to cancel a statement, which a client sends over a new connection.
+// LoseCancels loses all later requests to cancel a statement. A client sends such a request over a new connection.
 func (p *Proxy) LoseCancels() { p.loseCancels.Store(true) }
 
-// LoseResponse loses the response to the next statement whose SQL text satisfies matches. The
+// LoseResponse loses the response to the next statement for whose SQL text matches returns true. The
 // proxy forwards the statement, waits until the server has executed it and is ready for the
 // next query, closes the connection, and closes done. A prepared statement is matched when
 // it is executed.
@@ -152,7 +153,7 @@ func (p *Proxy) LoseResponse(matches func(statement string) bool) (done <-chan s
 	return l.done
 }
 
-// Containing matches statements that contain text, ignoring case.
+// Containing returns a function for LoseResponse that matches statements that contain text, ignoring case.
 func Containing(text string) func(statement string) bool {
 	text = strings.ToLower(text)
 	return func(statement string) bool { return strings.Contains(strings.ToLower(statement), text) }
@@ -210,7 +211,7 @@ func (p *Proxy) waitWhileStalled() {
 	}
 }
 
-// takeLoss removes the first loss that matches and returns it, or nil.
+// takeLoss removes the first loss that matches the statement, and returns it. It returns nil if none matches.
 func (p *Proxy) takeLoss(statement string) *loss {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,17 +229,17 @@ type proxyConn struct {
 	proxy          *Proxy
 	client, server net.Conn
 
-	// The SQL of the client's prepared statements and portals, by name.
+	// The SQL text of the client's prepared statements and portals, by name.
 	statements, portals map[string]string
 
 	mu      sync.Mutex
-	open    int   // query cycles whose last message was sent, and whose ReadyForQuery has not arrived
-	loss    *loss // a response that is being lost; nothing is sent to the client from now on
-	lossEnd int   // how many ReadyForQuery are left until the loss is complete; 0 = the end of its query cycle is not sent yet
+	open    int   // query cycles (see inspect) whose last message was sent, and whose ReadyForQuery has not arrived
+	loss    *loss // the response that is being lost; if set, nothing more is sent to the client
+	lossEnd int   // how many ReadyForQuery must arrive to end the query cycle of loss; 0 = the last message of this cycle was not sent
 }
 
 func (c *proxyConn) close() {
-	// A reset, not an orderly end: bytes in transit are lost.
+	// With SetLinger(0), Close resets the connection: bytes in transit are lost.
 	_ = c.client.(*net.TCPConn).SetLinger(0)
 	c.client.Close()
 	c.server.Close()
@@ -249,9 +250,11 @@ const (
 	cancelRequest = 80877102
 	sslRequest    = 80877103
 	gssRequest    = 80877104
-	startupHeader = 8
 )
 
+const startupHeader = 8 // bytes at the start of a connection: the length of the message, and the protocol version
+
+// fromClient refuses TLS, and then forwards the startup message and all later messages of the client.
 func (c *proxyConn) fromClient() {
 	in, out := bufio.NewReader(c.client), bufio.NewWriter(c.server)
 	for {
@@ -288,6 +291,7 @@ func (c *proxyConn) fromClient() {
 	}
 }
 
+// fromServer forwards the messages of the server, except those that LoseResponse loses.
 func (c *proxyConn) fromServer() {
 	in, out := bufio.NewReader(c.server), bufio.NewWriter(c.client)
 	for {
@@ -343,8 +347,9 @@ func (c *proxyConn) forward(in *bufio.Reader, out *bufio.Writer, kind byte, insp
 	return out.Flush()
 }
 
-// inspect records the names of statements and portals, which statement is executed, and the end of a query cycle: the
-// messages of the client up to a Query, Sync or FunctionCall, to which the server returns one ReadyForQuery.
+// inspect records the names of statements and portals, which statement is executed, and the end of a query cycle. A
+// query cycle is the messages of the client up to a Query, Sync or FunctionCall; the server ends its response to them
+// with one ReadyForQuery.
 func (c *proxyConn) inspect(kind byte, body []byte) {
 	switch kind {
 	case 'P': // Parse: name, SQL
@@ -366,6 +371,7 @@ func (c *proxyConn) inspect(kind byte, body []byte) {
 	}
 }
 
+// cString returns the text before the first zero byte of b, and the bytes after it.
 func cString(b []byte) (text string, rest []byte) {
 	before, after, _ := bytes.Cut(b, []byte{0})
 	return string(before), after
@@ -379,7 +385,8 @@ func (c *proxyConn) statementExecuted(statement string) {
 	}
 }
 
-// cycleSent counts a query cycle whose last message is being forwarded. The startup is one, too.
+// cycleSent counts a query cycle whose last message is being forwarded. The startup counts as a cycle, because the
+// server ends it with ReadyForQuery too.
 func (c *proxyConn) cycleSent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,7 +39,7 @@ func TestProxy(t *testing.T) {
 		require.NoError(t, results.Close())
 	})
 
-	t.Run("a cut closes connections and refuses new ones until it is restored", func(t *testing.T) {
+	t.Run("Cut closes connections and refuses new ones until Restore", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
 		conn := newConn(t, proxy.URL())
@@ -53,7 +53,7 @@ func TestProxy(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	t.Run("a stall holds back the bytes, and its end delivers them", func(t *testing.T) {
+	t.Run("a stall holds back the messages, and Resume delivers them", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
 		conn := newConn(t, proxy.URL())
@@ -65,14 +65,14 @@ func TestProxy(t *testing.T) {
 		}()
 		select {
 		case err := <-done:
-			require.Fail(t, "the stall let bytes through", "%v", err)
+			require.Fail(t, "the stall let messages through", "%v", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 		proxy.Resume()
 		require.NoError(t, <-done)
 	})
 
-	t.Run("a cut ends a stall", func(t *testing.T) {
+	t.Run("Cut ends a stall", func(t *testing.T) {
 		t.Parallel()
 		proxy := NewProxy(t, NewEmptyDatabase(t))
 		conn := newConn(t, proxy.URL())
@@ -124,7 +124,7 @@ func TestStatementWithLostResponseIsCommitted(t *testing.T) {
 			err = c.run(t.Context(), conn)
 			require.Error(t, err)
 			var received *pgconn.PgError
-			require.False(t, errors.As(err, &received), "the client received a response of the server: %v", err)
+			require.False(t, errors.As(err, &received), "the client must not receive a response of the server: %v", err)
 			<-fired
 
 			var rows int

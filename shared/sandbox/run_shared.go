@@ -12,8 +12,9 @@ import (
 )
 
 // RunShared runs a command such as go test, and returns the exit code of the command. It builds the packages with the
-// import paths pkgs into the directory bin. The test packages that the command runs share these binaries, one Postgres,
-// and a data directory made by initdb, which each further private Postgres copies.
+// import paths pkgs into the directory bin. The test packages that the command runs share these binaries and one
+// Postgres: the server of DATABASE_URL, else a private one. With a private one they also share a data directory made by
+// initdb, which each further private Postgres copies.
 func RunShared(ctx context.Context, bin string, pkgs []string, command ...string) (code int, err error) {
 	if err := Compile(ctx, bin+"/", pkgs...); err != nil {
 		return 1, err
@@ -61,8 +62,8 @@ func setTimeByContent(file string) error {
 	return os.Chtimes(file, at, at)
 }
 
-// makeDataDir makes a data directory without starting a server. To copy it takes 20 ms, while initdb takes a second of CPU
-// time.
+// makeDataDir makes a data directory and starts no server. A copy of the directory takes 20 ms, while initdb takes a
+// second of CPU time.
 func makeDataDir(ctx context.Context) (*serverDir, error) {
 	p, err := startPrivate(ctx, Options{}, func(ctx context.Context, p *Postgres) error {
 		bin, err := findBinaries(ctx, 0) // of any version

@@ -29,7 +29,7 @@ func useShared() int {
 		return 1
 	}
 	if err := runSQL(context.Background(), server.base, "SELECT"); err != nil || server.Process() != nil {
-		fmt.Println("the server is not the shared one:", err)
+		fmt.Println("the server is not that of RunShared:", err)
 		return 1
 	}
 	if bin := sharedBinary(hello); filepath.Base(bin) != "hello" {

@@ -30,7 +30,7 @@ func RolesEnv() []string {
 	}
 }
 
-// The defaults of a fake WeChat.
+// The app of a fake WeChat, unless WeChatOptions has another one.
 const (
 	WeChatAppID  = "wx0123456789abcdef"
 	WeChatSecret = "a-secret-of-the-sandbox"

@@ -20,13 +20,13 @@ import (
 //	dir/lock       locked by the process that started the server; contains the pid of that process
 //	dir/data       the data directory
 //	dir/socket     the directory of the socket; /tmp/so-... if this path is too long or needs quotes
-//	dir/moved-to   has the path of another directory with data and socket, if the
-//	               user runAs may not enter dir
+//	dir/moved-to   if the user runAs may not enter dir: contains the path of the directory that
+//	               has data and socket instead
 type serverDir struct {
 	root      string // the directory that has data: either dir, or the directory that the file moved-to names
 	socket    string
 	lock      *os.File
-	temporary bool
+	temporary bool // close removes the directory
 	closed    bool
 	runAs     *syscall.Credential // the user that runs the server; nil = the user of this process
 }
@@ -52,7 +52,7 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
-	// Only a Postgres has a directory that another process may use: that of a PgBouncer is temporary.
+	// If another process holds the lock, it runs a Postgres: a PgBouncer has a temporary directory, which is new.
 	if p.lock, err = LockFile(filepath.Join(dir, "lock"), "a Postgres"); err != nil {
 		return nil, err
 	}
@@ -63,9 +63,10 @@ func openServerDir(dir, tempParent string, runAs *syscall.Credential) (_ *server
 	return p, nil
 }
 
-// LockFile locks a file until the file is closed or this process ends. (A child that is being started at the close holds the
-// lock until its exec.) If another process holds the lock, the error says that program (such as "a Postgres") is running, and
-// has the pid of that process. Other users may not open the file, because a process that can open the file can lock it.
+// LockFile locks a file until the file is closed or this process ends. (If a child is being started at that moment, the
+// child holds the lock until its exec.) If another process holds the lock, the error says that program (such as "a
+// Postgres") is running, and has the pid of that process. Other users may not open the file, because a process that can
+// open a file can lock it.
 func LockFile(path, program string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -119,8 +120,8 @@ func (p *serverDir) chooseDirs(dir string) error {
 const replacementsParent = "/var/lib/sendonce"
 
 // replaceDir finds or makes the directory that is used instead of dir: in /var/tmp if dir is temporary, else in
-// replacementsParent. The name of that directory is stored only in dir: after dir
-// is removed, the next start begins without data.
+// replacementsParent. Only the file moved-to in dir has its path: if dir is removed, the next start begins without
+// data.
 func (p *serverDir) replaceDir(dir string) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
 		return fmt.Errorf("user %d may not enter %s, which has a database: let the user enter it, or move its subdirectory data elsewhere", p.uid(), dir)
@@ -157,7 +158,7 @@ func (p *serverDir) makePrivate(path string) error {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.IsDir() || int(stat.Uid) != p.uid() {
-		return fmt.Errorf("%s is in the way: it must be a directory of user %d", path, p.uid())
+		return fmt.Errorf("%s exists, but it is not a directory of user %d: remove it", path, p.uid())
 	}
 	return os.Chmod(path, 0o700)
 }
@@ -176,7 +177,7 @@ func (p *serverDir) uid() int {
 	return int(p.runAs.Uid)
 }
 
-// canEnter enters dir as the user runAs, because mode bits are not the only permissions.
+// canEnter reports whether the user runAs may enter dir. It tries, because mode bits are not the only permissions.
 func (p *serverDir) canEnter(dir string) bool {
 	if p.runAs == nil {
 		return true

@@ -31,7 +31,7 @@ func sharedSetting(name string) string {
 }
 
 // SharedEnv returns the environment variables with which a process uses the binaries and the data
-// directory of RunShared. It returns none in a package that is tested alone.
+// directory of RunShared. Without RunShared it returns none.
 func SharedEnv() (env []string) {
 	for _, name := range []string{binariesVariable, dataVariable} {
 		if value := sharedSetting(name); value != "" {
@@ -41,8 +41,8 @@ func SharedEnv() (env []string) {
 	return env
 }
 
-// sharedDataDir returns the data directory that RunShared made, or "" if there is none or it has another major version
-// than bin.
+// sharedDataDir returns the data directory that RunShared made, or "" if there is none or if its major version is not
+// that of bin.
 func sharedDataDir(bin binaries) string {
 	dir := sharedSetting(dataVariable)
 	if major, err := os.ReadFile(filepath.Join(dir, "PG_VERSION")); err != nil || strings.TrimSpace(string(major)) != strconv.Itoa(bin.major) {
@@ -52,8 +52,8 @@ func sharedDataDir(bin binaries) string {
 }
 
 // Compile builds packages with the flags and the commit of `make build`, so that tests and benchmarks run
-// what is released. output is the binary, or the directory of the binaries if it ends with a slash.
-// A binary that RunShared has built is copied.
+// what is released. output is the path of the binary, or the directory of the binaries if output ends with a slash.
+// If RunShared has built the only package, Compile copies that binary.
 func Compile(ctx context.Context, output string, pkgs ...string) error {
 	if len(pkgs) == 1 && !strings.HasSuffix(output, "/") {
 		if shared := sharedBinary(pkgs[0]); shared != "" {
@@ -69,20 +69,20 @@ func Compile(ctx context.Context, output string, pkgs ...string) error {
 	return nil
 }
 
-// commit returns the same text as COMMIT in the Makefile.
+// commit returns the same text as COMMIT in the Makefile; "" = there is no git, or no repository.
 func commit(ctx context.Context) string {
 	if set := os.Getenv("COMMIT"); set != "" {
 		return set
 	}
 	described, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude", "*").Output()
 	if err != nil {
-		return "" // no git, or no repository
+		return ""
 	}
 	return strings.TrimSpace(string(described))
 }
 
-// sharedBinary returns the binary of a package that RunShared has built, or "". Because of os.Stat, go test runs the test
-// again if the binary has changed.
+// sharedBinary returns the path of the binary if RunShared has built the package, else "". Because of os.Stat, go test
+// does not use a cached result if the binary has changed.
 func sharedBinary(pkg string) string {
 	dir := sharedSetting(binariesVariable)
 	if dir == "" {

@@ -17,7 +17,7 @@ import (
 type Pair struct {
 	t                testing.TB
 	primary, standby *Postgres
-	services         []*Proxy
+	services         []*Proxy // the proxies of Service
 }
 
 // NewPair starts a private pair until the end of the test, even if DATABASE_URL is set.
@@ -82,15 +82,15 @@ func (p *Postgres) makeSynchronous(ctx context.Context) error {
 	return nil
 }
 
-// URL is the connection string of a database as the owner. It has both servers; each login selects the server that
-// accepts writes.
+// URL returns the connection string of a database, with the owner as the user. It names both servers; the client
+// connects to the one that accepts writes.
 func (p *Pair) URL(database string) string {
 	return "postgres://" + Owner + "@/" + database + "?target_session_attrs=read-write&host=" +
 		url.QueryEscape(p.primary.dir.socket+","+p.standby.dir.socket)
 }
 
-// Service starts a proxy to the primary, like the read-write Service of a Postgres operator. Promote closes the connections
-// of the proxy, and redirects it to the new primary.
+// Service starts a proxy to the primary, like the read-write Service that a Kubernetes operator for Postgres creates.
+// Promote closes the connections of the proxy, and redirects the proxy to the new primary.
 func (p *Pair) Service(t testing.TB) *Proxy {
 	t.Helper()
 	service := NewProxy(t, p.primary.URL("postgres"))
@@ -114,8 +114,8 @@ func (p *Pair) StopPrimary() {
 	}
 }
 
-// Promote makes the standby the primary and redirects the services. When it returns, the new
-// primary accepts writes.
+// Promote makes the standby the primary and redirects the proxies of Service. When it returns, the
+// new primary accepts writes.
 func (p *Pair) Promote() {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), adminTimeout)

@@ -24,7 +24,7 @@ func stopAtEnd(t testing.TB, stop func() error) {
 }
 
 // StartProcess starts bin with the environment PATH, HOME, TMPDIR and env ("NAME=value"). At the end of
-// the test it kills the process, and checks that its output shows no secret and no phone number (CheckLeaks).
+// the test it kills the process, and checks that the output shows no secret and no phone number (CheckLeaks).
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *Process {
 	t.Helper()
 	base := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
@@ -39,15 +39,15 @@ func StartProcess(t testing.TB, bin string, env []string, args ...string) *Proce
 func OnlyWithFaults(t testing.TB) {
 	t.Helper()
 	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("make faults runs it")
+		t.Skip("only make faults runs this test")
 	}
 }
 
 // Slow skips a test that takes seconds of processor time, except in make test TAGS=slow. Use it only if a faster test
-// checks the same, or if the test checks nothing that Sendonce guarantees.
+// checks the same, or if no guarantee of Sendonce depends on the test.
 func Slow(t testing.TB) {
 	t.Helper()
 	if !slowTests {
-		t.Skip("make test TAGS=slow runs it")
+		t.Skip("only make test TAGS=slow runs this test")
 	}
 }

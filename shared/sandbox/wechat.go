@@ -14,17 +14,18 @@ import (
 	"github.com/sendonce/sendonce/shared/httpserver"
 )
 
-// With these limits, a flood of calls uses less than about 15 MB of memory. Of a call to send a message, the server reads
-// the body and records the call only if it has issued the access token.
+// With these limits, a flood of calls without an issued access token uses less than about 15 MB of memory. The server
+// reads the body of a call to send a message, and records the call, only if the server has issued the call's access
+// token.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
 	wechatConnections = 512
-	wechatLine        = 1000 // characters of a message's data in a line of the log
+	wechatLine        = 1000 // characters of a message's data in a log line
 )
 
-// WeChatOptions configures a fake WeChat. With the zero value every openid, template and
-// page exists and every user consents.
+// WeChatOptions configures a fake WeChat. With the zero value, every openid, template and page
+// exists, and every user consents to every message.
 type WeChatOptions struct {
 	AppID     string        // "" = WeChatAppID
 	Secret    string        // "" = WeChatSecret
@@ -33,8 +34,8 @@ type WeChatOptions struct {
 	Templates []string      // existing ones; none = all exist
 	Pages     []string      // existing ones, without a query; none = all exist
 	OneTime   bool          // each message needs a Grant of its own
-	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
-	Keep      int           // how many calls the ledger keeps, the newest; 0 = all
+	Daily     int           // limit of sends with a valid token in one day of Asia/Shanghai; 0 = no limit
+	Keep      int           // limit of the sends in the ledger, which keeps the newest; 0 = no limit
 
 	Log func(format string, args ...any) // called for each recorded send and each returned token, from any goroutine; nil = none
 }
@@ -57,13 +58,13 @@ type WeChat struct {
 	sends      []*WeChatSend
 	tokenCalls int
 	tokens     map[string]*wechatToken
-	newest     string // token; "" = none yet
+	newest     string // the newest token; "" = none yet
 	grants     map[wechatGrant]int
 	day        string // of callsOfDay
 	callsOfDay int
 }
 
-// WeChatSend is one call to send a message. It is in the ledger as soon as it arrives.
+// WeChatSend is one call to send a message. It is in the ledger as soon as it arrives, if its access token was issued.
 type WeChatSend struct {
 	At         time.Time       `json:"at"`
 	OpenID     string          `json:"openid"`
@@ -74,8 +75,8 @@ type WeChatSend struct {
 	Lang       string          `json:"lang,omitempty"`
 
 	Delivered bool   `json:"delivered"` // to the user
-	Errcode   int    `json:"errcode"`   // of a refusal or a fault without delivery; 0 = delivered, or the fault has no errcode
-	Fault     string `json:"fault"`     // the injected fault, "" = none
+	Errcode   int    `json:"errcode"`   // of a refusal, or of a fault without delivery; 0 = none, or the call is still delayed
+	Fault     string `json:"fault"`     // the injected fault; "" = none, or the call is still delayed
 }
 
 type wechatGrant struct{ openID, templateID string }
@@ -86,11 +87,11 @@ type wechatToken struct {
 	replaced  bool // by a forced refresh
 }
 
-// URL replaces https://api.weixin.qq.com.
+// URL returns the URL to use instead of https://api.weixin.qq.com.
 func (w *WeChat) URL() string { return w.url }
 
-// Stop ends the server and all delays, and waits until no call is in progress. The ledger can
-// still be read.
+// Stop ends the server and all delays, and waits until no call is in progress. Sends still returns
+// the ledger.
 func (w *WeChat) Stop() error {
 	w.mu.Lock()
 	alreadyStopped := w.stopped
@@ -105,7 +106,8 @@ func (w *WeChat) Stop() error {
 	return err
 }
 
-// counted lets Stop wait for the calls in progress, so that they log nothing after Stop has returned.
+// counted makes a handler count its calls in w.calls. Stop waits for them, so that they log nothing after Stop has
+// returned.
 func (w *WeChat) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
@@ -134,8 +136,8 @@ func (w *WeChat) AllowPerDay(n int) {
 	w.o.Daily = n
 }
 
-// Sends returns the calls to send a message, the oldest first, without calls whose access token was
-// never issued. With the option Keep it returns only the newest.
+// Sends returns the ledger of calls to send a message, the oldest first. With the option Keep these
+// are only the newest calls.
 func (w *WeChat) Sends() []WeChatSend {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,7 +153,7 @@ func (w *WeChat) Delivered() []WeChatSend {
 	return slices.DeleteFunc(w.Sends(), func(s WeChatSend) bool { return !s.Delivered })
 }
 
-// TokenCalls counts the calls for an access token.
+// TokenCalls returns the number of calls for an access token.
 func (w *WeChat) TokenCalls() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

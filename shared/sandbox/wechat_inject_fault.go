@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// InjectFault applies f to the calls that f selects, from now on. Of several faults that match a call, the first one applies.
+// InjectFault applies f to the later calls that f selects. If several faults select a call, the one injected first
+// applies.
 func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -25,8 +26,8 @@ func (w *WeChat) ClearFaults() {
 	w.cleared = make(chan struct{})
 }
 
-// nextFault returns the first fault that matches, and counts down its Times. It returns the zero fault if none matches.
-// ClearFaults closes cleared. The caller holds w.mu.
+// nextFault returns the first fault that matches, and removes the fault after its Times. It returns the zero fault if
+// none matches. ClearFaults closes cleared. The caller holds w.mu.
 func (w *WeChat) nextFault(matches func(WeChatFault) bool) (f WeChatFault, cleared <-chan struct{}) {
 	i := slices.IndexFunc(w.faults, matches)
 	if i < 0 {
@@ -48,8 +49,9 @@ func (f WeChatFault) matchesSend(s *WeChatSend) bool {
 	return !f.TokenCalls && (f.OpenID == "" || f.OpenID == s.OpenID)
 }
 
-// serveWithFault calls respond once, and writes the response of respond or that of f. If execute is true, respond does what
-// WeChat does, and returns WeChat's response. respond may log the call in both cases.
+// serveWithFault calls respond once, and writes the response of f, or that of respond if f has none. If execute is
+// true, respond does what WeChat does, and returns WeChat's response. If execute is false, respond may only record the
+// call.
 func (w *WeChat) serveWithFault(rw http.ResponseWriter, f WeChatFault, cleared <-chan struct{}, respond func(execute bool) (response any)) {
 	if !f.DeliverFirst {
 		w.wait(f, cleared)

@@ -49,8 +49,8 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// process does what WeChat does with a call, and returns WeChat's response: it counts the call, and uses up one consent if
-// the message is delivered. The caller holds w.mu.
+// process does what WeChat does with a call, and returns WeChat's response. It counts the call for the option Daily
+// and, if the message is delivered, uses up one consent for the option OneTime. The caller holds w.mu.
 func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatResult {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, problem := badKeyword(s.Data)
@@ -79,7 +79,7 @@ func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRes
 	return wechatResult{0, "ok"}
 }
 
-// withinDay reports whether the limit of this day in Asia/Shanghai allows a call, and counts it.
+// withinDay reports whether the option Daily allows one more call today in Asia/Shanghai, and counts an allowed call.
 func (w *WeChat) withinDay() bool {
 	if day := time.Now().In(time.FixedZone("Asia/Shanghai", 8*60*60)).Format(time.DateOnly); day != w.day {
 		w.day, w.callsOfDay = day, 0
@@ -95,8 +95,8 @@ func exists(known []string, name string) bool {
 	return name != "" && (len(known) == 0 || slices.Contains(known, name))
 }
 
-// badKeyword finds a keyword without a value, or one of the type "thing" with more than 20 characters. It does
-// not check other types.
+// badKeyword returns a keyword (a field of the data) that WeChat would refuse: one without a value, or one of the type
+// "thing" whose value has more than 20 characters. It does not check the values of other types.
 func badKeyword(raw json.RawMessage) (name, problem string) {
 	var data map[string]struct {
 		Value any `json:"value"`

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// If the newest token expires within renewBefore, the next call gets a new token. The old token stays valid until it expires.
+// If the newest token expires within renewBefore, the next call returns a new token. The old token stays valid until it
+// expires.
 const renewBefore = 5 * time.Minute
 
-// ExpireTokens expires all issued access tokens: they are refused with errcode 42001.
+// ExpireTokens expires all issued access tokens: later calls with them are refused with errcode 42001.
 func (w *WeChat) ExpireTokens() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AfterFilled is greater than every id that FillTasks inserts, and less than the id of every submitted task, since such an id
-// begins with the time.
+// AfterFilled is greater than every id that FillTasks inserts, and less than the id of every submitted task: the id of
+// a submitted task begins with the time.
 const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
 // fillSQL inserts finished tasks with the numbers from $1 to $2, and their submission keys. The tasks have no rows in the log
@@ -27,7 +27,7 @@ with n as (
 insert into submission_keys (key, fingerprint, id)
 select gen_random_uuid(), gen_random_uuid(), id from n`
 
-const fillRows = 250_000 // added by one statement
+const fillRows = 250_000 // limit of the tasks that one statement inserts
 
 // FillTasks inserts finished tasks, and prints its progress. Call it once for each database: a second call would insert the same
 // ids.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Call makes one call. After an error, the Generator runs the same Call again. The Call must then send the same request
-// again, with the same idempotency key.
+// Call makes one call. If it returns an error, the Generator runs it again: then it must send the same request again, with
+// the same idempotency key.
 type Call func(ctx context.Context) error
 
 // Generator makes calls from several goroutines at once. All methods may be called from
@@ -33,7 +33,7 @@ type Outcomes struct {
 	Took      []time.Duration // duration of each call that succeeded, in time order
 }
 
-// Slowest is the longest of Took.
+// Slowest returns the longest of Took; 0 = no call succeeded.
 func (o Outcomes) Slowest() time.Duration { return slices.Max(append(o.Took, 0)) }
 
 // New returns a generator whose calls end with ctx.
@@ -42,8 +42,8 @@ func New(ctx context.Context) *Generator {
 	return &Generator{ctx: ctx, stopping: stopping, stop: stop, kinds: map[string]*Outcomes{}}
 }
 
-// Start makes a call every interval from a goroutine of its own until Stop; interval 0 = without a pause. If the last call
-// before Stop fails, it is repeated until it succeeds or the context ends.
+// Start makes calls in a new goroutine until Stop: one every interval; interval 0 = without a pause. If the last call
+// before Stop fails, it is repeated until it succeeds or the context of New ends.
 func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 	g.mu.Lock()
 	if g.kinds[kind] == nil {
@@ -90,7 +90,8 @@ func (g *Generator) record(kind string, took time.Duration, err error) {
 	o.Took = append(o.Took, took)
 }
 
-// Stop lets each goroutine finish its call, with repeats, and waits until all have ended. It may be called more than once.
+// Stop lets each goroutine finish its call, with the repeats that Start describes, and waits until all goroutines have
+// ended. It may be called more than once.
 func (g *Generator) Stop() {
 	g.stop()
 	g.workers.Wait()
@@ -152,7 +153,7 @@ func (g *Generator) wait(ctx context.Context, n int, outcome string, kinds []str
 	}
 }
 
-// Quantile returns the quantile q (0 to 1) of the sorted values, and 0 if there are none.
+// Quantile returns the quantile q (0 to 1) of the sorted values, or the zero value if there are none.
 func Quantile[T any](sorted []T, q float64) (value T) {
 	if len(sorted) > 0 {
 		value = sorted[int(q*float64(len(sorted)-1))]

@@ -13,16 +13,17 @@ import (
 )
 
 // Ledger stores the results of calls and the messages that receivers got. All methods may be
-// called from any goroutine. Each Check method joins the first ten errors that it finds.
+// called from any goroutine. The error of a Check method joins only the first ten differences, or the
+// first ten of each kind.
 type Ledger struct {
 	mu        sync.Mutex
-	tasks     map[string]string   // ids by idempotency key
+	tasks     map[string]string   // task ids by idempotency key
 	claims    map[string][]string // claim ids by task
 	reports   map[string]int      // number of reports by task
-	sent      map[Message]Sent
-	received  map[Message]int // how many times each was received
-	highest   map[string]int  // the highest N received, by sender
-	overtaken map[string]int  // messages received after a later message of the same sender, by sender
+	sent      map[Message]Sent    // the acknowledged messages
+	received  map[Message]int     // how many times each was received
+	highest   map[string]int      // the highest N received, by sender
+	overtaken map[string]int      // see Overtaken
 }
 
 // Message identifies a message, and is the data that tests send in it. Each sender numbers its
@@ -32,7 +33,7 @@ type Message struct {
 	N      int    `json:"n"`
 }
 
-// Sent is the acknowledgement of a message.
+// Sent is the acknowledgement that the sender of a message got.
 type Sent struct {
 	ID  string // server_msg_id
 	Ack string // accepted or saved
@@ -46,8 +47,8 @@ func NewLedger() *Ledger {
 	}
 }
 
-// Submitted records the id that a submission returned. It returns an error if the key returned
-// another id before.
+// Submitted records the task id that a submission returned. It returns an error if an earlier
+// submission with the same key returned another id.
 func (l *Ledger) Submitted(key, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +100,7 @@ func (l *Ledger) Tasks() (submitted, claimed, reported int) {
 	return len(l.tasks), len(l.claims), len(l.reports)
 }
 
-// TaskIDs returns a copy of the ids by idempotency key.
+// TaskIDs returns a copy of the task ids by idempotency key.
 func (l *Ledger) TaskIDs() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +120,7 @@ func (l *Ledger) Messages() (sent, received, repeated int) {
 	return len(l.sent), len(l.received), repeated
 }
 
-// Acknowledged returns the number of messages with this acknowledgement.
+// Acknowledged returns the number of messages with this acknowledgement: accepted or saved.
 func (l *Ledger) Acknowledged(ack string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +158,8 @@ compared as (
 select id::text, difference from compared where difference is not null limit 10`
 
 // CheckTasks checks that no task was claimed or reported more than once, and that the database has each submitted task
-// and no other task. Each reported task must have succeeded. A task that was not reported must not be final.
+// and no other task. Each reported task must have succeeded by the recorded claim. A task that was not reported must
+// not be final; if it was claimed, it must still have the recorded claim.
 func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,8 +232,8 @@ where sender = any($2)`
 	return nil
 }
 
-// CheckReceived returns an error for each message that was acknowledged and not received, or
-// received and not acknowledged.
+// CheckReceived checks that each acknowledged message was received, and that each received message
+// was acknowledged.
 func (l *Ledger) CheckReceived() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +251,7 @@ func (l *Ledger) CheckReceived() error {
 	return joinFirst(wrong)
 }
 
-// CheckReceivedOnce is CheckReceived, and also returns an error for each message that was received more than once.
+// CheckReceivedOnce is CheckReceived, and also checks that no message was received more than once.
 func (l *Ledger) CheckReceivedOnce() error {
 	err := l.CheckReceived()
 	l.mu.Lock()

@@ -99,7 +99,7 @@ func TestCheckReceived(t *testing.T) {
 	require.EqualError(t, l.CheckReceivedOnce(), "message 1 of ann was received 2 times\nmessage 1 of bob was received 2 times")
 	sent, received, repeated := l.Messages()
 	require.Equal(t, []int{4, 4, 2}, []int{sent, received, repeated})
-	require.Equal(t, map[string]int{"ann": 1}, l.Overtaken(), "a repeated message overtakes nothing")
+	require.Equal(t, map[string]int{"ann": 1}, l.Overtaken(), "a repeat does not count as overtaken")
 	l.Received(Message{"eve", 1})
 	require.EqualError(t, l.CheckReceived(), "message 1 of eve was received and not acknowledged")
 }

@@ -1,4 +1,4 @@
-// Package natsserver runs a JetStream server inside this process. It is apart from package sandbox because
+// Package natsserver runs a JetStream server inside this process. It is not a part of package sandbox, because
 // the server is large: test binaries without it link in half of the time.
 package natsserver
 
@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	startTimeout  = 30 * time.Second // reading a large store takes long
+	startTimeout  = 30 * time.Second // long, because reading a large store takes long
 	host          = "127.0.0.1"
 	maxViolations = 1000 // log lines that are kept; clients without a password can cause any number
 )
 
 // Options configures a server.
 type Options struct {
-	Dir      string // of the streams; "" = temporary, removed by Stop
-	Port     int    // on 127.0.0.1; 0 = a free one
-	MaxStore int64  // bytes that all streams may reserve; 0 = 1 TiB
-	Config   string // further configuration, such as accounts; "" = no permissions are checked
-	User     string // of the URL that URL returns; "" = the URL has no credentials
-	Password string
+	Dir      string    // of the streams; "" = temporary, removed by Stop
+	Port     int       // on 127.0.0.1; 0 = a free one
+	MaxStore int64     // bytes that all streams may reserve; 0 = 1 TiB
+	Config   string    // further configuration, such as accounts; "" = no permissions are checked
+	User     string    // the user in the URL that Server.URL returns; "" = the URL has no credentials
+	Password string    // of User
 	Log      io.Writer // for the server's log; nil = none
 }
 
@@ -50,8 +50,8 @@ type Server struct {
 	log       serverLog
 }
 
-// Start starts a server and waits until it accepts connections. After Stop, clients reconnect to
-// a server with the same Dir and Port.
+// Start starts a server and waits until it accepts connections. A later server with the same Dir and
+// Port replaces a stopped one: it has the same streams, and the clients reconnect to it.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	n := &Server{dir: o.Dir, temporary: o.Dir == ""}
 	if n.temporary {
@@ -100,7 +100,7 @@ func (n *Server) start(ctx context.Context, o Options) error {
 		timeout = min(timeout, time.Until(end))
 	}
 	if !s.ReadyForConnections(timeout) {
-		return fmt.Errorf("no connection to %s:%d after %s; is the port taken?", host, port, timeout)
+		return fmt.Errorf("the server does not accept connections on %s:%d after %s; is the port taken?", host, port, timeout)
 	}
 	if !s.JetStreamEnabled() {
 		return fmt.Errorf("JetStream cannot use %s", n.dir)
@@ -116,7 +116,8 @@ func (n *Server) Violations() []string {
 	return slices.Clone(n.log.violations)
 }
 
-// Subscriptions counts the subscriptions to exactly this subject in all accounts, up to 10,000.
+// Subscriptions counts the subscriptions to exactly this subject in all accounts. It reads at most 10,000 subscriptions
+// that match the subject, with those that have wildcards.
 func (n *Server) Subscriptions(subject string) (count int, err error) {
 	all, err := n.server.Subsz(&server.SubszOptions{Subscriptions: true, Test: subject, Limit: 10_000})
 	if err != nil {
@@ -130,12 +131,12 @@ func (n *Server) Subscriptions(subject string) (count int, err error) {
 	return count, nil
 }
 
-// URL is the URL for clients.
+// URL returns the URL for clients.
 func (n *Server) URL() string {
 	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(host, strconv.Itoa(n.port))}).String()
 }
 
-// Port returns the port. With it as Options.Port, a later server has the same URL.
+// Port returns the port of the server. A later server with this Options.Port has the same URL.
 func (n *Server) Port() int { return n.port }
 
 // Stop ends the server and removes a temporary directory.
@@ -165,7 +166,8 @@ func New(t testing.TB, o Options) *Server {
 	return n
 }
 
-// serverLog writes the log, and collects the violations. The server's own logger would end this process at a fatal line.
+// serverLog writes the log, and collects the violations. Unlike the server's own logger, it does not end this process
+// when the server logs a fatal error.
 type serverLog struct {
 	w io.Writer
 
