@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// tally counts claimed tasks, and their results by class.
+// tally counts claimed tasks, and their results by class (or "lost", see batch.report).
 type tally struct {
 	claimed int
 	results map[string]int
@@ -27,8 +27,8 @@ type batch struct {
 	tally
 	reportBy time.Time // until then a report is retried after an error
 	token    token
-	sends    map[task.ID]subscribe.Send
-	paused   map[subscribe.CallerTemplate]bool
+	sends    map[task.ID]subscribe.Send        // the messages of the tasks
+	paused   map[subscribe.CallerTemplate]bool // the paused templates of these messages
 
 	mu          sync.Mutex // guards the fields below, and tally.results
 	stopReason  *result    // if set, no further attempt is started

@@ -18,7 +18,8 @@ const (
 	transient
 	// throttled: too many calls in this minute. Release for retryAfter.
 	throttled
-	// away: no request was written, or there was no token. No attempt is used. Release for retryAfter.
+	// away: nothing was sent, because there was no connection or no token, the database failed, the template is paused, or the
+	// process is draining. Release for retryAfter.
 	away
 	// tokenRefused: WeChat refused two tokens in a row, so nothing was sent. Release for retryAfter and log a warning: most likely
 	// another program forces refreshes of the same app's token.
@@ -32,7 +33,7 @@ const (
 	quotaSpent
 	// misconfigured: no message can be sent until an operator acts. Release, pause the queue and log an error.
 	misconfigured
-	// unknown: the request was written and no usable response came. Report unknown; the submitter's policy decides.
+	// unknown: a part of the request or all of it was written, and no valid response came. Report unknown; on_unknown decides.
 	unknown
 )
 
@@ -43,9 +44,9 @@ func (c class) String() string {
 }
 
 const (
-	awayDelay           = 15 * time.Second // until a service that was not reachable is tried again
-	throttledDelay      = time.Minute      // WeChat counts calls by the minute
-	pausedTemplateDelay = time.Hour        // on average, until the next check whether a template is still paused; a resume makes its messages due at once
+	awayDelay           = 15 * time.Second // until WeChat or the database is tried again after an error
+	throttledDelay      = time.Minute      // because WeChat limits the calls per minute
+	pausedTemplateDelay = time.Hour        // on average, until a message of a paused template is tried again; a resume makes it due at once
 	clockSlack          = time.Minute      // WeChat's clock may be behind ours by this much
 )
 
@@ -53,10 +54,10 @@ const (
 type verdict struct {
 	class           class
 	retryAfter      time.Duration
-	strikesTemplate bool // three consecutive results like this for one template and caller pause the template for this caller
+	strikesTemplate bool // counts as an error of the template: see batch.strike
 }
 
-// verdicts has the errcodes that WeChat documents.
+// verdicts has the errcodes that WeChat documents for tokens and subscribe messages.
 var verdicts = map[int]verdict{
 	0:     {class: sent},
 	-1:    {class: transient}, // system busy
@@ -77,8 +78,8 @@ var verdicts = map[int]verdict{
 	48004: {class: misconfigured}, // the app's permission was withdrawn
 }
 
-// classify returns the verdict on an errcode. An unknown errcode is transient: nothing was delivered, so a retry cannot send the
-// message twice, and retries are limited.
+// classify returns the verdict on an errcode. An errcode that is not in verdicts is transient: nothing was delivered, so a retry
+// cannot send the message twice, and the number of retries is limited.
 func classify(errcode int) verdict {
 	if v, known := verdicts[errcode]; known {
 		return v
@@ -89,13 +90,13 @@ func classify(errcode int) verdict {
 // result is the result of an attempt to send one message.
 type result struct {
 	verdict
-	code    string // WeChat's errcode, or one of the codes below
+	code    string // WeChat's errcode, or a code such as codeNotSent
 	message string // for people: WeChat's errmsg with the id of the request, or the error
 }
 
 // The codes of results without an errcode.
 const (
-	codeNotSent     = "not_sent"   // away: the request was never written
+	codeNotSent     = "not_sent"   // away: no part of the request was written
 	codeNoToken     = "no_token"   // away: no token could be obtained
 	codeBadData     = "bad_data"   // dataRefused: the data is not valid JSON
 	codeNoResponse  = "no_answer"  // unknown: timeout, reset, cancelled
@@ -107,11 +108,12 @@ const (
 	codeTemplatePaused = "template_paused" // away: nothing is sent with this template now
 )
 
-func refusalResult(r *refusal) result {
-	return result{classify(r.errcode), strconv.Itoa(r.errcode), r.errmsg}
+// errcodeResult returns the result of a response to a message; errcode 0 is success. errmsg has no token and no secret.
+func errcodeResult(errcode int, errmsg string) result {
+	return result{classify(errcode), strconv.Itoa(errcode), errmsg}
 }
 
-// tokenErrorResult returns the result of an attempt that got no token because of err. Nothing was sent, so no attempt is used.
+// tokenErrorResult returns the result of an attempt that got no token because of err. Nothing was sent, so the task is released.
 func tokenErrorResult(err error) result {
 	r := result{verdict{class: away, retryAfter: awayDelay}, codeNoToken, err.Error()}
 	refused, ok := errors.AsType[*refusal](err)
@@ -128,7 +130,7 @@ func tokenErrorResult(err error) result {
 	return r
 }
 
-// refusal is a response of WeChat with an errcode.
+// refusal is the error of a token request that WeChat refused with an errcode.
 type refusal struct {
 	errcode int
 	errmsg  string // without token and secret
@@ -137,7 +139,7 @@ type refusal struct {
 func (r *refusal) Error() string { return "errcode " + strconv.Itoa(r.errcode) + ": " + r.errmsg }
 
 // quotaUntil returns the end of a pause for a spent quota. WeChat resets its daily quotas at 0:00 in Shanghai, which is UTC+8 all
-// year. The pause ends clockSlack later, because a call before the reset would be refused and pause the queue for another day.
+// year. The pause ends clockSlack later: a call before the reset would be refused, and would pause the queue for another day.
 func quotaUntil(now time.Time) time.Time {
 	shanghai := time.FixedZone("Asia/Shanghai", 8*60*60)
 	y, m, d := now.Add(-clockSlack).In(shanghai).Date()

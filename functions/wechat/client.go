@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	maxResponse  = 8 << 10 // bytes of a body; WeChat's have a few hundred
-	headerBytes  = 16 << 10
-	messageRunes = 300 // of a text that WeChat or another server sent
+	maxResponse  = 8 << 10  // bytes of a response's body; WeChat's bodies have a few hundred
+	headerBytes  = 16 << 10 // limit of a response's header
+	messageRunes = 300      // limit of a result's message
 
 	idleConnsPerHost = 32
 	// idleTimeout is short: if WeChat closes an idle connection while a request is written to it, the outcome is unknown.
@@ -48,11 +48,11 @@ type client struct {
 	cached        cachedToken
 }
 
-// newClient returns a client of an app. The timeout limits each call. Connecting and the TLS handshake may each take half of the
-// timeout.
+// newClient returns a client of an app. The timeout limits each call; within it, the connection and the TLS handshake may each take
+// half of the timeout.
 func newClient(base *url.URL, appID, secret string, timeout time.Duration, shared tokens) *client {
 	http1 := new(http.Protocols)
-	http1.SetHTTP1(true) // exchange relies on the transport's behaviour with HTTP/1
+	http1.SetHTTP1(true) // postJSON relies on the transport's behaviour with HTTP/1
 	return &client{base: base, appID: appID, secret: secret, timeout: timeout, shared: shared, transport: &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: timeout / 2}).DialContext,
 		TLSHandshakeTimeout:    timeout / 2,
@@ -67,7 +67,7 @@ func newClient(base *url.URL, appID, secret string, timeout time.Duration, share
 // maxTokenLife limits expires_in; WeChat's tokens are valid for two hours.
 const maxTokenLife = 24 * time.Hour
 
-// token returns a token for a send. tokenErrorResult converts the error of token to the result of an attempt.
+// token returns a token for a send. tokenErrorResult converts its error to the result of an attempt.
 func (c *client) token(ctx context.Context) (token, error) {
 	c.cached.mu.Lock()
 	defer c.cached.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *client) replace(ctx context.Context, refused token) (token, error) {
 func (c *client) fetchToken(ctx context.Context) (token, error) {
 	started := time.Now()
 	var a response
-	_, err := c.exchange(ctx, &a, "cgi-bin/stable_token", "", struct {
+	_, err := c.postJSON(ctx, &a, "cgi-bin/stable_token", "", struct {
 		GrantType string `json:"grant_type"`
 		AppID     string `json:"appid"`
 		Secret    string `json:"secret"`
@@ -115,10 +115,10 @@ func (c *client) fetchToken(ctx context.Context) (token, error) {
 	return token{}, fmt.Errorf("get an access token: %w", err)
 }
 
-// send makes one attempt to send m with a token of the method token. If WeChat refuses the token, which means that WeChat did not
-// send m, send replaces the token and tries once more.
+// send makes one attempt to send m with t, a token that the method token returned. If WeChat refuses the token, WeChat has not sent
+// m: then send replaces the token and tries once more.
 func (c *client) send(ctx context.Context, t token, m message) result {
-	r := c.post(ctx, t, m)
+	r := c.sendOnce(ctx, t, m)
 	if r.class != tokenRefused {
 		return r
 	}
@@ -126,15 +126,16 @@ func (c *client) send(ctx context.Context, t token, m message) result {
 	if err != nil {
 		return tokenErrorResult(err)
 	}
-	return c.post(ctx, t, m)
+	return c.sendOnce(ctx, t, m)
 }
 
-func (c *client) post(ctx context.Context, t token, m message) result {
+// sendOnce makes one call to send m.
+func (c *client) sendOnce(ctx context.Context, t token, m message) result {
 	if !json.Valid(m.Data) {
 		return result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}
 	}
 	var a response
-	written, err := c.exchange(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
+	written, err := c.postJSON(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
 	switch {
 	case err != nil && !written:
 		return result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, c.clean(err.Error(), t.Value)}
@@ -143,7 +144,7 @@ func (c *client) post(ctx context.Context, t token, m message) result {
 	case a.Errcode == nil:
 		return result{verdict{class: unknown}, codeBadResponse, "the response has no errcode"}
 	}
-	return refusalResult(&refusal{*a.Errcode, c.clean(a.Errmsg, t.Value)})
+	return errcodeResult(*a.Errcode, c.clean(a.Errmsg, t.Value))
 }
 
 // response is the response of WeChat to any call.
@@ -154,10 +155,10 @@ type response struct {
 	ExpiresIn   int64  `json:"expires_in"` // seconds
 }
 
-// exchange makes one POST of a JSON body and reads the response into a. After an error, written reports whether a part of the
-// request may have been written; if not, WeChat has not received the request. Errors may contain the request: pass them through
-// clean.
-func (c *client) exchange(ctx context.Context, a *response, path, query string, body any) (written bool, err error) {
+// postJSON makes one POST of a JSON body and reads the response into a. After an error, written reports whether a part of the
+// request may have been written; if not, WeChat has not received the request. The text of an error may contain the token or the
+// app secret: pass it through clean.
+func (c *client) postJSON(ctx context.Context, a *response, path, query string, body any) (written bool, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false) // WeChat would display < as \u003c
@@ -168,8 +169,8 @@ func (c *client) exchange(ctx context.Context, a *response, path, query string, 
 	defer cancel()
 
 	// RoundTrip returns an error only after the writing has ended: if a byte was written, WroteRequest has been called. RoundTrip
-	// uses a second connection only if nothing was written to the first. The request must not have the header Idempotency-Key,
-	// because RoundTrip repeats requests with this header.
+	// uses a second connection (and calls GetConn again) only if nothing was written to the first. The request must not have the
+	// header Idempotency-Key, because RoundTrip repeats requests with this header.
 	var wrote atomic.Bool
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(limited, &httptrace.ClientTrace{
 		GetConn:      func(string) { wrote.Store(false) },
@@ -190,11 +191,12 @@ func (c *client) exchange(ctx context.Context, a *response, path, query string, 
 	return true, readResponse(res, a)
 }
 
-// badResponse describes a response that is not from WeChat.
+// badResponse is the error of a complete response that cannot be WeChat's.
 type badResponse string
 
 func (b badResponse) Error() string { return string(b) }
 
+// codeOf returns the code of an unknown result that is caused by err.
 func codeOf(err error) string {
 	if _, ok := errors.AsType[badResponse](err); ok {
 		return codeBadResponse
@@ -222,7 +224,8 @@ func readResponse(res *http.Response, a *response) error {
 // secretPart is the length in bytes of the shortest part of a secret that clean hides.
 const secretPart = 12
 
-// clean returns a text as one printable line without the token and the app secret. A text with a part of a secret is replaced.
+// clean returns a text as one printable line of at most messageRunes characters, with *** for the token and the app secret. If the
+// text contains only a part of one of them, clean returns a fixed text instead.
 func (c *client) clean(message, token string) string {
 	message = text.Line(message)
 	for _, secret := range []string{token, c.secret} {

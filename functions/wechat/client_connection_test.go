@@ -14,7 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failingConn is a connection whose writes fail from write number failFrom on, each after its first partial bytes are written.
+// failingConn is a connection on which write number failFrom (counted from 1) and all later writes fail. A write that fails first
+// writes as many bytes as partial says.
 type failingConn struct {
 	net.Conn
 	writes, failFrom, partial int

@@ -195,7 +195,7 @@ func TestSendFollowsNoRedirect(t *testing.T) {
 	require.Empty(t, redirectTarget.Sends())
 }
 
-func TestUnsentRequestUsesNoAttempt(t *testing.T) {
+func TestUnwrittenRequestIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	wantAway := verdict{class: away, retryAfter: awayDelay}
 
@@ -250,7 +250,7 @@ func TestCancelledSendIsUnknown(t *testing.T) {
 	require.Equal(t, result{verdict{class: unknown}, codeNoResponse, "context canceled"}, <-got)
 }
 
-// memoryTokens stores the shared token in memory. Clients with the same memoryTokens act as instances of one function.
+// memoryTokens stores the shared token in memory. Clients with the same memoryTokens act as several instances of the function.
 type memoryTokens struct {
 	mu               sync.Mutex
 	value            string

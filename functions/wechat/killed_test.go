@@ -24,7 +24,7 @@ func (c *wechatServer) begin() {
 	var call sync.WaitGroup
 	req := c.Request(context.Background(), "POST", "/events/wechat", `{}`, cluster.TickHeader...)
 	call.Go(func() {
-		if res, err := http.DefaultClient.Do(req); err == nil { // an error: the process was killed
+		if res, err := http.DefaultClient.Do(req); err == nil { // an error means that the process was killed
 			_ = res.Body.Close()
 		}
 	})
@@ -76,7 +76,7 @@ const (
 	waiters = `from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
 )
 
-// until waits until a statement that contains the text waits for the lock.
+// until waits until a statement that contains this text waits for the lock.
 func (k *rowLock) until(statement string) {
 	k.c.T.Helper()
 	k.c.until(statement, func() bool {
@@ -94,7 +94,8 @@ func (k *rowLock) endWaiters() {
 	k.release()
 }
 
-// killAt locks the task, clears the faults, and kills the function when its statement waits for the lock. The task stays locked.
+// killAt locks the task, clears the faults, and kills the function when a statement that contains this text waits for the lock. The
+// task stays locked.
 func (c *wechatServer) killAt(o subscribe.Submitted, statement string) *rowLock {
 	c.T.Helper()
 	lock := c.lockTask(o)
@@ -119,8 +120,8 @@ func (c *wechatServer) beginAndCall(f sandbox.WeChatFault) {
 	c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 }
 
-// Each step kills the function at another point of a send. safe means that the task was not marked as sending, so that another
-// process sends it.
+// Each step kills the function at another point of a send. safe means that the task was not yet marked as sending: the next process
+// sends it whatever its policy is.
 var steps = []struct {
 	name string
 	kill func(c *wechatServer, o subscribe.Submitted)
@@ -176,19 +177,19 @@ func (c *wechatServer) terminate() {
 	require.Zero(c.T, <-exited, c.process.Output())
 }
 
-// finish ends all leases and calls the function until no task is claimed or pending.
+// finish repeatedly ends all leases and calls the function, until each task is final or held.
 func (c *wechatServer) finish() {
 	c.T.Helper()
-	c.until("nothing is in flight", func() bool {
+	c.until("each task is final or held", func() bool {
 		c.Exec(`update task_live set due_at = now() where state = 2`)
 		c.run()
 		return c.Count(`select count(*) from task_live where state <> 3`) == 0
 	})
-	require.LessOrEqual(c.T, len(c.fake.Sends()), c.Count(`select count(*) from send_logs`), "there are no more calls than claims")
+	require.LessOrEqual(c.T, len(c.fake.Sends()), c.Count(`select count(*) from send_logs`), "there are at most as many calls as claims")
 }
 
-// Each step is tested with the policy hold, and each other policy at one step only: the tests of the store cover what each policy
-// does when a lease expires.
+// Each step is tested with the policy hold. The other two policies are tested at one step each, because the tests of the store
+// cover what each policy does when a lease ends.
 func TestKilledFunctionFollowsPolicy(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps {

@@ -11,7 +11,7 @@ import (
 
 const reportRetryDelay = 500 * time.Millisecond // between attempts to report while the database is unavailable
 
-// report returns the report of an attempt. mayHaveBeenSent means that the outcome of an earlier attempt is unknown.
+// report returns the report of an attempt. mayHaveBeenSent means that an earlier attempt may have been delivered.
 func (r *result) report(mayHaveBeenSent bool) task.Report {
 	switch r.class {
 	case sent:
@@ -30,8 +30,8 @@ func (r *result) report(mayHaveBeenSent bool) task.Report {
 	}
 }
 
-// report writes the result of a task. After an error, report retries until reportBy, and for at least reportTime. If r is nil, the
-// claim is lost, and report only counts it.
+// report writes the result of a task to the database. After an error, report retries until reportBy, and for at least reportTime.
+// If r is nil (see attempt), report only counts the task as lost.
 func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	if r == nil {
 		b.count("lost")
@@ -66,7 +66,7 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	}
 }
 
-// wake schedules sweep for when a reported task is due next, and wakes a claim if the task is pending.
+// wake schedules sweep for the time at which a reported task is due next. If the task is pending, wake wakes a claim.
 func (b *batch) wake(out tasks.Reported) {
 	if out.Verdict != task.Applied {
 		return

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// send claims a batch, and sends and reports all of its tasks, even if ctx ends meanwhile. It returns errors of the database, and
-// panics as errors. Tasks that could not be reported stay claimed until their leases expire.
+// send claims a batch, and attempts and reports each of its tasks, even if ctx ends meanwhile. It returns errors of the database,
+// and panics as errors. Tasks that could not be reported stay claimed until their leases end.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()
@@ -59,7 +59,7 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 }
 
 // prepare reads what all attempts need, and stops the batch on an error. It gets the token before it reads the messages, because a
-// token may take seconds. If a message is delivered during these seconds, or its template is paused, the message must not be sent.
+// token may take seconds. A message that is reported as sent during these seconds, or whose template is paused, must not be sent.
 func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
@@ -84,7 +84,7 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 }
 
 // attempt sends the message of one task and returns the result. It sends nothing if the batch was stopped, the message was sent
-// before, or its template is paused. It returns nil if the claim is lost.
+// before, or the message's template is paused. It returns nil if the claim has ended or the task has expired.
 func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	m, found := b.sends[t.ID]
 	if stopped := b.stopped(); stopped != nil {
@@ -96,7 +96,8 @@ func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	case m.Sent:
 		return &result{verdict{class: dataRefused}, codeAlreadySent, "another send of this message was delivered meanwhile"}
 	case b.paused[m.CallerTemplate()]:
-		// The messages are checked again at different times. Otherwise, they would all be claimed before newer messages of others.
+		// The delay is random: if all these messages were due at once, they would be claimed before newer messages of other
+		// callers.
 		delay := pausedTemplateDelay/2 + rand.N(pausedTemplateDelay)
 		return &result{verdict{class: away, retryAfter: delay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
 	}
@@ -127,7 +128,8 @@ func (b *batch) call(ctx context.Context, m message) (r result) {
 	return b.client.send(ctx, b.token, m)
 }
 
-// applyResult updates the errors of the template, and stops the batch if other attempts would fail too.
+// applyResult counts an error of the template or, after a success, resets the count. It stops the batch if other attempts would
+// fail for the same reason.
 func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	switch r.class {
 	case sent:

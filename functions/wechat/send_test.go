@@ -29,7 +29,7 @@ func (c *wechatServer) claimAsOther() tasks.Claimed {
 	return claimed[0]
 }
 
-// expireLeases ends all leases, and recovers their tasks as sweep does.
+// expireLeases ends all leases, and settles their tasks as sweep does.
 func (c *wechatServer) expireLeases() {
 	c.T.Helper()
 	c.Exec(`update task_live set due_at = now() where state = 2`)
@@ -68,11 +68,11 @@ func TestTwoCallsSendAtOnceAndTheThirdWaits(t *testing.T) {
 	for range 3 {
 		c.begin()
 	}
-	c.until("two send", func() bool { return len(c.fake.Sends()) == 2 })
+	c.until("two calls send", func() bool { return len(c.fake.Sends()) == 2 })
 	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the third call has claimed nothing")
 	require.Equal(t, 200, c.Get("/healthz").Status)
 	c.fake.ClearFaults()
-	c.until("all are sent", func() bool { return c.Count(`select count(*) from task_done`) == 3 })
+	c.until("all messages are sent", func() bool { return c.Count(`select count(*) from task_done`) == 3 })
 	require.Len(t, c.fake.Delivered(), 3)
 }
 
@@ -183,7 +183,7 @@ func TestWakeUpsAloneSendMessages(t *testing.T) {
 	waitDelivered(3)
 }
 
-// The trigger repeats a failed call with growing delays. A wake-up would replace these delays.
+// The trigger repeats a failed call with growing delays. With a wake-up, the next call would come without a delay.
 func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
 	broker := cluster.NewNATS(t)
@@ -198,8 +198,8 @@ func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	c.Exec(`update task_live set due_at = now() - interval '1 second'`)
 	c.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.Tick("wechat").Status)
-	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err = c.process.Terminate(cluster.WaitLimit) // the process publishes pending wake-ups before it ends
+	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the claim made the due task pending before it failed")
+	_, err = c.process.Terminate(cluster.WaitLimit) // before it ends, the process publishes the wake-ups that are still queued
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	for {
@@ -212,7 +212,7 @@ func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	}
 }
 
-// submitUnknown submits a message that is delivered, and whose response is lost.
+// submitUnknown submits a message and calls the function. The message is delivered, but WeChat's response is lost.
 func (c *wechatServer) submitUnknown() subscribe.Submitted {
 	c.T.Helper()
 	c.fake.Grant("ann", "T1", 1)

@@ -26,13 +26,13 @@ func (b *batch) stop(ctx context.Context, r result) {
 	p := tasks.Pause{Queue: task.WeChatQueue, Reason: "WeChat returned " + r.code + ": " + r.message}
 	switch r.class {
 	case tokenRefused:
-		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "response", task.MaskNumbers(r.message))
+		b.env.Log.Warn("WeChat refused two access tokens, one after the other: check whether another program forces refreshes of this app's token", "response", task.MaskNumbers(r.message))
 		return
 	case quotaSpent:
 		p.Until = quotaUntil(time.Now())
-		b.env.Log.Warn("the daily quota of WeChat is spent, its queue is paused", "until", p.Until, "response", task.MaskNumbers(r.message))
+		b.env.Log.Warn("the app's daily quota at WeChat is spent: pausing the queue wechat", "until", p.Until, "response", task.MaskNumbers(r.message))
 	case misconfigured:
-		b.env.Log.Error("WeChat refuses all messages of this app: correct the app's settings, then resume its queue, which is paused", "errcode", r.code, "response", task.MaskNumbers(r.message))
+		b.env.Log.Error("WeChat refuses all messages of this app: pausing the queue wechat; correct the app's settings, then resume the queue", "errcode", r.code, "response", task.MaskNumbers(r.message))
 	default:
 		return
 	}
@@ -42,7 +42,8 @@ func (b *batch) stop(ctx context.Context, r result) {
 	b.env.WakeSweepAt(p.Until)
 }
 
-// stopped returns the result of attempts that are not started, or nil if the batch goes on.
+// stopped returns the result of attempts that are not started, because the batch was stopped or the process is draining. It
+// returns nil if attempts may start.
 func (b *batch) stopped() *result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,8 +53,8 @@ func (b *batch) stopped() *result {
 	return b.stopReason
 }
 
-// strike counts an error caused by the template, or by the data or page of the caller. Three errors in a row pause the template
-// for this caller.
+// strike counts an error that the template, or the caller's data or page, has caused. Three such errors without a success between
+// them pause the template for this caller.
 func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	paused, err := b.env.Subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
 	b.fail(err)

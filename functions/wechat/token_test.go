@@ -48,7 +48,7 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 
 	w.ExpireTokens()
 	sendFromAll()
-	require.Equal(t, 2, w.TokenCalls(), "one instance refreshed the token, once")
+	require.Equal(t, 2, w.TokenCalls(), "only one instance refreshed the token, and only once")
 	require.Len(t, w.Delivered(), 60)
 }
 
@@ -122,7 +122,7 @@ func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	require.Equal(t, 2, w.TokenCalls())
 }
 
-func TestTokenErrorUsesNoAttempt(t *testing.T) {
+func TestTokenErrorReleasesTheTask(t *testing.T) {
 	t.Parallel()
 	wantAway := verdict{class: away, retryAfter: awayDelay}
 	for name, c := range map[string]struct {
@@ -166,7 +166,7 @@ func TestTokenErrorUsesNoAttempt(t *testing.T) {
 	}
 }
 
-func TestFailedTokenReplacementUsesNoAttempt(t *testing.T) {
+func TestFailedTokenReplacementReleasesTheTask(t *testing.T) {
 	t.Parallel()
 	w, client, token := newClientWithToken(t)
 	w.ExpireTokens()
@@ -177,7 +177,7 @@ func TestFailedTokenReplacementUsesNoAttempt(t *testing.T) {
 	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
 }
 
-// failingTokens is a token store whose reads fail.
+// failingTokens stores the shared token, but reading it fails.
 type failingTokens struct{ *memoryTokens }
 
 func (failingTokens) Token(context.Context) (token, error) {

@@ -3,11 +3,13 @@
 //	POST /events/wechat
 //
 // The function marks a task as sending just before it sends the request. If the process dies before the mark, the message was not
-// sent and is sent later. If the process dies after the mark, the message may have been sent, and the task's on_unknown decides.
+// sent, and the task can be claimed again when its lease ends. If the process dies after the mark, the message may have been sent,
+// and the task's on_unknown decides.
 //
-// The response of WeChat decides the report (classify.go). If the response is about WeChat or this app and not about the message,
-// the rest of the batch is released, which uses no attempt. A spent quota pauses the queue until midnight in Shanghai, and wrong
-// settings pause it until an operator resumes it. After other errors the tasks are claimed again later, in their order.
+// The response of WeChat decides the report (classify.go). If other messages would fail for the same reason, such as a call limit,
+// refused tokens or no connection, the task and the rest of the batch are released, which uses no retry. A spent daily quota also
+// pauses the queue until midnight in Shanghai, and wrong settings pause it until an operator resumes it. In the other cases the
+// released tasks can be claimed again after a delay.
 //
 // If another send of the same message was delivered meanwhile, the task fails with ALREADY_SENT, and the message stays sent.
 package wechat
@@ -27,7 +29,7 @@ import (
 // Function sends subscribe messages through WeChat.
 var Function = fn.Event("wechat", New)
 
-// New runs once per cold start and does not touch the network.
+// New runs once per cold start and uses no network.
 func New(env *fn.Env, cfg Config) fn.EventHandler {
 	s := &sender{
 		env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
@@ -38,8 +40,9 @@ func New(env *fn.Env, cfg Config) fn.EventHandler {
 	return s.send
 }
 
-// send sends pending tasks, batch by batch, until no more can be claimed or a batch was stopped. If the time of the call ends
-// first, or the process is draining, send wakes another call. At most maxCalls calls send at once; further calls wait.
+// send sends pending tasks, batch by batch, until no full batch can be claimed, or a batch was stopped or failed. If the time of
+// the call ends first, or the process is draining, send wakes another call. In a process, at most maxCalls calls send at once;
+// further calls wait.
 func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if s.cfg.AppID == "" {
 		s.logDisabled()

@@ -69,7 +69,7 @@ func (c *wechatServer) submit(n uint64, change ...func(*subscribe.Submission)) s
 	return out
 }
 
-// run calls the function and waits for the response: then the function has sent all pending messages.
+// run calls the function, and requires that the call succeeds.
 func (c *wechatServer) run() {
 	c.T.Helper()
 	done := c.Tick("wechat")
@@ -97,7 +97,7 @@ func (c *wechatServer) outcome(o subscribe.Submitted) string {
 	return fmt.Sprintf("%s, retries %d; %s; calls %d, delivered %d", state, now.RetryCount, entry, len(c.fake.Sends()), len(c.fake.Delivered()))
 }
 
-// logged counts the lines of the process at a level.
+// logged counts the log lines of the process at a level.
 func (c *wechatServer) logged(level slog.Level) int {
 	return strings.Count(c.process.Output(), `"level":"`+level.String()+`"`)
 }
@@ -109,6 +109,7 @@ func (c *wechatServer) requireOneError() {
 	require.Equal(c.T, 1, c.logged(slog.LevelError), c.process.Output())
 }
 
+// dueIn returns the time until the task of a message is due.
 func (c *wechatServer) dueIn(o subscribe.Submitted) time.Duration {
 	return time.Duration(c.Count(`select round(extract(epoch from due_at - now()))::int from task_live where id = $1`, o.TaskID)) * time.Second
 }
@@ -118,9 +119,9 @@ func errcodeFault(errcode, n int) sandbox.WeChatFault {
 	return sandbox.WeChatFault{Errcode: errcode, Times: n}
 }
 
-// One errcode of each class. The tests of spent quotas and wrong app settings below have the classes quotaSpent and misconfigured.
-// client_test.go and token_test.go test the classes of further errcodes.
-func TestErrcodesDecideTheOutcome(t *testing.T) {
+// One result of each class, except quotaSpent and misconfigured: see TestSpentQuotaPausesUntilMidnightInShanghai and
+// TestWrongAppSettingsPauseTheQueue. client_test.go and token_test.go test the classes of further errcodes.
+func TestClassDecidesTheOutcome(t *testing.T) {
 	t.Parallel()
 	hold := []func(*subscribe.Submission){func(s *subscribe.Submission) { s.OnUnknown = task.Hold }}
 	fail := []func(*subscribe.Submission){func(s *subscribe.Submission) { s.OnUnknown = task.Fail }}
@@ -182,13 +183,13 @@ func TestUnresponsiveWeChatIsCalledLessOften(t *testing.T) {
 	}
 	s.run()
 	require.Len(t, s.fake.Sends(), 2)
-	require.Equal(t, 4, s.Count(`select count(*) from task_live where state = 1`), "the rest of the batch is released, and no other batch is claimed")
+	require.Equal(t, 4, s.Count(`select count(*) from task_live where state = 1`), "no second batch is claimed")
 	s.fake.ClearFaults()
 	s.run()
 	require.Len(t, s.fake.Delivered(), 4)
 }
 
-// The first attempt may have used the consent.
+// The first attempt may have used the user's only consent.
 func TestMissingConsentAfterUnknownSendIsUnknown(t *testing.T) {
 	t.Parallel()
 	for policy, retries := range map[task.Policy]int{task.Resend: 1, task.Fail: 0} {
@@ -238,7 +239,7 @@ func TestThreeErrorsPauseATemplate(t *testing.T) {
 	require.Equal(t, "failed/rejected, retries 0; row 2 40037; calls 5, delivered 1", s.outcome(waiting))
 }
 
-// If very many messages of a caller were due at once, they would delay newer messages of others.
+// If very many messages of a caller were due at once, they would delay newer messages of other callers.
 func TestMessagesOfAPausedTemplateAreDueAtDifferentTimes(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{Templates: []string{"T2"}})
@@ -264,11 +265,11 @@ func TestThreeConsecutiveErrorsPauseTemplateForTheirCaller(t *testing.T) {
 		data   string
 	}{
 		{7, bad}, {7, bad},
-		{7, tea}, // resets the errors
+		{7, tea}, // resets the errors of this caller
 		{7, bad}, {7, bad},
 		{8, tea}, // does not reset the errors of the other caller
 		{7, bad},
-		{7, tea}, // waits
+		{7, tea}, // not sent, because the template is paused for this caller
 	} {
 		s.submit(uint64(n), func(sub *subscribe.Submission) { sub.CallerID, sub.Data = c.caller, []byte(c.data) })
 	}
