@@ -13,8 +13,8 @@ type Config struct {
 	BaseURL     url.URL       `envconfig:"WECHAT_BASE_URL" default:"https://api.weixin.qq.com" desc:"URL of the WeChat API, or of a replacement"`
 	AppID       string        `envconfig:"WECHAT_APP_ID" desc:"app id of the mini program; empty sends no subscribe messages"`
 	Secret      string        `envconfig:"WECHAT_APP_SECRET" secret:"true" desc:"app secret of the mini program"`
-	Timeout     time.Duration `envconfig:"WECHAT_TIMEOUT" default:"10s" desc:"timeout of one call to WeChat, 1s to 10s; after that it is unknown whether its message was delivered"`
-	Concurrency int           `envconfig:"WECHAT_CONCURRENCY" default:"32" desc:"subscribe messages that one call of the function sends at once, 1 to 500; two calls send at once in a process, and up to four in all"`
+	Timeout     time.Duration `envconfig:"WECHAT_TIMEOUT" default:"10s" desc:"timeout of one call to WeChat, 1s to 10s; if the call of a message times out after a part of it was written, it is unknown whether the message was delivered"`
+	Concurrency int           `envconfig:"WECHAT_CONCURRENCY" default:"32" desc:"subscribe messages that one call of the function sends at once, 1 to 500; up to two calls send at once in a process, and up to four in all processes together"`
 }
 
 // Validate names every setting whose value is not acceptable.
