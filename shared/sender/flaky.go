@@ -34,11 +34,11 @@ type Flaky struct {
 	mu     sync.Mutex
 	script []string
 	random *rand.Rand
-	ledger map[Sent]int
+	ledger map[SentAttempt]int
 }
 
-// Sent identifies an attempt whose message was sent.
-type Sent struct {
+// SentAttempt identifies an attempt whose message was sent.
+type SentAttempt struct {
 	TaskID  string
 	ClaimID int64
 }
@@ -70,7 +70,7 @@ func NewFlaky(cfg FlakyConfig) (*Flaky, error) {
 		return nil, errors.Join(bad...)
 	}
 	return &Flaky{
-		cfg: cfg, shares: shares, script: cfg.Script, random: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: map[Sent]int{},
+		cfg: cfg, shares: shares, script: cfg.Script, random: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: map[SentAttempt]int{},
 	}, nil
 }
 
@@ -99,7 +99,7 @@ func (f *Flaky) next(m Message) string {
 	switch behaviour {
 	case Failed.String(), Retryable.String(), Released.String():
 	default:
-		f.ledger[Sent{m.TaskID, m.ClaimID}]++
+		f.ledger[SentAttempt{m.TaskID, m.ClaimID}]++
 	}
 	return behaviour
 }
@@ -120,7 +120,7 @@ func (f *Flaky) pick() string {
 }
 
 // Ledger returns how often the message of each attempt was sent. Attempts that sent nothing are absent.
-func (f *Flaky) Ledger() map[Sent]int {
+func (f *Flaky) Ledger() map[SentAttempt]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.ledger)

@@ -21,7 +21,7 @@ func TestFlakyGatewayFollowsItsScript(t *testing.T) {
 	}
 	require.Panics(t, func() { f.Send(t.Context(), sender.Message{TaskID: "t", ClaimID: 6}) })
 	require.Equal(t, sender.OK, f.Send(t.Context(), sender.Message{TaskID: "t", ClaimID: 7}).Outcome, "after the script")
-	require.Equal(t, map[sender.Sent]int{
+	require.Equal(t, map[sender.SentAttempt]int{
 		{TaskID: "t", ClaimID: 0}: 1, {TaskID: "t", ClaimID: 4}: 1, {TaskID: "t", ClaimID: 5}: 1, {TaskID: "t", ClaimID: 6}: 1, {TaskID: "t", ClaimID: 7}: 1,
 	}, f.Ledger(), "with unknown, hang and panic, the message counts as sent")
 }

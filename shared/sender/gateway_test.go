@@ -109,7 +109,9 @@ func flakyFixture(t *testing.T, cfg sender.FlakyConfig) gatewaytest.Fixture {
 	t.Helper()
 	f, err := sender.NewFlaky(cfg)
 	require.NoError(t, err)
-	return gatewaytest.Fixture{Gateway: f, Sent: func(m sender.Message) int { return f.Ledger()[sender.Sent{TaskID: m.TaskID, ClaimID: m.ClaimID}] }}
+	return gatewaytest.Fixture{Gateway: f, Sent: func(m sender.Message) int {
+		return f.Ledger()[sender.SentAttempt{TaskID: m.TaskID, ClaimID: m.ClaimID}]
+	}}
 }
 
 // badGateways violate one rule each.

@@ -57,7 +57,7 @@ type reporter struct {
 	mu      sync.Mutex
 	waiting []pendingReport
 	closed  bool
-	wake    chan struct{}
+	wake    chan struct{} // receives an element when waiting or closed changes
 }
 
 func newReporter(cfg Config, j *journal) *reporter {
@@ -69,6 +69,7 @@ func (r *reporter) add(p ...pendingReport) { r.change(func() { r.waiting = appen
 // close declares that no more reports will be added.
 func (r *reporter) close() { r.change(func() { r.closed = true }) }
 
+// change calls do, which changes the fields under mu, and wakes run.
 func (r *reporter) change(do func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
