@@ -191,7 +191,7 @@ func (c *client) postJSON(ctx context.Context, a *response, path, query string, 
 	return true, readResponse(res, a)
 }
 
-// badResponse is the error of a complete response that cannot be WeChat's.
+// badResponse is the error of a response that is not in WeChat's format.
 type badResponse string
 
 func (b badResponse) Error() string { return string(b) }

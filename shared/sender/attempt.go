@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// attempt is a claimed task until done is called: when the response to its report is final (accepted, or isFinal), when
-// its claim was lost before the send, or when the run ends.
+// attempt is a claimed task until done is called: when the server has accepted its report or refused it permanently,
+// when its claim was lost before the send, or when the run ends.
 type attempt struct {
 	task     api.ClaimedTask
 	ctx      context.Context // of the send; ends if the claim is lost, shortly before the lease ends, or with the grace period

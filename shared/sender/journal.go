@@ -86,8 +86,8 @@ func openJournal(path, app string) (j *journal, corrupt int, err error) {
 	return j, corrupt, nil
 }
 
-// lockFile creates a file and locks it until unlockFile or the end of the process. Nobody may remove the file, because
-// another process could then create and lock a new one.
+// lockFile opens or creates a file, and locks it until unlockFile or the end of the process. Nobody may remove the file,
+// because another process could then create and lock a new one.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

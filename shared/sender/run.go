@@ -17,7 +17,7 @@ type run struct {
 
 	running     context.Context // ends when the run stops; after that no attempt begins
 	stop        context.CancelFunc
-	failed      chan error      // the error that ended the run
+	failed      chan error      // receives the error that stopped the run; empty = no error
 	sending     context.Context // ends a grace period after running
 	cancelSends context.CancelCauseFunc
 
