@@ -13,29 +13,29 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// ArchiveRun selects the rows that a run archives.
+// ArchiveRun has the options of a run.
 type ArchiveRun struct {
-	Before time.Time // rows older than this, whatever Retention says; zero = as Retention says
-	DryRun bool      // nothing is changed
+	Before time.Time // archive rows older than this, but none of the last 24 hours; zero = as Retention says
+	DryRun bool      // no row is moved or deleted and no log dropped; but days are closed
 }
 
 // ArchiveStep is one step of a run: the effect on a page of a table, or on a partition of a log. In a dry run it is the
-// effect that a run would have. Each archived table has at least one step.
+// effect that a run would have. Each table has at least one step, unless its rows stay forever.
 type ArchiveStep struct {
 	Before    time.Time // only older rows are archived
 	Table     string    // "" if the step is about a partition
 	Deleted   bool      // the rows are deleted, not moved to the table's archive
-	Rows      int       // number of rows that were removed
+	Rows      int       // number of rows that were removed from the table
 	Failed    []UnarchivedRow
-	Partition string // of a log; it was dropped, unless InUse
-	InUse     bool   // the partition was not dropped, as it or its log is in use; the next run tries again
+	Partition string // name of the dropped partition of a log
+	InUse     bool   // Partition was not dropped, as it or its log is in use; the next run tries again
 
 	position archivePosition // where the next step begins
-	more     bool            // the same table or the logs may have another step
+	more     bool            // the table may have another step; always true for a partition
 }
 
-// UnarchivedRow is a row that the database refuses to archive. The row stays in its table, and each later run tries
-// again.
+// UnarchivedRow is a row that could not be archived, although it was tried alone. The row stays in its table, and each
+// later run tries again.
 type UnarchivedRow struct {
 	Table string
 	Key   string // of the row, as text
@@ -45,12 +45,13 @@ type UnarchivedRow struct {
 // archivePosition is the row of a table after which a run continues. Zero is the beginning.
 type archivePosition struct {
 	Table string    `json:"table"`
-	At    time.Time `json:"at"` // when the row was finished, if the table is read in that order
+	At    time.Time `json:"at"` // when the row finished; not used for tasks
 	Key   string    `json:"key"`
 }
 
-// cutoffsSQL returns archiveCutoffs. Rows of the last day stay. The relay delays an event by a minute at most: an event
-// that is due after more than a day was not written by Sendonce, and must not keep old rows forever.
+// cutoffsSQL returns archiveCutoffs. Rows of the last 24 hours stay. An event that is due only in more than a day was
+// not written by Sendonce, since the relay delays an event by a minute at most. Such an event must not keep old rows
+// forever.
 const cutoffsSQL = `
 select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
     least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
@@ -61,9 +62,10 @@ const oldPartitionsSQL = `select name from old_log_partitions($1)`
 
 const dropPartitionSQL = `select drop_log_partition($1, $2)`
 
-// Archive drops old log partitions, moves finished rows to the archive tables and deletes other old rows, table by table,
-// in one short transaction per step. The caller may stop after any step, and any number of runs may be in progress.
-// Statistics do not change. A table that fails does not stop the others; its error comes last.
+// Archive closes past days. Then it drops old log partitions, moves finished rows to the archive tables and deletes
+// other old rows, table by table, in one short transaction per step. The caller may stop after any step, and any number
+// of runs may be in progress. Statistics do not change. A failure does not stop the rest of the run: all errors come
+// last, as one error.
 func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
 	return func(yield func(ArchiveStep, error) bool) {
 		stopped := false
@@ -81,7 +83,7 @@ func (st *Store) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveS
 // afterStep is called after each step. If it returns true, the run ends.
 type afterStep func(ArchiveStep) (stop bool)
 
-// runArchive drops old logs and archives the tables, beginning at a position.
+// runArchive drops old logs, and archives the tables from a position on.
 func (st *Store) runArchive(ctx context.Context, run ArchiveRun, from archivePosition, after afterStep) error {
 	cut, err := st.cutoffs(ctx, run)
 	if err != nil {
@@ -149,8 +151,8 @@ func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after
 	return nil
 }
 
-// archiveTable archives the old rows of one table, page by page. s has the fields that the steps have in common, and the
-// position of the first step.
+// archiveTable archives the old rows of one table, page by page. s has the fields that the steps have in common, and
+// the position of the first step.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s ArchiveStep, after afterStep) error {
 	for {
 		old, last, n, err := st.readPage(ctx, a, s.position, s.Before)
@@ -172,8 +174,8 @@ func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s 
 	}
 }
 
-// readPage reads a page of rows and returns the keys of the old rows. last is the position of the last row of the page, and n
-// is the number of rows of the page.
+// readPage reads a page of rows. old has the keys of the rows that may be archived, last is the position of the last
+// row of the page, and n is the number of all rows of the page.
 func (st *Store) readPage(ctx context.Context, a archivable, from archivePosition, before time.Time) (old []string, last archivePosition, n int, err error) {
 	rows, err := st.db.Retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
@@ -190,11 +192,11 @@ func (st *Store) readPage(ctx context.Context, a archivable, from archivePositio
 	return old, last, int(tag.RowsAffected()), err
 }
 
-// archiveKeys archives the rows with these keys together. If that fails, perhaps because of a single row,
-// archiveKeys archives the rows one by one. It leaves out locked rows.
+// archiveKeys archives the rows with these keys together, except locked rows. After an error that a single row may have
+// caused, archiveKeys archives the rows one by one.
 func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, failed []UnarchivedRow, err error) {
 	n, err = st.archiveTogether(ctx, a, keys, before)
-	if !mayBeOneRow(ctx, err) {
+	if !oneRowMayCause(ctx, err) {
 		return n, nil, err
 	}
 	for _, key := range keys {
@@ -202,7 +204,7 @@ func (st *Store) archiveKeys(ctx context.Context, a archivable, keys []string, b
 		switch {
 		case err == nil:
 			n += archived
-		case mayBeOneRow(ctx, err):
+		case oneRowMayCause(ctx, err):
 			failed = append(failed, UnarchivedRow{a.table, key, err})
 		default:
 			return n, failed, err
@@ -227,13 +229,13 @@ func (st *Store) archiveTogether(ctx context.Context, a archivable, keys []strin
 	return n, err
 }
 
-// mayBeOneRow reports whether a statement over many rows may succeed without one of them. One row can also make a statement
-// time out.
-func mayBeOneRow(ctx context.Context, err error) bool {
+// oneRowMayCause reports whether a statement with this error may succeed without one of its rows. One row can also make
+// a statement time out.
+func oneRowMayCause(ctx context.Context, err error) bool {
 	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
 }
 
-// parsePosition reads a position from the table upkeep. Text that is no position is the beginning.
+// parsePosition parses a position of the table upkeep. Null, or text that is no position, means the beginning.
 func parsePosition(text *string) (p archivePosition) {
 	if text == nil || json.Unmarshal([]byte(*text), &p) != nil {
 		return archivePosition{}

@@ -24,7 +24,7 @@ func createdDaysAgo(days int) func(*tasks.Submission) {
 	}
 }
 
-// setEndedDaysAgo sets the end of every final task to so many days ago.
+// setEndedDaysAgo sets the time of the result of every final task to so many days ago, and moves sent_at as far back.
 func setEndedDaysAgo(t *testing.T, db *storetest.DB, days int) {
 	t.Helper()
 	db.Exec(t, `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
@@ -183,8 +183,8 @@ func onlyTask(t *testing.T, db *storetest.DB) task.ID {
 	return storetest.Value[task.ID](t, db, `select id from tasks`)
 }
 
-// insertOldTasks inserts n tasks that were created so many days ago and ended an hour later. Every fourth task failed by timeout, so a
-// late success would still count.
+// insertOldTasks inserts n final tasks that were created so many days ago and ended an hour later. Every fourth task failed by
+// timeout, so a late report of success would still be applied.
 func insertOldTasks(t *testing.T, db *storetest.DB, n, days int) {
 	t.Helper()
 	db.Exec(t, fmt.Sprintf(`

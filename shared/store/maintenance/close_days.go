@@ -13,22 +13,24 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// closeAfter is the time between the end of a day, midnight UTC, and the closing of the day. No transaction that reports
-// a result of the day takes so long.
+// closeAfter is how long after its end, midnight UTC, a day is counted at the earliest. reported_at is the time at
+// which a transaction began, and no transaction that stores a result takes so long.
 const closeAfter = time.Hour
 
-// unclosedSQL returns the last closed day, the day that is counted in part, the time up to which that day is counted, the
-// lowest id of a final task, and now. The id of a task is at least as old as the result of the task.
+// unclosedSQL returns the last closed day, the day that is counted in part, the time up to which that day is counted,
+// the lowest id of a final task, and now; each may be null, except now. The time in the id of a task is before its
+// result.
 const unclosedSQL = `
 select (select max(day) from task_totals where counted_to is null), p.day, p.counted_to, (select id from task_done order by id limit 1), now()
 from (select) one_row left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
 
-// lockCountingSQL waits for transactions that withdraw results (lockTotalsSQL). It runs before the count, so that the
-// snapshot of the count includes the changes of these transactions.
+// lockCountingSQL waits for transactions that withdraw results or change counted subscribe messages: they take this
+// lock in shared mode. lockCountingSQL is a statement before the count, so that the snapshot of the count includes
+// their changes.
 const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
 
 // countSQL adds the results of a part of the day $1, in [$2, $3), to the totals of the day, unless another instance has
-// counted the part.
+// counted the part. An attacker can write any total; least prevents an overflow.
 const countSQL = `
 insert into task_totals as t (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
 select $1::date,` + tasks.ResultCounts + `,
@@ -42,23 +44,24 @@ set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, fa
 where t.counted_to = $2::timestamptz`
 
 const (
-	shrinkFactor = 8 // a part that took too long is divided by this: after four tries, a whole day becomes the shortest part
+	shrinkFactor = 8 // a part that took too long is divided by this: four divisions make the shortest part of a whole day
 
-	// The shortest part may take tasks.LongestCount. All tries together take less than the 30 s that a function has for
-	// one event.
+	// The shortest part may take tasks.LongestCount. So all five tries of a part take less than the 30 s that a function
+	// has for one event.
 	shortestPart = time.Minute
 )
 
-// CloseDays stores the totals of every UTC day that ended at least closeAfter ago, so that Statistics need not count the
-// day again. It counts a day in parts, each in a transaction of its own. After an error the next call continues with the
-// part that failed. Then it merges the changes of counted subscribe messages. Any number of calls may run at once.
+// CloseDays stores the totals of every UTC day that ended at least closeAfter ago, so that Statistics need not count
+// the day again. If a day takes too long, it is counted in parts; each part is a transaction of its own. When all days
+// are counted, CloseDays merges the changes of counted subscribe messages. After an error, the next call continues with
+// the part that failed. Any number of calls may run at once.
 func (st *Store) CloseDays(ctx context.Context) error {
 	_, err := st.closeDaysUntil(ctx, time.Time{})
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays with a time limit: after until (zero = no limit) it counts no further part, and merges once at
-// most. more reports that work is left.
+// closeDaysUntil is CloseDays with a time limit: it counts at least one part and merges at least once, but begins no
+// more of them after until (zero = no limit). more reports that work may be left.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
 	for first := true; ; first = false {
 		part, now, err := st.firstUncounted(ctx)
@@ -77,7 +80,8 @@ func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool
 	}
 }
 
-// mergeSubscribeTotals merges the changes of counted subscribe messages into the totals.
+// mergeSubscribeTotals merges the changes of counted subscribe messages into the totals, in at least one transaction,
+// until none is left or the time until (zero = no limit) is over.
 func (st *Store) mergeSubscribeTotals(ctx context.Context, until time.Time) (more bool, err error) {
 	for {
 		err = pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
@@ -95,9 +99,10 @@ type dayPart struct{ day, from time.Time }
 
 func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 
-// firstUncounted returns the uncounted rest of the first day that is not closed, and the database's time. That day is the
-// day that is counted in part, or else the day after the last closed day, or else the day before the oldest result, but
-// no day before 1970, which task_totals refuses. The part is zero if there are no results.
+// firstUncounted returns the uncounted rest of the first day that is not closed, and the database's time. This is the
+// day that is counted in part, or else the day after the last closed day, or else the day before the oldest task with a
+// result, but no day before 1970, since task_totals refuses these. The part is zero if there is neither a counted day
+// nor a result.
 func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
 	var last, partial, countedTo *time.Time
 	var oldest *task.ID
@@ -110,7 +115,7 @@ func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Tim
 	case last != nil:
 		part.day = last.AddDate(0, 0, 1)
 	case oldest != nil:
-		// One day earlier, since the time in the id is not from the database's clock.
+		// One day earlier, since the time in the id is by the clock of a process, which may be ahead of the database's.
 		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
 		if epoch := time.Unix(0, 0).UTC(); part.day.Before(epoch) {
 			part.day = epoch
@@ -120,8 +125,8 @@ func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Tim
 	return part, now, nil
 }
 
-// countPart counts the rest of a day, or only its beginning: if a part of the day is counted already, the next part is at
-// most as long. If a count takes too long, countPart tries a shorter part.
+// countPart counts the rest of a day, or only the beginning of this rest: if some hours of the day are counted already,
+// it counts at most as many. If a count takes too long, countPart tries a shorter part.
 func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	span := part.end().Sub(part.from)
 	if done := part.from.Sub(part.day); done > 0 {
@@ -140,14 +145,15 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 	}
 }
 
-// countResults counts the results and the subscribe messages of a day in [from, to), and closes the day if to is its end.
+// countResults counts the results and the subscribe messages of a day in [from, to), and closes the day if to is its
+// end.
 func (st *Store) countResults(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
 	return pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
-		// There are two counts: each may take half of the limit.
+		// There are two counts, of results and of subscribe messages: each may take half of the limit.
 		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", max(limit.Milliseconds()/2, 1))); err != nil {
 			return err
 		}
-		if err := subscribe.LockTotals(ctx, tx); err != nil { // before the other lock, for which reports wait
+		if err := subscribe.LockTotals(ctx, tx); err != nil { // before the other lock, for which some reports wait
 			return err
 		}
 		if _, err := tx.Exec(ctx, lockCountingSQL); err != nil {

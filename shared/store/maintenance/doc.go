@@ -1,19 +1,25 @@
-// Package maintenance closes days, archives and deletes old rows, makes and drops log partitions,
-// and encrypts stored secrets again after a key change.
+// Package maintenance closes days (it stores their totals), archives and deletes old rows, makes and drops log
+// partitions, and encrypts stored secrets again after a key change.
 //
-// A day is counted in parts: each part is added to task_totals and subscribe_totals in one transaction, under the advisory
-// lock tasks.TotalsLock. Changes of counted subscribe messages are merged later, in transactions without this lock.
+// A UTC day is counted in one or more parts. One transaction adds a part to task_totals and to subscribe_totals, under
+// the advisory lock tasks.TotalsLock. If a subscribe message changes after it was counted, the change is stored apart
+// and later merged into the totals, in a transaction without this lock.
 //
-// archivables lists the tables with two statements each. One finds the next page of old rows by an index in the order of
-// their age. The other archives the rows of a page and checks each row again. After RETENTION_DAYS, finished tasks,
-// messages, subscribe messages and operator actions move to archive tables. After RETENTION_LOG_DAYS, finished webhook
-// deliveries and their events, bulk changes, cleared alerts, and dead_letters that only counted panics are deleted.
-// Unfinished rows, rows of the last day and subscribe messages with more than maxSends sends stay. Events that wait to be published find their tasks and messages in the
-// archive; alerts are kept until their events are published. Tasks and subscribe messages are archived only after their
-// day is closed, so the totals count them.
+// archivables lists the tables and their statements. The statement page finds the next old rows by an index: those of
+// tasks in the order of their creation, those of other tables in the order in which they finished. The statement
+// archive archives the rows of a page and checks each row again.
 //
-// Locked rows are skipped. If the database refuses a page, the rows of the page are archived one by one, and the refused
-// rows are reported.
+// These rows move to archive tables after RETENTION_DAYS: finished tasks, messages and subscribe messages, and all
+// operator actions. These rows are deleted after RETENTION_LOG_DAYS: finished webhook deliveries, events without
+// deliveries, finished bulk changes, cleared alerts, and dead_letters that are not dead, which only count panics.
+//
+// These rows stay: unfinished rows, rows of the last 24 hours, and subscribe messages with more than maxSends sends. An
+// alert stays until the events that were written before it was cleared are published, since its own events are made
+// from its row. Events of tasks and messages are made from the archive too. Tasks and subscribe messages stay until
+// their day is closed, so the totals count them.
+//
+// Locked rows are skipped. If a page fails with an error that a single row may have caused, the rows of the page are
+// archived one by one, and the rows that fail again are reported.
 //
 // A repeat of an archived submission is still recognised. Idempotency keys of tasks (submission_keys) are not archived.
 // Ids of messages and business keys of subscribe messages are searched in the archive too, always by a statement after
@@ -23,6 +29,6 @@
 // Archived rows are in no list except conversations, the subscribe messages of one business object (BusinessLogs) and
 // their sends (History). The views sms_tasks and reliable_messages show the main tables only.
 //
-// Logs are dropped by whole months. Each DROP is a transaction of its own and waits at most 100 ms for its lock, because
-// writers wait as long.
+// Logs are dropped by whole months. Each DROP is a transaction of its own and waits at most 100 ms for its lock: while
+// it waits, all writers of the log wait too.
 package maintenance

@@ -12,13 +12,13 @@ const (
 	DropPartitionSQL = dropPartitionSQL
 )
 
-// Page is the statement that finds old rows of a table, with its first key and its number of rows.
+// Page is the statement that finds a page of old rows of a table, with its first key and the number of rows of a page.
 type Page struct {
 	Table, SQL, First string
 	Rows              int
 }
 
-// Pages returns the page of each table from which old rows are removed.
+// Pages returns the Page of each table from which old rows are removed.
 func Pages() (all []Page) {
 	for _, a := range archivables {
 		all = append(all, Page{a.table, a.page, a.first, a.rows})
@@ -31,7 +31,7 @@ type ArchivePosition = archivePosition
 // Reread returns the position after it was stored and read again.
 func (p archivePosition) Reread() ArchivePosition { return parsePosition(p.stored()) }
 
-// Next is where the next step begins.
+// Next returns where the next step begins.
 func (s ArchiveStep) Next() ArchivePosition { return s.position }
 
 func (st *Store) RunArchive(ctx context.Context, run ArchiveRun, from ArchivePosition, step func(ArchiveStep) (stop bool)) error {

@@ -32,7 +32,7 @@ func createOldLogs(t *testing.T, db *storetest.DB, months int) {
 	}
 }
 
-func TestLogMonthIsDroppedWhenItsNewestRowIsOld(t *testing.T) {
+func TestLogMonthIsDroppedWhenItsEndIsOld(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(0, 30))
 	createOldLogs(t, db, 4)

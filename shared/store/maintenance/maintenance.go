@@ -11,10 +11,10 @@ import (
 const (
 	maintenanceJob   = "maintenance" // its row in the table upkeep
 	maintenanceEvery = 10 * time.Minute
-	maintenanceSlice = 500 * time.Millisecond // limits each part of Run that may take long
+	maintenanceSlice = 500 * time.Millisecond // after this time, a Run begins no more counts, or no more archive steps
 )
 
-// Archived is the sum of some steps.
+// Archived is the sum of the archive steps of one Run.
 type Archived struct {
 	Rows   map[string]int // number of rows that were removed, by table
 	Failed []UnarchivedRow
@@ -27,10 +27,10 @@ func (a *Archived) add(s ArchiveStep) {
 	a.Failed = append(a.Failed, s.Failed...)
 }
 
-// Run makes the log partitions of the next months, closes finished days, clears open alerts whose thresholds are switched
-// off, and archives old rows. Among all instances, this begins at most every ten minutes. Each call takes only a short
-// time: more reports that work is left, which any instance may continue at once. A step that fails does not stop the other
-// steps, and makes the next call due at once.
+// Run makes the log partitions of the next months, closes past days, clears the open alerts of queues if all thresholds
+// are switched off, and archives old rows. If the last run of any instance began less than ten minutes ago, Run does
+// nothing, unless that run left work or failed. more reports that this run left work; any instance may continue at
+// once. A step that fails does not stop the other steps.
 func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) {
 	stored, due, err := st.db.BeginJob(ctx, maintenanceJob, maintenanceEvery)
 	if err != nil || !due {
@@ -46,14 +46,14 @@ func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) 
 	return done, more, store.Wrap("maintenance", err)
 }
 
-// archiveSome archives for about maintenanceSlice, from a position on. If more is true, continue at next. Otherwise next
-// is the beginning.
+// archiveSome archives for about maintenanceSlice, from a position on. If more is true, the next call continues at
+// next. Otherwise next is the beginning.
 func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Archived, next archivePosition, more bool, err error) {
 	end := time.Now().Add(maintenanceSlice)
 	done.Rows = map[string]int{}
 	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) (stop bool) {
 		done.add(s)
-		next, more = s.position, s.more && time.Now().After(end) // the run does not stop between two tables
+		next, more = s.position, s.more && time.Now().After(end) // after the last step of a table, the next table begins
 		return more
 	})
 	if !more {

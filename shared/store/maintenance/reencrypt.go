@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const reencryptPage = 500
+const reencryptPage = 500 // endpoints in one transaction
 
 // Reencrypted is the result of Reencrypt.
 type Reencrypted struct {
@@ -37,9 +37,9 @@ where e.id = n.id`
 	reencryptTokensSQL = `update provider_tokens set token = $3 where provider = $1 and app_id = $2`
 )
 
-// Reencrypt finds all secrets that are encrypted with an older key, and encrypts them with the first key. Run Reencrypt
-// after a new first key is set everywhere. If no secret fails, the older keys can be removed. A run can be interrupted and
-// repeated.
+// Reencrypt finds all secrets that are not encrypted with the first key of SENDONCE_ENCRYPTION_KEYS, and encrypts them
+// with it. Run Reencrypt after all functions have the new first key. If no secret fails, the other keys can be removed.
+// A run can be interrupted and repeated.
 func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	if st.db.Keys.IsEmpty() {
 		return done, errors.New("no encryption key is set")
@@ -61,7 +61,8 @@ func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	return done, store.Wrap("reencrypt", err)
 }
 
-// reencryptEndpoints encrypts the page after an id and returns the last id of the page, or zero if there are no more rows.
+// reencryptEndpoints encrypts the page of endpoints after an id, and returns the last id of the page, or zero if there
+// are no more endpoints.
 func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, done *Reencrypted) (last task.ID, err error) {
 	var ids []task.ID
 	var secrets []string

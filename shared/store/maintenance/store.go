@@ -7,13 +7,14 @@ import (
 	"github.com/sendonce/sendonce/shared/store/alerts"
 )
 
-// Retention is for how many days finished rows stay; 0 = forever.
+// Retention is after how many days old rows are archived; 0 = never.
 type Retention struct {
-	TaskDays int // of finished tasks, messages and other rows that move to the archive tables
-	LogDays  int // of logs and other rows that are deleted
+	TaskDays int // for tasks, messages and other rows that move to the archive tables
+	LogDays  int // for logs and other rows that are deleted
 }
 
-// countTime limits the count of one part of a day. If a count takes longer, a smaller part is tried.
+// countTime limits the count of one part of a day. If a count takes longer, a shorter part is tried. The shortest part
+// may take tasks.LongestCount.
 const countTime = 2 * time.Second
 
 // Store closes days, archives and deletes old rows, and encrypts secrets again.
@@ -24,7 +25,7 @@ type Store struct {
 	countTime time.Duration // the constant countTime, but shorter in tests
 }
 
-// New returns the store. keep says how long finished rows stay.
+// New returns the store.
 func New(db *store.DB, alerts *alerts.Store, keep Retention) *Store {
 	return &Store{db: db, alerts: alerts, keep: keep, countTime: countTime}
 }

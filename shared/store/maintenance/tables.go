@@ -8,32 +8,33 @@ import (
 	"github.com/sendonce/sendonce/shared/store/tasks"
 )
 
-// archiveRows limits the rows of one transaction, since a report may wait for one of them.
+// archiveRows limits the rows that one transaction locks, since a report may wait for one of them.
 const archiveRows = 500
 
 // archiveCutoffs has the times before which rows are archived.
 type archiveCutoffs struct {
 	moved, deleted time.Time // zero = no rows are moved or deleted
-	closed         time.Time // the end of the last day whose results are counted
-	waiting        time.Time // when the oldest event that waits to be published was written, or now
+	closed         time.Time // the end of the last closed day
+	waiting        time.Time // when the oldest event that waits to be published was written; now if none waits
 }
 
 // archivable is a table whose old rows are archived, with the statements for it.
 type archivable struct {
 	table   string
 	deletes bool   // old rows are deleted; otherwise they move to the table's archive
-	first   string // a key before all others
-	rows    int    // in one transaction
+	first   string // less than every key
+	rows    int    // at most, in one page and one transaction
 
 	// page returns up to $4 rows after the row that finished at $1 and has the key $2: the key as text, when the row
-	// finished, and whether it may be archived (it finished before $3).
+	// finished, and whether it may be archived with the cutoff $3. Rows that never finish, such as operator actions,
+	// count as finished when they were written.
 	page string
 	// archive archives the rows with the keys $1 that finished before $2, except locked rows, and returns their number.
 	// It checks the rows again, as they may have changed since the page was read.
 	archive string
 	// lock locks the rows with the keys $1 that finished before $2, except rows that are locked already, and returns their
-	// keys for archive; "" = archive locks them itself. Messages need lock, since a transaction that has locked a message may
-	// add receipts to it: only a statement after lock sees all these receipts.
+	// keys for archive; "" = archive locks them itself. Messages need lock, since a transaction that has locked a message
+	// may add receipts to it: only a statement after lock sees all these receipts.
 	lock string
 
 	cutoff func(archiveCutoffs) time.Time
@@ -42,11 +43,12 @@ type archivable struct {
 func moved(c archiveCutoffs) time.Time   { return c.moved }
 func deleted(c archiveCutoffs) time.Time { return c.deleted }
 
-// counted excludes the days that are not closed, because statistics still count their rows.
-func counted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
+// movedIfCounted excludes the days that are not closed, because statistics still count their rows.
+func movedIfCounted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
 
-// published excludes rows whose events are not published yet, because the event is made from the row.
-func published(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
+// deletedIfPublished excludes rows that finished after the oldest waiting event was written: their own events may wait,
+// and an event is made from its row.
+func deletedIfPublished(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
 
 func earlier(a, b time.Time) time.Time {
 	if a.After(b) {
@@ -63,19 +65,20 @@ const (
 // archivables are in the order in which they are archived: subscribe messages after their tasks, events after their
 // deliveries.
 var archivables = []archivable{
-	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: counted},
+	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: movedIfCounted},
 	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, lock: lockOldMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
-	{table: "subscribe_message_logs", first: firstNumber, rows: 100, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
+	{table: "subscribe_message_logs", first: firstNumber, rows: 100, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: movedIfCounted},
 	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
 	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
 	{table: "webhook_events", deletes: true, first: "", rows: archiveRows, page: pageEventsSQL, archive: deleteOldEventsSQL, cutoff: deleted},
 	{table: "bulk_changes", deletes: true, first: firstID, rows: archiveRows, page: pageBulkSQL, archive: deleteOldBulkSQL, cutoff: deleted},
-	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: published},
+	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: deletedIfPublished},
 	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
 }
 
-// pageTasksSQL reads by id, which is in the order of creation: an index on the time of results would cost more writes than
-// it is worth. An id begins with the milliseconds of its creation, so ids after the cutoff need not be read.
+// pageTasksSQL reads by id, in the order of creation: a b-tree index on reported_at would cost more writes than it is
+// worth. An id begins with the milliseconds of its creation. A task that was created after the cutoff $3 is not old, so
+// it is not read.
 const pageTasksSQL = `
 select id::text as key, $1::timestamptz, reported_at < $3::timestamptz
 from task_done
@@ -130,12 +133,13 @@ with d as (
 )
 select count(*) from a`
 
-// maxSends is the largest number of sends with which a subscribe message is archived. A failed message can be sent again any
+// maxSends is the most sends that a subscribe message may have to be archived. A failed message can be sent again any
 // number of times, and each send takes time to check and to move.
 const maxSends = "100"
 
-// pageSubscribeLogsSQL also checks send_time, whose day counts the message, that the message has at most maxSends sends, and
-// that all its tasks in the main tables ended before $3.
+// pageSubscribeLogsSQL also checks that send_time is before $3, because the totals count the message on the day of its
+// send_time; that the message has at most maxSends sends; and that all its tasks in the main tables ended before $3, so
+// that they are archived before the message.
 const pageSubscribeLogsSQL = `
 select g.id::text as key, g.updated_at, g.send_time < $3
     and not exists (select from subscribe_message_sends where log_id = g.id offset ` + maxSends + `)
@@ -147,8 +151,8 @@ where g.send_status <> 0 and (g.updated_at, g.id) > ($1::timestamptz, $2::text::
 order by g.updated_at, g.id
 limit $4`
 
-// archiveSubscribeLogsSQL leaves out messages that have a task in the main tables: a late report on the task would change
-// the message.
+// archiveSubscribeLogsSQL leaves out messages that still have a task in the main tables: a late report on the task
+// would change the message.
 const archiveSubscribeLogsSQL = `
 with c as materialized (
     select g.id from subscribe_message_logs g
@@ -186,8 +190,8 @@ with c as materialized (
 )
 select count(*) from a`
 
-// thenDeleteFrom and countDeleted follow the query of a CTE c for the ids of rows, with the name of their table between
-// them.
+// thenDeleteFrom, the name of a table and countDeleted end a statement that begins with a CTE c of the ids of rows of
+// this table: it deletes these rows, except locked ones, and returns their number.
 const (
 	thenDeleteFrom = `
     for update skip locked
@@ -209,7 +213,7 @@ const deleteOldDeliveriesSQL = `
 with c as materialized (
     select id from webhook_deliveries where id = any($1::text[]::uuid[]) and state <> 0 and finished_at < $2` + thenDeleteFrom + `webhook_deliveries` + countDeleted
 
-// pageEventsSQL also checks that no delivery of the event stays.
+// pageEventsSQL also checks that each delivery of the event finished before $3: it is deleted before the event.
 const pageEventsSQL = `
 select e.id as key, e.recorded_at, not exists (
     select from webhook_deliveries w where w.event_id = e.id and (w.state = 0 or w.finished_at >= $3) offset 0)
@@ -218,8 +222,9 @@ where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
 order by e.recorded_at, e.id
 limit $4`
 
-// deleteOldEventsSQL must keep an event that insertDeliveriesSQL records again, although the new deliveries may not be in
-// its snapshot. So it skips locked events, and Postgres checks recorded_at again after it has locked an event.
+// deleteOldEventsSQL must keep an event that insertDeliveriesSQL of package webhooks records again, although the new
+// deliveries may not be in the snapshot of the deletion. insertDeliveriesSQL locks the event and renews recorded_at. So
+// this statement skips locked events, and Postgres checks recorded_at again after it has locked an event.
 const deleteOldEventsSQL = `
 with c as materialized (
     select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
@@ -247,7 +252,8 @@ const deleteOldAlertsSQL = `
 with c as materialized (
     select id from alerts where id = any($1::text[]::uuid[]) and cleared_at < $2` + thenDeleteFrom + `alerts` + countDeleted
 
-// pagePanicsSQL finds events that a function has accepted after panics. Dead events wait for an operator.
+// pagePanicsSQL finds the rows that only count the panics of a function over an event (dead is false). Rows of dead
+// events wait for an operator.
 const pagePanicsSQL = `
 select id::text as key, created_at, true
 from dead_letters

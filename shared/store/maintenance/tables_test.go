@@ -83,8 +83,8 @@ func TestEventThatIsNeverDueDoesNotKeepOldAlerts(t *testing.T) {
 	require.Equal(t, 3, db.MustArchive(t, maintenance.ArchiveRun{})["alerts"])
 }
 
-// Events wait for months to be published. Meanwhile everything but the alerts is archived, but the event of an archived task is still
-// complete. After the events are published, the alerts are deleted too, but their event still has its receivers.
+// Two events wait for months to be published. Meanwhile all rows except the alerts are archived; the event of the archived task is
+// complete nevertheless. After the events are published, the alerts are deleted too; the event of a deleted alert still finds its receivers.
 func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 30))
@@ -186,7 +186,7 @@ func TestBadTableDoesNotStopTheArchive(t *testing.T) {
 	require.Equal(t, []int{1, 1, 2}, []int{rows["tasks"], rows["subscribe_message_logs"], rows["webhook_deliveries"]})
 }
 
-// Each step begins where the last step ended, also after rows that could not be moved.
+// Each step begins after the page of the last step, also if rows of this page were locked and could not be moved.
 func TestArchiveContinuesAfterRowsItCannotMove(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
