@@ -18,13 +18,13 @@ import (
 const Lag = time.Minute
 
 const (
-	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter
-	firstPart    = 5 * time.Second  // the longest first part, if counting all the uncounted time in one part has timed out
-	growFactor   = 4                // each further part is at most this many times as long as the part before it
+	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter than this and than lag
+	firstPart    = 5 * time.Second  // the longest second try, if counting all the uncounted time in one part has timed out
+	growFactor   = 4                // after a part is counted, the next part may be this many times as long
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 
-	// The shortest part has the timeout tasks.LongestCount. It is so short that hardly more tasks are finished within it than one
-	// transaction finishes.
+	// The shortest part has the timeout tasks.LongestCount. A shorter part would hardly have fewer rows: all rows that one
+	// transaction writes have the same time.
 	shortestPart = 10 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ const (
 	kindDeliveries         // key is the state
 	kindAppReports         // by app; key is the status. Each applied report is counted, even if the task was retried since
 	kindAppTimeouts        // by app
-	kindAppClaimed         // by app; only last_at is used, the time of the newest claim
+	kindAppClaimed         // by app; only last_at is used, the time of the newest claim of a finished task
 )
 
 const (
@@ -52,8 +52,8 @@ const (
 	nameOfApp   = 1
 )
 
-// inFuture is the condition that counted_to is far in the future: a clock was ahead, or an attacker wrote it. Count then
-// sets counted_to to the end of its count, and does not count earlier rows.
+// inFuture is the condition that counted_to is more than an hour in the future: a clock was ahead, or an attacker wrote it.
+// Count then sets counted_to to the time up to which it would count, and counts no row before that time.
 const inFuture = `counted_to > now() + interval '1 hour'`
 
 // countUntilSQL returns the time up to which Count counts: $1 seconds ago. It returns no row if less than $2 seconds
@@ -73,9 +73,10 @@ const setCountedToSQL = `update overview_counted set counted_to = $1::timestampt
 const bounds = `array[0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400]::float8[]`
 
 // addCountsSQL adds rows to the counters: those with a time from $1 on and before $2. $3 and $4 are the first ids of these
-// times. $5 limits the number of names, and $6 the number of claims of one task. class says what name is: 0 a queue, 1 an app,
-// 2 empty. kind and key are the columns of overview_totals. The reasons 5 and 6 are expired and cancelled. BETWEEN and ORDER BY
-// make Postgres read the claims of a task in the order of the index, which ends at the limit; a bitmap scan reads all of them.
+// times. $5 limits the number of queues with counters and that of apps with counters, and $6 the number of claims of one task.
+// class says what name is: 0 a queue, 1 an app, 2 empty. kind and key are the columns of overview_totals. The reasons 5 and 6
+// are expired and cancelled. BETWEEN and ORDER BY make Postgres read the claims of a task in the order of the index and stop at
+// the limit; a bitmap scan would read all of them.
 const addCountsSQL = `
 with counted (class, name, kind, key, since, n, seconds, last_at) as (
     select 0, queue, 1, 0, date_bin('5 minutes', created_at, 'epoch'), count(*), 0::float8, null::timestamptz
@@ -169,7 +170,8 @@ where t.name = gone.name and (t.kind = 0 and t.key = gone.key or gone.key = 0 an
 
 // Count adds the rows that are older than lag to the counters. It does nothing if the uncounted time is shorter than both
 // countEvery and lag. If ctx ends after a part is counted, Count returns nil, and a later call counts the rest. If ctx ends
-// before that, a later call tries a shorter part. Any number of calls may run at once.
+// before that, Count returns an error, and a later call of the same Store tries a shorter part. Any number of calls may run
+// at once.
 func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 	var end time.Time
 	every := min(countEvery, lag)

@@ -1,11 +1,12 @@
-// Package overview reads one Snapshot of all queues, senders, webhooks and messages, for the console
-// and for metrics.
+// Package overview counts what happens to tasks and webhooks, and reads one Snapshot of all queues, senders,
+// webhooks and messages, for the console and for metrics.
 //
 // # Cost
 //
 // Read is one read-only transaction of the read role. Every number is counted with an index scan.
 // Counting stops at maxRows rows of one queue and state, at about totalRows rows of one state in all
-// queues, and at maxRows leases of all queues. If counting stopped at a limit, Count.More is set.
+// queues, at maxRows leases of all queues, and at maxRows for each other number, except those of
+// webhook endpoints. If counting stopped at a limit, Count.More is set.
 //
 // # Counters
 //
@@ -25,19 +26,20 @@
 //
 // Store.Count adds only rows that are older than Lag. Transactions of the functions end within 30 s,
 // so all rows older than Lag are committed when Store.Count reads. A task may finish several times: an
-// operator retries it, or it is reported as sent after it failed. It is counted each time, so no counter
-// becomes smaller. If the clock of an instance is behind the clock of the database by more than Lag, the
-// submissions of this instance are not counted.
+// operator retries it, or it is reported as sent after it failed. Each result is counted, unless it was
+// withdrawn before Store.Count read it. A counted result stays counted, so no counter becomes smaller. If
+// the clock of an instance is behind the clock of the database by more than Lag, the submissions of this
+// instance are not counted.
 //
 // overview_counted has the time up to which everything is counted. The transaction that adds the counts
 // locks and updates this row, so any number of processes may count. If the uncounted time is too long for
-// the statement timeout, it is counted in parts. A Store remembers how long the next part may be: one call
-// of Store.Count has time for few attempts.
+// the statement timeout, it is counted in parts. A Store remembers how long the next part may be, because
+// one call of Store.Count has time for only a few attempts.
 //
 // Callers choose the names of queues and apps. The first MaxNames queues and the first MaxNames apps have
 // counters of their own. All other queues share one set of counters, and so do all other apps. If nothing
-// was counted for a name in 30 days, the name is removed with its counters. The choice of the names with
-// counters does not depend on their numbers of tasks: otherwise a queue could move from one counter to
-// another, which Prometheus would mistake for a restart. If fewer than MaxNames names have counters, Read
-// also shows the largest of the names that have none yet.
+// was counted for a name in 30 days, the name is removed with its counters. Until then a name keeps its
+// counters, even if other names have more tasks: if a queue moved to the shared counters, Prometheus would
+// mistake that for a restart. If fewer than MaxNames names have counters, Read also shows the largest of
+// the names that have none yet.
 package overview

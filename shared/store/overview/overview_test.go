@@ -170,8 +170,8 @@ func TestOldestMessageIsThatOfAllCallers(t *testing.T) {
 	}
 }
 
-// Deliveries to a disabled endpoint wait until it is enabled, and those of a revoked caller for ever: deliver is not late with them.
-func TestDeliveriesThatMayNotBeSentAreNotLate(t *testing.T) {
+// Deliveries to a disabled endpoint wait until it is enabled. Deliveries of a revoked caller are never sent. So neither count as due.
+func TestDeliveriesThatMayNotBeSentAreNotDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `insert into callers (id, name, token_hash, roles, queues, business_types, receives) overriding system value
@@ -219,7 +219,7 @@ func TestNamesAreLimited(t *testing.T) {
 		_, err := db.Tasks.PauseQueue(t.Context(), tasks.Pause{Queue: name, Reason: "maintenance"}, storetest.Tester)
 		require.NoError(t, err)
 	}
-	require.Equal(t, overview.Backlog{Count: overview.Count{N: 2}}, countAndRead(t, db).OtherQueues.Pending, "nobody is late with the tasks of a paused queue")
+	require.Equal(t, overview.Backlog{Count: overview.Count{N: 2}}, countAndRead(t, db).OtherQueues.Pending, "tasks of paused queues are counted, but their age is left out")
 }
 
 func TestUnusedNamesAreRemoved(t *testing.T) {
@@ -257,7 +257,7 @@ begin if new.counted_to - old.counted_to > interval '5 minutes' then perform pg_
 	db.Exec(t, `create trigger be_slow before update on overview_counted for each row execute function be_slow()`)
 	before := db.Count(t, `select extract(epoch from counted_to)::bigint from overview_counted`)
 	counted := 0
-	for range 10 { // on a slow machine, one call may count only five seconds
+	for range 10 { // on a slow machine, one call may count only 5 s of the 6 hours
 		ctx, cancel := context.WithTimeout(t.Context(), 3900*time.Millisecond) // time for one statement timeout, not for two
 		_ = db.Overview.Count(ctx, 0)                                          // an error is a call that has counted nothing
 		cancel()

@@ -15,20 +15,21 @@ import (
 )
 
 const (
-	maxRows   = 100_000   // the most rows counted for one queue and state, and for any other number
-	totalRows = 1_000_000 // the most rows counted for one state, divided among the queues
-	minRows   = 1000      // the smallest part of totalRows that a queue gets
+	maxRows   = 100_000   // the most rows counted for one queue and state, and for most other numbers
+	totalRows = 1_000_000 // about the most rows counted for one state, divided equally among the queues
+	minRows   = 1000      // the least share of totalRows that a queue has
 	maxQueues = 1000      // the most queues that are counted in the order of their names, besides those with counters
 	maxAlerts = 100
 )
 
-// overviewPlanSQL makes the statements use indexes, even if the statistics of the tables are wrong.
+// overviewPlanSQL makes the statements use indexes, even if the statistics of the tables are wrong, and limits each to
+// 5 s.
 const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
-// countStateSQL counts the tasks with the state $1. Of each queue it counts at most $2 tasks; if there are very many queues,
-// at most $5 divided by their number, but not less than $4. It counts the queues with counters, and the first $3 queues by
-// name, each found by one probe of the index. So a caller that uses very many queues cannot hide those with counters.
+// countStateSQL counts the tasks with the state $1, of the queues with counters and of the first $3 queues by name,
+// each found by one probe of the index. So a caller that uses very many queues cannot hide those with counters. Of each
+// queue it counts at most max_rows tasks: an equal share of $5, but at least $4 and at most $2.
 const countStateSQL = `
 with recursive names (queue) as (
     (select queue from task_live where state = $1::smallint order by queue limit 1)
@@ -50,7 +51,8 @@ from queues q cross join per_queue cross join lateral (
 ) c
 where c.n > 0`
 
-// countLeasesSQL counts at most $1 leases, by queue and by app. It returns at most $2 queues and apps, the largest first.
+// countLeasesSQL counts the $1 leases that end first, by queue and by app. It returns at most $2 rows, each of a queue
+// or an app, the largest first.
 const countLeasesSQL = `
 select coalesce(queue, ''), coalesce(app_id, ''), grouping(queue) = 0, count(*), extract(epoch from now() - min(updated_at))::float8, max(updated_at)
 from (select queue, app_id, updated_at from task_live where state = 2 order by due_at limit $1::bigint) l
@@ -78,8 +80,9 @@ select now(), (select counted_to from overview_counted),
     (select count(*) from webhook_endpoints where url is not null and not enabled),
     coalesce(extract(epoch from now() - (select created_at from event_outbox order by id limit 1))::float8, 0)`
 
-// dueMessagesSQL counts at most $1 messages to URLs (kind 1) and $1 other messages. The age is that of the oldest of all
-// messages: one probe of an index finds the oldest of each caller and stream.
+// dueMessagesSQL reads at most $1 messages to URLs (kind 1) and $1 other messages. It returns how many of these are
+// due, how many it has read, and how long the first message has been due. This is the first of all messages: one probe
+// of an index finds the first of each caller and stream.
 const dueMessagesSQL = `
 with recursive streams (caller_id, stream, next_at) as (
     (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at limit 1)
@@ -105,8 +108,9 @@ from (
     (select next_at from message_live where remaining_sends > 0 and kind = 1 limit $1::bigint)
 ) m`
 
-// waitingDeliveriesSQL counts at most $1 of the deliveries that deliver may send: not those to disabled endpoints or of revoked
-// callers. The oldest is that of all these deliveries.
+// waitingDeliveriesSQL reads at most $1 of the deliveries that deliver may send: not those to disabled endpoints or of
+// revoked callers. It returns how many of these are due, how many will be tried again later, how many it has read, and
+// how long the first of all deliveries that deliver may send has been due.
 const waitingDeliveriesSQL = webhooks.DeliverySources + `, open as materialized (
     select s.caller_id, s.endpoint_id, s.next_at from source s` + webhooks.CallersOfSources + webhooks.OpenSources + `
 )
@@ -120,8 +124,8 @@ from (
     limit $1::bigint
 ) d`
 
-// totalsSQL returns the counters of the queues in $1 and of the apps in $2. Under the empty name, it returns the sums for
-// all other queues and for all other apps.
+// totalsSQL returns the counters of the queues in $1 and of the apps in $2. Under the empty name, it returns the sums
+// for all other queues and for all other apps.
 const totalsSQL = `
 select kind, key, case when name = any(case when kind < 7 then $1::text[] else $2::text[] end) then name else '' end,
     least(sum(n), 1000000000000000000)::bigint, least(sum(seconds), 1e15), max(last_at)
@@ -176,7 +180,7 @@ func (r *reader) sender(app string) *Sender {
 	return r.senders[app]
 }
 
-// readLive reads everything but the counters.
+// readLive reads everything but the counters; of these it reads only which names have some.
 func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 	var batch pgx.Batch
 	batch.Queue(overviewPlanSQL)
@@ -296,8 +300,8 @@ func (r *reader) addNames(rows pgx.Rows) error {
 	})
 }
 
-// chooseNames puts the queues and senders that are shown by name into the snapshot, and the sums of all other queues and
-// senders.
+// chooseNames puts the queues and senders that are shown by name into the snapshot, and the sums of all other queues
+// and senders.
 func (r *reader) chooseNames() {
 	s := &r.snapshot
 	live := func(name string) int { return r.queues[name].Live().N }
@@ -325,8 +329,8 @@ func (r *reader) chooseNames() {
 	}
 }
 
-// choose returns at most MaxNames names to show, in alphabetical order: the names with counters, and if fewer than MaxNames
-// have counters, the largest of the other names.
+// choose returns at most MaxNames names to show, in alphabetical order: the names with counters, and if fewer than
+// MaxNames have counters, the largest of the other names.
 func choose[T any](withCounters []string, live map[string]*T, size func(name string) int) []string {
 	others := slices.Collect(maps.Keys(live))
 	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(withCounters, name) })

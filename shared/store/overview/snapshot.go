@@ -6,8 +6,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MaxNames limits how many queues, and how many sender apps, are shown by name. Callers choose
-// these names, so there may be very many names.
+// MaxNames limits how many queues, and how many sender apps, have counters of their own and are shown by name.
+// Callers choose these names, so there may be very many.
 const MaxNames = 200
 
 const (
@@ -21,18 +21,18 @@ var Bounds = [...]float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 // Snapshot is the state of all queues, senders, webhooks and messages of all callers, at one instant.
 type Snapshot struct {
 	At        time.Time // by the clock of the database
-	CountedTo time.Time // the time up to which Totals and Throughput are counted, about a minute before At
+	CountedTo time.Time // the time up to which all counters are counted; usually about a minute before At
 
-	Queues      []Queue // sorted by name; at most MaxNames, first those with counters of their own
-	OtherQueues Queue   // the sum of all other queues, without a name or a pause; Pending.Oldest leaves out paused queues
-	Senders     []Sender
-	OtherApps   Sender // the sum of all other apps, without a name
+	Queues      []Queue  // at most MaxNames, sorted by name; those with counters of their own are never left out
+	OtherQueues Queue    // the sum of all other queues, without a name or a pause; Pending.Oldest leaves out paused queues
+	Senders     []Sender // chosen and sorted like Queues
+	OtherApps   Sender   // the sum of all other apps, without a name
 
 	Alerts          []Alert  // open alerts, newest first; at most 100
 	PausedStreams   []string // streams of NATS that accepted nothing when they were last tried
 	PausedTemplates Count    // pauses of a template of subscribe messages for one caller
 	DeadLetters     Count    // events that wait for an operator
-	Events          Backlog  // events of tasks and messages that wait to be published
+	Events          Backlog  // rows of event_outbox, each with one or more events that wait to be published
 	Messages        Messages
 	Webhooks        Webhooks
 }
@@ -40,13 +40,13 @@ type Snapshot struct {
 // Count is a number of rows. Counting stops at a limit, so that it never takes long.
 type Count struct {
 	N    int
-	More bool // there are more than N
+	More bool // counting stopped at a limit, so there may be more than N
 }
 
 // Backlog is a number of rows that wait.
 type Backlog struct {
 	Count
-	Oldest time.Duration // how long the oldest counted row has waited; 0 = no row waits
+	Oldest time.Duration // how long the oldest row has waited, or in a Queue the oldest counted row; 0 = no row waits
 }
 
 // Queue is the state of the tasks of one queue.
@@ -54,8 +54,8 @@ type Queue struct {
 	Name       string
 	Scheduled  Count   // tasks that wait for their send time, or for a retry
 	Pending    Backlog // tasks that wait for a sender
-	Retries    Count   // the tasks of Pending that were claimed before
-	Processing Backlog // claimed tasks. Oldest is the longest time since a claim began or was last extended
+	Retries    Count   // the tasks of Pending with a retry_count above 0
+	Processing Backlog // claimed tasks; Oldest is the longest time since a task was claimed or its lease last extended
 	Held       Backlog // tasks that wait for an operator, since it is unknown whether they were sent
 	Pause      *Pause  // nil = not paused
 
@@ -77,22 +77,22 @@ type Pause struct {
 	Until  time.Time // zero = until an operator resumes the queue
 }
 
-// Totals are counters of a queue. They survive restarts and never become smaller. They are removed if nothing was
-// counted for the queue in 30 days.
+// Totals are counters of a queue. They survive restarts and never become smaller, except that they begin at 0 again if
+// nothing was counted for the queue in 30 days.
 type Totals struct {
 	Submitted     int64
 	Claims        int64 // of finished tasks, at most maxClaims of each; the claims of a task that finishes twice count twice
 	LeaseTimeouts int64
 	Succeeded     int64
 	Failed        map[task.Reason]int64 // including expired and cancelled tasks
-	Wait          Histogram             // of finished tasks that were claimed: from submission, or the send time, to the first claim
-	Duration      Histogram             // from submission, or the send time, to the result; without expired and cancelled tasks
+	Wait          Histogram             // of finished tasks that were claimed: from submission, or a later send time, to the first claim
+	Duration      Histogram             // from submission, or a later send time, to the result; without expired and cancelled tasks
 }
 
 // Histogram counts durations by bucket.
 type Histogram struct {
 	Counts  [len(Bounds) + 1]int64 // of each bucket alone
-	Seconds float64                // sum
+	Seconds float64                // the sum of all durations
 }
 
 // Throughput has the numbers of tasks that were submitted to a queue, succeeded and failed within five minutes.
@@ -103,12 +103,12 @@ type Throughput struct {
 
 // Sender is one sender app. Succeeded, Failed and Timeouts are counters like Totals.
 type Sender struct {
-	App        string // the app_id of the app's claims
-	Processing Count  // tasks that the app has claimed and not reported
-	Succeeded  int64  // reports of success
-	Failed     int64  // reports of failure, including those of tasks that were retried since
-	Timeouts   int64  // leases that expired
-	LastClaim  time.Time
+	App        string    // the app_id of the app's claims
+	Processing Count     // tasks that the app has claimed and not reported
+	Succeeded  int64     // applied reports of success
+	Failed     int64     // applied reports of failure, including those of tasks that were retried since
+	Timeouts   int64     // leases that expired
+	LastClaim  time.Time // of a task in processing (or its last extension), or of a finished task
 	LastReport time.Time // of a result; zero = never, or before the app's counters were removed
 }
 
@@ -123,14 +123,14 @@ type Alert struct {
 type Messages struct {
 	Due          Backlog // messages that are due to be sent, or sent again
 	StuckSending Count   // messages with no send left that no stream or receiver accepted
-	StuckSent    Count   // messages with no send left that were sent, but not confirmed by the receiver
+	StuckSent    Count   // messages with no send left that were accepted, but not confirmed by enough consumers
 }
 
 // Webhooks are the deliveries to endpoints and callbacks. Delivered and Failed are counters like Totals.
 type Webhooks struct {
-	Due       Backlog // deliveries that are due now
-	Retrying  Count   // deliveries that failed and will be tried again later
-	Failing   int     // endpoints to which nothing was delivered since their last failure
+	Due       Backlog // deliveries that are due now; without those to disabled endpoints and of revoked callers
+	Retrying  Count   // deliveries that failed and will be tried again later; without the same
+	Failing   int     // enabled endpoints to which nothing was delivered since their last failure
 	Disabled  int     // endpoints that are disabled, by an operator or because of their responses
 	Delivered int64
 	Failed    int64 // deliveries that failed permanently

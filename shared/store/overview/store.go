@@ -11,10 +11,10 @@ import (
 type Store struct {
 	db        *store.DB
 	countTime time.Duration // the constant countTime, but shorter in tests
-	span      atomic.Int64  // the length of the next part that Count tries, a time.Duration; 0 = all the uncounted time
+	span      atomic.Int64  // the greatest length of the next part that Count tries, a time.Duration; 0 = all the uncounted time
 }
 
-// countTime is the timeout of counting one part; after a timeout, a shorter part is tried.
+// countTime is the timeout of counting one part, except the shortest; after a timeout, a shorter part is tried.
 const countTime = 2 * time.Second
 
 // New returns the store of the overview.
