@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Results of a send that brokers of tests return.
+// The results that a Broker returns.
 var (
 	Accepted    = msg.Result{Outcome: msg.Accepted}
 	SubjectFull = msg.Result{Outcome: msg.Unavailable, Reason: "no more of this subject", Scope: msg.OneMessage}
@@ -23,7 +23,7 @@ var (
 	NoBroker    = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
 )
 
-// Chat saves a message from one user to another.
+// Chat saves a message from one user to another, which needs no confirmation.
 func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	t.Helper()
 	m := Message(key, func(m *messages.Submission) {
@@ -33,7 +33,7 @@ func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	return m.ID
 }
 
-// Broker records the messages that are published to it, and responds as Respond does.
+// Broker records the messages that are published to it, and returns the results of Respond.
 type Broker struct {
 	mu      sync.Mutex
 	Sends   []messages.Due
@@ -64,7 +64,7 @@ func Always(r msg.Result) *Broker {
 	return &Broker{Respond: func(messages.Due) msg.Result { return r }}
 }
 
-// Message is a message to a subject. It requires one confirmation; change edits it.
+// Message returns a message to a subject that requires one confirmation; change edits it.
 func Message(key string, change ...func(*messages.Submission)) *messages.Submission {
 	m := &messages.Submission{
 		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},
@@ -92,7 +92,8 @@ func (db *DB) MustMessage(t *testing.T, id task.ID) messages.Detail {
 	return m
 }
 
-// MustSave saves messages and returns the results. It compares their SavedAt with the database and sets it to zero.
+// MustSave saves messages and returns the results. It checks SavedAt of each result against the database and then sets it to zero, so
+// that tests can compare the results.
 func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Submitted {
 	t.Helper()
 	outs, errs := db.Messages.Submit(rows)
@@ -129,7 +130,7 @@ func (db *DB) MakeDueAndRelay(t *testing.T, b *Broker) store.Relayed {
 	return db.RelayDue(t, b)
 }
 
-// ConfirmationBy returns the confirmation of a consumer that the message is addressed to.
+// ConfirmationBy returns a confirmation by a consumer with the permission of a recipient.
 func ConfirmationBy(consumer string) messages.Confirmation {
 	return messages.Confirmation{Consumer: consumer, Permission: msg.IsRecipient}
 }
@@ -148,7 +149,7 @@ func (db *DB) RelayDue(t *testing.T, b *Broker) store.Relayed {
 	return relayed
 }
 
-// InsertMessages inserts n messages to the user bob with one statement, as if they had been submitted.
+// InsertMessages inserts n messages to the user bob at once, as if they had been submitted.
 func (db *DB) InsertMessages(t *testing.T, n int) {
 	t.Helper()
 	db.Exec(t, fmt.Sprintf(`

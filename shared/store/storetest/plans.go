@@ -80,8 +80,8 @@ func Statements(t *testing.T) map[string]string {
 // Plans checks the plans of a set of statements.
 type Plans struct {
 	Fill   string            // SQL that fills the tables
-	Args   map[string]string // the statements to check, with their arguments for EXECUTE
-	Texts  map[string]string // the texts of statements that are not constants
+	Args   map[string]string // the names of the statements to check, with their arguments for EXECUTE
+	Texts  map[string]string // by name: statements that are not among Statements
 	Tables []string          // tables for which no plan may have a sequential scan
 	Index  map[string]string // by statement: an index that its plan must use
 
@@ -90,8 +90,9 @@ type Plans struct {
 	Presorted []string // statements that may sort only rows that are equal in an index (Incremental Sort)
 }
 
-// Require prepares and runs the statements while the tables are empty, fills the tables without
-// ANALYZE, and fails the test unless the plans use indexes.
+// Require prepares and runs the statements while the tables are empty, and fills the tables without
+// ANALYZE. Then it fails the test if the new plans use sequential scans of Tables, bitmap scans, or
+// other indexes than Index names. The statements have the settings of the role hot.
 func (p Plans) Require(t *testing.T) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// ConnectAs opens a connection as a role of the functions.
+// ConnectAs opens a connection as one of the roles that the functions log in as, to the database at url.
 func ConnectAs(t *testing.T, url, role string) *pgx.Conn {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
@@ -64,21 +64,21 @@ func ConnectAsOwner(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// Value returns the only column of the only row of a query.
+// Value returns the only column of the first row of a query.
 func Value[T any](t *testing.T, db *DB, sql string, args ...any) (value T) {
 	t.Helper()
 	require.NoError(t, db.Owner.QueryRow(t.Context(), sql, args...).Scan(&value))
 	return value
 }
 
-// Count returns the result of a query for one number.
+// Count returns the number that is the only column of the first row of a query.
 func (db *DB) Count(t *testing.T, sql string, args ...any) int {
 	t.Helper()
 	return Value[int](t, db, sql, args...)
 }
 
-// HoldLock runs a statement as the owner in a transaction. release commits the transaction; without release, the end of the test
-// rolls it back.
+// HoldLock runs a statement as the owner in a transaction, which keeps the locks of the statement. release commits the transaction;
+// otherwise the end of the test rolls it back.
 func (db *DB) HoldLock(t *testing.T, sql string, args ...any) (release func()) {
 	t.Helper()
 	return HoldLock(t, db.Owner, sql, args...)
@@ -110,7 +110,7 @@ func (db *DB) AwaitLockWait(t *testing.T) {
 	require.Eventually(t, func() bool { return IsWaiting(t, db.Owner) }, time.Minute, time.Millisecond)
 }
 
-// Explain returns the plan of a query with these arguments. The statement setup runs before, in the same transaction.
+// Explain returns the plan of a statement with these arguments. The statement setup runs before it, in the same transaction.
 func Explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (plan string) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

@@ -12,20 +12,20 @@ import (
 	"github.com/sendonce/sendonce/shared/store/stores"
 )
 
-// DB is the stores of one database.
+// DB has the stores of one database.
 type DB struct {
 	*store.DB
 	stores.Stores
-	Owner *pgxpool.Pool // of the owner of the database, who may do anything
+	Owner *pgxpool.Pool // logged in as the owner of the database, who may do anything
 }
 
-// Open opens the stores of a fresh database, logged in as the functions are; change edits the configuration.
+// Open opens the stores of a fresh database, with the roles that the functions log in as; change edits the configuration.
 func Open(t *testing.T, change ...func(*stores.Config)) *DB {
 	t.Helper()
 	return OpenAt(t, sandbox.NewDatabase(t), change...)
 }
 
-// OpenAt is Open for the database at the URL of its owner.
+// OpenAt is Open for an existing database; url logs in as its owner.
 func OpenAt(t *testing.T, url string, change ...func(*stores.Config)) *DB {
 	t.Helper()
 	cfg := stores.Config{Config: store.Config{URL: url, Roles: store.Roles(sandbox.Roles)}, StatusOf: func(string) int { return 400 }}

@@ -18,7 +18,7 @@ func (db *DB) MustSubscribe(t *testing.T, s *subscribe.Submission) subscribe.Sub
 	return out
 }
 
-// ClaimAndReport claims the only pending task of the WeChat queue and reports r for it. The report must be applied.
+// ClaimAndReport claims one task of the WeChat queue and reports r for it. The report must be applied.
 func (db *DB) ClaimAndReport(t *testing.T, r task.Report) task.Task {
 	t.Helper()
 	claimed := db.Claim(t, func(r *tasks.ClaimRequest) {
@@ -31,7 +31,7 @@ func (db *DB) ClaimAndReport(t *testing.T, r task.Report) task.Task {
 	return out.Task
 }
 
-// Booking is a submission of a subscribe message that confirms a booking.
+// Booking returns a submission of a subscribe message that confirms a booking.
 func Booking(id uint64, data string) *subscribe.Submission {
 	return &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: id, ReceiverUserID: 9,
@@ -46,7 +46,7 @@ func (db *DB) MustToken(t *testing.T) subscribe.ProviderToken {
 	return token
 }
 
-// MustSettleOldBooking submits a message as of 100 days ago and reports its outcome as of 99 days ago.
+// MustSettleOldBooking submits a message as if 100 days ago, and reports its outcome as if 99 days ago.
 func (db *DB) MustSettleOldBooking(t *testing.T, id uint64, outcome task.Outcome) (submitted subscribe.Submitted) {
 	t.Helper()
 	submitted = db.MustSubscribe(t, OldBooking(id, `{"thing1":{"value":"Tea"}}`))
@@ -56,7 +56,7 @@ func (db *DB) MustSettleOldBooking(t *testing.T, id uint64, outcome task.Outcome
 	return submitted
 }
 
-// OldBooking is a Booking as of 100 days ago.
+// OldBooking returns a Booking whose task has an id of 100 days ago.
 func OldBooking(id uint64, data string) *subscribe.Submission {
 	s := Booking(id, data)
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))

@@ -45,7 +45,7 @@ func (db *DB) MustTask(t *testing.T, id task.ID) tasks.Detail {
 	return d
 }
 
-// Submission is a plain submission; change edits it.
+// Submission returns a submission without a key or a send time; change edits it.
 func Submission(change ...func(*tasks.Submission)) *tasks.Submission {
 	s := &tasks.Submission{
 		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPriority, MaxRetries: 3,
@@ -68,7 +68,7 @@ func FromQueue(queue string) func(*tasks.ClaimRequest) {
 	return func(r *tasks.ClaimRequest) { r.Queue = queue }
 }
 
-// Report adds the body of a request, which is logged, to the report r.
+// Report returns the report r with the body of its request, which is logged.
 func Report(r task.Report) *tasks.Report { return &tasks.Report{Report: r, Request: []byte(`{}`)} }
 
 // Claim claims up to 10 tasks of the default queue; change edits the request.
@@ -89,7 +89,7 @@ func (db *DB) ExpireLeases(t *testing.T) {
 	db.Exec(t, `update task_live set due_at = now() - interval '1 second' where state = 2`)
 }
 
-// RetryBusy calls do until it returns no task.Error with RetryAfter.
+// RetryBusy calls do again, without a pause, as long as do returns a task.Error with RetryAfter.
 func RetryBusy(do func() error) error {
 	for {
 		err := do()
@@ -100,7 +100,7 @@ func RetryBusy(do func() error) error {
 	}
 }
 
-// Keyed gives a submission an idempotency key of its caller, and the body as content and fingerprint.
+// Keyed gives a submission an idempotency key of its caller, the content body, and the fingerprint of body.
 func Keyed(key, body string) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		hash := task.KeyHash(s.CallerID, "sms", key)
