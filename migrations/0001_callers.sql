@@ -1,6 +1,6 @@
 -- Callers, and the log of what operators change.
 
--- SQL clients show a COMMENT. A test demands one for every table, and for every column whose values are codes.
+-- SQL clients show a COMMENT. A test requires one for every table, and for every column whose values are codes.
 COMMENT ON TABLE schema_migrations IS 'The migrations that were applied to this database, in order. Written by migrate only.';
 
 CREATE TABLE callers (
@@ -29,11 +29,11 @@ COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: 
 COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may submit and look up; empty: all.';
 COMMENT ON COLUMN callers.receives IS 'NATS patterns of the subjects whose messages the caller may confirm: * is one token, > at the end is one or more. Empty: none.';
 COMMENT ON COLUMN callers.best_priority IS 'The smallest number that the caller may give as the priority of a task. Tasks of priority 0 are claimed first; a task without a priority gets 5.';
-COMMENT ON COLUMN callers.max_waiting_tasks IS 'The most tasks that the caller may have in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS.';
-COMMENT ON COLUMN callers.max_waiting_messages IS 'The most messages of the caller that may be waiting: not delivered, or not confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES.';
-COMMENT ON COLUMN callers.max_waiting_bytes IS 'The most bytes of data of the waiting messages of the caller. NULL: SENDONCE_CALLER_WAITING_MB.';
-COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that created the caller, or was the first to replace its token or to grant it more. When that operator is revoked or loses rights, so does the caller. NULL: no limited operator did.';
-COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by. All callers of this chain share its quotas. NULL: the caller begins the chain, or has no chain.';
+COMMENT ON COLUMN callers.max_waiting_tasks IS 'The caller can submit no tasks while its account (account_id) has this many in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS.';
+COMMENT ON COLUMN callers.max_waiting_messages IS 'The caller can submit no messages while this many of its account (account_id) wait to be delivered or confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES.';
+COMMENT ON COLUMN callers.max_waiting_bytes IS 'As max_waiting_messages, but bytes of the data of the messages. NULL: SENDONCE_CALLER_WAITING_MB.';
+COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that created the caller, or was the first to replace its token or to grant it more. When that operator is revoked, this caller is revoked too; when that operator loses rights, this caller loses them too. NULL: no limited operator did.';
+COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by. Quotas count all callers with the same account_id, and that caller, together. NULL: the caller itself.';
 
 -- Returns the SHA-256 of a salt and token_hash. With this proof a function verifies a token. No role that a function logs in as can read
 -- token_hash itself.

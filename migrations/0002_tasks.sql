@@ -73,7 +73,7 @@ COMMENT ON COLUMN task_live.retry_count IS 'Retries started so far, 0 to max_ret
 COMMENT ON COLUMN task_live.max_retries IS 'As in tasks.';
 COMMENT ON COLUMN task_live.on_unknown IS 'As in tasks: 0 resend, 1 hold, 2 fail.';
 COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator.';
-COMMENT ON COLUMN task_live.due_at IS 'When sweep must handle the task: the send time, the end of the lease, or the expiry.';
+COMMENT ON COLUMN task_live.due_at IS 'When sweep must handle the task: the send time, the time of a retry, the end of the lease, or the expiry.';
 COMMENT ON COLUMN task_live.caller_id IS 'As in tasks.';
 COMMENT ON COLUMN task_live.callback IS 'Whether tasks.callback_url is set.';
 COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the newest claim: callers.id, 0 for the built-in admin, -1 for a function of the service itself.';
@@ -95,7 +95,8 @@ CREATE TABLE task_done (
     CHECK ((status = 2) = (reason = 0))
 );
 CREATE INDEX task_done_failed ON task_done (id) WHERE status = 3;
--- For the results of the last minutes. Without autosummarize, queries would read all of the newest pages until a vacuum.
+-- For the results of a time span, such as the last minutes. Without autosummarize, queries would read all of the newest pages until a
+-- vacuum.
 CREATE INDEX task_done_reported ON task_done USING brin (reported_at) WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON TABLE task_done IS 'The result of each final task of the main tables.';
 COMMENT ON COLUMN task_done.status IS '2 succeeded, 3 failed.';
@@ -159,7 +160,7 @@ CREATE TABLE task_totals (
     subscribe_succeeded bigint NOT NULL,
     subscribe_failed    bigint NOT NULL
 );
-COMMENT ON TABLE task_totals IS 'Results of each UTC day that is closed, so that statistics need not count old rows.';
+COMMENT ON TABLE task_totals IS 'Numbers of results by UTC day, so that statistics need not count old rows. At most one day is counted only in part.';
 COMMENT ON COLUMN task_totals.succeeded IS 'SMS tasks that succeeded.';
 COMMENT ON COLUMN task_totals.failed IS 'SMS tasks that failed.';
 COMMENT ON COLUMN task_totals.counted_to IS 'Results before this time are counted, those of the rest of the day are not. NULL: the whole day is counted, and the day is closed.';
@@ -175,7 +176,7 @@ CREATE TABLE queue_pauses (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_pauses_until ON queue_pauses (until) WHERE until IS NOT NULL;
-COMMENT ON TABLE queue_pauses IS 'Queues whose tasks cannot be claimed until a time; until NULL: until an operator resumes them. When the time is over, sweep wakes the waiting claims and deletes the row.';
+COMMENT ON TABLE queue_pauses IS 'Queues whose tasks cannot be claimed before the time in until; NULL: before an operator resumes the queue. After this time, sweep or a claim deletes the row and wakes the waiting claims.';
 COMMENT ON COLUMN queue_pauses.reason IS 'Text for operators.';
 
 -- task_id has the type uuid: with a cast to text, look-ups could not use the index.
@@ -200,6 +201,6 @@ FROM tasks t
 LEFT JOIN task_live l ON l.id = t.id
 LEFT JOIN task_done d ON d.id = t.id
 WHERE t.queue NOT IN ('wechat', 'wechat.recorded');
-COMMENT ON VIEW sms_tasks IS 'The SMS tasks of the main tables in the form of the original table, read-only, without the sends of subscribe messages. For looking at rows, not for counting.';
+COMMENT ON VIEW sms_tasks IS 'The SMS tasks of the main tables in the form of the original table, read-only, without the sends of subscribe messages. For reading single tasks; counting is slow.';
 COMMENT ON COLUMN sms_tasks.status IS '0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAILED.';
 COMMENT ON COLUMN sms_tasks.reason IS 'Why it failed: the name of task_done.reason; null unless status is 3.';

@@ -9,7 +9,7 @@ CREATE TABLE sms_templates (
     updated_at       timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX idx_sms_templates_active ON sms_templates (is_active);
-COMMENT ON TABLE sms_templates IS 'Templates of SMS texts with {parameters}. The active one with the lowest id is used.';
+COMMENT ON TABLE sms_templates IS 'Templates of SMS texts with {parameters}. A text that names no template uses the active one with the lowest id.';
 
 CREATE TABLE default_sms_data (
     id           integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -29,4 +29,4 @@ CREATE TABLE blocked_words (
     folded     text COLLATE "C" NOT NULL UNIQUE,
     created_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE blocked_words IS 'Words that no message may contain. word as typed; folded (without invisible characters, NFKC, case-folded) is what texts are searched for.';
+COMMENT ON TABLE blocked_words IS 'Words that no message may contain. word is as it was typed. Texts are searched for folded: word without invisible characters, NFKC, case-folded.';

@@ -37,7 +37,7 @@ COMMENT ON COLUMN subscribe_message_logs.receiver_user_id IS 'The id of the rece
 COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The id of the receiver at WeChat.';
 COMMENT ON COLUMN subscribe_message_logs.message_data IS 'The values that the newest send fills into the template.';
 COMMENT ON COLUMN subscribe_message_logs.send_status IS '0 sending, 1 sent, 2 failed.';
-COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was submitted, or when send_status last changed.';
+COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was last submitted, or when the task of its newest send last changed; of a sent message when it was sent, if the sender reported that.';
 COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'The sum of the retries of all its sends.';
 COMMENT ON COLUMN subscribe_message_logs.task_id IS 'The task of its newest send.';
 COMMENT ON COLUMN subscribe_message_logs.retries_before IS 'Retries of the sends before the newest.';
@@ -165,9 +165,10 @@ CREATE TABLE subscribe_total_changes (
 );
 CREATE INDEX subscribe_total_changes_caller ON subscribe_total_changes (caller_id, day);
 COMMENT ON TABLE subscribe_total_changes IS 'Changes of subscribe_totals: a change of a counted message inserts rows here, so that it never waits for another change. Maintenance adds the rows to subscribe_totals and deletes them.';
-COMMENT ON COLUMN subscribe_total_changes.total IS 'total, success and failed are negative for a message that left the day or changed its status.';
+COMMENT ON COLUMN subscribe_total_changes.total IS '1 in a row with the new day and status of a message, -1 in a row with the old ones. success and failed have the same sign.';
 
--- Corrects the totals when the day or the status of a counted message changes. Counting takes the same lock (tasks.TotalsLock).
+-- Stores the change of the totals when the day or the status of a counted message changes. Counting takes the same lock (tasks.TotalsLock)
+-- in exclusive mode.
 CREATE FUNCTION move_subscribe_total() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
@@ -184,8 +185,8 @@ BEGIN
     RETURN NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION move_subscribe_total() FROM PUBLIC;
--- Nothing of today is counted yet, so the trigger fires only if one of the two times is before today. There is no trigger for INSERT or DELETE: an
--- archived message still counts, and a restored message is inserted unchanged before it is updated.
+-- Nothing of today is counted yet, so the trigger fires only if one of the two times is before today. There is no trigger for INSERT or
+-- DELETE: an archived message still counts, and a restored message is inserted unchanged before it is updated.
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON subscribe_message_logs FOR EACH ROW
 WHEN (least(OLD.send_time, NEW.send_time) < date_trunc('day', now(), 'UTC')
     AND (OLD.send_time, OLD.send_status) IS DISTINCT FROM (NEW.send_time, NEW.send_status))

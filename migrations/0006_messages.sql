@@ -34,10 +34,10 @@ CREATE TABLE messages (
 CREATE INDEX messages_between ON messages (destination, sender, created_at, id) WHERE kind = 2;
 COMMENT ON TABLE messages IS 'The body of each reliable message. Written once, never changed.';
 COMMENT ON COLUMN messages.kind IS 'What destination is: 0 a subject, 1 a URL, 2 a user.';
-COMMENT ON COLUMN messages.confirm IS 'The message is final after expected_receipts confirmations, not after its delivery.';
-COMMENT ON COLUMN messages.max_sends IS 'Sends in one epoch, 1 to 20.';
+COMMENT ON COLUMN messages.confirm IS 'True: the message is final after expected_receipts confirmations; false: after its delivery.';
+COMMENT ON COLUMN messages.max_sends IS 'The most sends in one epoch, 1 to 20. A redrive begins a new epoch.';
 COMMENT ON COLUMN messages.expected_receipts IS 'How many consumers must confirm, 1 to 100.';
-COMMENT ON COLUMN messages.confirm_token IS 'Secret, 32 random bytes, that a confirmation of a message to a URL must contain. Created before the first send; null unless confirm.';
+COMMENT ON COLUMN messages.confirm_token IS 'Secret with 244 random bits, for a message to a URL: whoever has it may confirm the message. Created before the first send; null unless confirm.';
 
 CREATE TABLE message_live (
     id              uuid PRIMARY KEY,
@@ -171,11 +171,11 @@ CREATE TABLE accepted_messages (
     purged_seq    bigint
 );
 CREATE INDEX accepted_messages_place ON accepted_messages (accept_seq);
-COMMENT ON TABLE accepted_messages IS 'Three kinds of messages of the two-phase acknowledgement: saved ones that are still in the stream, which recognises their repeats; delivered ones that are not saved yet; and those that were rejected in the last day.';
-COMMENT ON COLUMN accepted_messages.saved_at IS 'When it was saved. Null: it was delivered and is not saved yet.';
-COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database rejected: the sender, to whom the acknowledgement goes. Null for others.';
+COMMENT ON TABLE accepted_messages IS 'Messages of the two-phase acknowledgement: those that are saved or rejected and still in the stream, so that save recognises them if the stream delivers them again; those that were delivered in the last 30 days and are not saved; and those that the database can never store, for at least a day after their rejection.';
+COMMENT ON COLUMN accepted_messages.saved_at IS 'When it was saved or rejected. Null: it was delivered, and is neither saved nor rejected.';
+COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database can never store: the sender, to whom the acknowledgement goes. Null for others.';
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
-COMMENT ON COLUMN accepted_messages.purged_seq IS 'accept_seq of a rejected message that the stream no longer has, for its acknowledgement.';
+COMMENT ON COLUMN accepted_messages.purged_seq IS 'The accept_seq of a row with a sender after its message was removed from the stream, for the acknowledgement.';
 
 -- stream_created: identifies the stream; if a stream is created again, its sequence numbers start again.
 -- looked_seq, looked_taken, looked_at: the last sequence number of the stream, the last consumed sequence number, and the time, all at the
@@ -209,7 +209,7 @@ CREATE TABLE stream_usage (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE stream_usage IS 'How many bytes a stream stored for each caller in the minute that begins at since; rows are deleted after an hour.';
 COMMENT ON COLUMN stream_usage.stream IS 'MESSAGES, USERS, or ACCEPTED, even if TWO_PHASE_STREAM is another name.';
-COMMENT ON COLUMN stream_usage.bytes IS 'The bytes of the data, and the overhead of the stream for each message.';
+COMMENT ON COLUMN stream_usage.bytes IS 'The bytes of the data, plus the overhead of the stream for each message.';
 
 CREATE TABLE stream_pauses (
     stream   text COLLATE "C" PRIMARY KEY,
@@ -218,7 +218,7 @@ CREATE TABLE stream_pauses (
     reason   text NOT NULL,
     since    timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE stream_pauses IS 'Streams that accepted nothing when they were last tried. Their messages wait until the time in until; then a few are tried, and if the stream stores them, the row is deleted.';
+COMMENT ON TABLE stream_pauses IS 'Streams that accepted nothing when they were last tried. Their messages and events wait until the time in until. Then a few are tried; if the stream stores them, the row is deleted.';
 COMMENT ON COLUMN stream_pauses.stream IS 'As in message_live and event_outbox.';
 COMMENT ON COLUMN stream_pauses.failures IS 'Consecutive failed tries; 0: the broker itself was unreachable, and the stream is not paused.';
 COMMENT ON COLUMN stream_pauses.reason IS 'The response of the broker, as text for operators.';
@@ -236,6 +236,6 @@ SELECT m.id,
 FROM messages m
 LEFT JOIN message_live l ON l.id = m.id
 LEFT JOIN message_done d ON d.id = m.id;
-COMMENT ON VIEW reliable_messages IS 'The messages in the form of the original table of reliable messages, read-only. For looking at rows, not for counting.';
+COMMENT ON VIEW reliable_messages IS 'The messages in the form of the original table of reliable messages, read-only. For reading single messages; counting is slow.';
 COMMENT ON COLUMN reliable_messages.remaining_sends IS 'Sends left. Null: the message ended without a confirmation.';
 COMMENT ON COLUMN reliable_messages.status IS '0 sending, 1 sent, 2 received.';

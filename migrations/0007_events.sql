@@ -1,7 +1,7 @@
 -- Events of tasks and messages, the webhooks that receive them, and dead letters.
 
--- A row is inserted in the transaction of the change that the event announces. The ids order the events of one task, since this transaction
--- has locked the task.
+-- A row is inserted in the transaction of the change that the event reports. The ids are in the order of the events of one task, since this
+-- transaction has locked the task.
 CREATE TABLE event_outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind       text NOT NULL,
@@ -15,7 +15,7 @@ CREATE TABLE event_outbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 -- A relay takes an equal share of the rows of each caller.
 CREATE INDEX event_outbox_due ON event_outbox (stream, caller_id, next_at, id);
-COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit, kind and caller, ids only. A row is deleted when the stream has stored all its events.';
+COMMENT ON TABLE event_outbox IS 'Events to publish. A row has one kind of events of one transaction and caller, as the ids of the tasks, messages, endpoints or alerts. It is deleted when the stream has stored all its events.';
 COMMENT ON COLUMN event_outbox.kind IS 'task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised, alert.cleared.';
 COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: as in task_done.';
 COMMENT ON COLUMN event_outbox.next_at IS 'Not published before this time. It is in the future only if the last try failed for these events alone, not for the whole stream.';
@@ -35,11 +35,11 @@ CREATE TABLE dead_letters (
     UNIQUE (function, event_id)
 );
 CREATE INDEX dead_letters_survived ON dead_letters (created_at, id) WHERE NOT dead;
-COMMENT ON TABLE dead_letters IS 'Events that a function permanently rejects, for an operator to handle. While dead is false, attempts counts the panics of the function over the event.';
+COMMENT ON TABLE dead_letters IS 'Events that a function permanently rejects, for an operator to handle. If dead is false, the event is not rejected: the row only counts how often the function panicked over it (attempts).';
 COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
 COMMENT ON COLUMN dead_letters.reason IS 'Why it was rejected, as text for operators.';
 
--- registered_caller is the only foreign key of these tables. It costs nothing, because endpoints are few and seldom created.
+-- registered_caller is the only foreign key of these tables. It costs almost nothing, because endpoints are few and seldom created.
 -- shared/store/doc.go says why there are no others.
 CREATE TABLE webhook_endpoints (
     id                uuid PRIMARY KEY,
@@ -69,7 +69,7 @@ CREATE TABLE webhook_endpoints (
 );
 CREATE UNIQUE INDEX webhook_endpoints_signing ON webhook_endpoints (caller_id) WHERE url IS NULL;
 CREATE INDEX webhook_endpoints_caller ON webhook_endpoints (caller_id, id) WHERE url IS NOT NULL;
-COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. A row without url has the secret that signs its callbacks and its messages to URLs.';
+COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. The row of a caller without url has the secret that signs the caller''s callbacks and messages to URLs.';
 COMMENT ON COLUMN webhook_endpoints.format IS 'The format of the POST: cloudevents, or the text message of a robot of slack, dingtalk, wecom or feishu.';
 COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
 COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it responded 410), failing (only failures for five days), by_hand.';
@@ -83,7 +83,7 @@ CREATE TABLE webhook_events (
     recorded_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX webhook_events_recorded ON webhook_events (recorded_at, id);
-COMMENT ON TABLE webhook_events IS 'Each event that webhook_deliveries refers to, once. Kept as long as one of its deliveries.';
+COMMENT ON TABLE webhook_events IS 'Each event that webhook_deliveries refers to, once. Deleted after its last delivery.';
 COMMENT ON COLUMN webhook_events.payload IS 'The body of each POST.';
 COMMENT ON COLUMN webhook_events.recorded_at IS 'When it was last recorded, with a precision of half a day.';
 

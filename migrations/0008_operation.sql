@@ -23,7 +23,7 @@ CREATE TABLE upkeep (
     place    jsonb,
     seq      bigint NOT NULL DEFAULT 0
 );
-COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, in any process, so that a new process does not repeat it. Migrate inserts the rows.';
+COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, in any process, so that another process does not repeat it too early. begun_at is -infinity if the last run left work. Migrate inserts the rows.';
 COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance: maintenance (partitions, closed days, archive), events (trimming the stream) or alerts.';
 COMMENT ON COLUMN upkeep.place IS 'Where an interrupted archive run continues: {"table", "at", "key"}.';
 COMMENT ON COLUMN upkeep.seq IS 'The sequence number where the next scan of a stream continues; 0: at its beginning.';
@@ -62,9 +62,9 @@ COMMENT ON COLUMN bulk_changes.token_proof IS 'The result of the function token_
 COMMENT ON COLUMN bulk_changes.action IS 'cancel, retry; or the resolution of held tasks: succeeded, failed, resend.';
 COMMENT ON COLUMN bulk_changes.filter IS 'Which tasks to change, by state, reason, queue, queues, phone_number, source, caller_id, from, to.';
 COMMENT ON COLUMN bulk_changes.reason IS 'Why, in the words of the operator; it is stored as the result of tasks that are resolved.';
-COMMENT ON COLUMN bulk_changes.matched IS 'How many tasks matched when it began; no more are changed.';
+COMMENT ON COLUMN bulk_changes.matched IS 'How many tasks matched when the bulk change was created; at most so many are changed.';
 COMMENT ON COLUMN bulk_changes.place IS 'The id of the last task that was checked; tasks are checked newest first. Null before the first batch.';
-COMMENT ON COLUMN bulk_changes.refused IS 'Tasks that could not be changed, such as those claimed meanwhile; last_error is the reason for the last of them.';
+COMMENT ON COLUMN bulk_changes.refused IS 'How many tasks could not be changed, such as those claimed meanwhile; last_error is the reason for the last of them.';
 COMMENT ON COLUMN bulk_changes.leased_to IS 'Until this time one process runs a batch. Null before the first batch.';
 COMMENT ON COLUMN bulk_changes.stopped_by IS 'Who stopped it before its end; null if nobody did.';
 COMMENT ON COLUMN bulk_changes.stop_reason IS 'Why it was stopped, if no operator stopped it.';

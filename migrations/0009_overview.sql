@@ -1,5 +1,5 @@
--- Counters of the overview and of the metrics. They are counted from the logs and results, some time after a log or result was written. So
--- no submission, claim or report takes longer because of the counters. See shared/store/overview/doc.go.
+-- Counters of the overview and of the metrics. They are counted from rows that submissions, claims and reports write anyway, some time
+-- later. So no call takes longer because of the counters. See shared/store/overview/doc.go.
 
 CREATE TABLE overview_totals (
     kind       smallint NOT NULL CHECK (kind BETWEEN 0 AND 10),
@@ -11,7 +11,7 @@ CREATE TABLE overview_totals (
     counted_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (kind, key, name)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE overview_totals IS 'Counters by queue and by sender app, for at most 200 names of each; all others are counted together under the empty name.';
+COMMENT ON TABLE overview_totals IS 'Counters of queues, sender apps and webhook deliveries. At most 200 queues and 200 apps have counters of their own; all others are counted together under the empty name.';
 COMMENT ON COLUMN overview_totals.kind IS '0 a name, 1 submitted, 2 claims, 3 finished, 4 durations, 5 lease timeouts, 6 waits, all by queue; 7 webhook deliveries; 8 finished, 9 lease timeouts, 10 newest claim, all by app.';
 COMMENT ON COLUMN overview_totals.key IS 'Of kind 0: 0 a queue, 1 an app. Of 3: the reason of task_done. Of 4 and 6: the bucket. Of 7: the state of webhook_deliveries. Of 8: the status of task_done. Of all others 0.';
 COMMENT ON COLUMN overview_totals.seconds IS 'The sum of the durations that n counts, for kinds 4 and 6.';

@@ -64,8 +64,8 @@ var outOfBounds = map[string]map[string]string{
 	"bigint": {}, "integer": {}, "smallint": {}, "boolean": {}, "uuid": {},
 }
 
-// One row with a value that Go cannot read or reads as the zero value, or with one that is too
-// large, would make a function fail for all callers.
+// One row with a value that is too large, that Go cannot read, or that Go reads as the zero
+// value would make a function fail for all callers.
 func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// uncommented lists the tables, views and coded columns that have no comment. A column is coded if its type is smallint
-// or an enum, if a constraint lists its values, or by its name.
+// uncommented lists the tables, views and coded columns that have no comment. A column is coded if its type is smallint,
+// "char" or an enum, if a constraint lists its values, or if its name is or ends with a word such as kind or status.
 const uncommented = `
 WITH relation AS (
 	SELECT c.oid, c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END AS kind

@@ -14,16 +14,16 @@ import (
 // function that any role may use, and one column for each kind of role. The abbreviations are those of the Postgres manual:
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
 // columns x and y only, r(!x,y) for all columns except x and y. Locking a row requires UPDATE of
-// some column, so w(id) is the privilege to lock. Only the database sets
-// generated numbers (such as tasks.seq) and the times of creation: a role that could insert
-// numbers in advance could make the inserts of all others fail.
+// some column, so w(id) is the privilege to lock. Where id, seq or created_at is excluded, only
+// the database sets it: a role that could insert generated numbers in advance could make the
+// inserts of all others fail.
 //
-// No role changes a row of receive_logs, send_logs, report_logs or operator_actions. Only
-// retention removes rows: whole partitions of the logs (drop_log_partition), and rows of
-// operator_actions that it has archived. Functions of Sendonce change the state and the secrets of an
+// No role may change a row of receive_logs, send_logs, report_logs or operator_actions. Only
+// retention may remove such rows: whole partitions of the logs (drop_log_partition), and rows of
+// operator_actions, which it archives first. The roles may change the state and the secrets of an
 // endpoint, not its URL. Partitions have no grants: they are written and read through
 // their table. No role may read token_hash: the SQL function token_proof
-// checks a token.
+// returns a proof with which a token is checked.
 const grants = `
 object                                hot                                                                                                     admin                                                           read                   retention
 accepted_checked                      raw                                                                                                     -                                                               r                      -
@@ -86,7 +86,7 @@ token_proof(bigint,bytea)             X                                         
 // grantLine is one line of grants.
 type grantLine struct {
 	object     string
-	privileges []string // abbreviated, by kind of role, which begins at 1; "" = none
+	privileges []string // abbreviated; the index is the kind of role, which begins at 1; "" = none
 }
 
 // parseGrants panics if grants does not have the form of its comment.

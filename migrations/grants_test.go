@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// ungranted lists the relations and functions of the schema that no role may use, except
-// trigger functions and the sequences of identity columns.
+// ungranted lists the tables, views, sequences and functions of the schema that no role may
+// use, except trigger functions and the sequences of identity columns.
 const ungranted = `
 SELECT c.relname::text FROM ` + ours + ` c WHERE c.relkind IN ('r', 'p', 'v', 'm') AND NOT EXISTS (
 	SELECT FROM unnest($1::text[]) role WHERE has_any_column_privilege(role, c.oid, 'SELECT, INSERT, UPDATE'))
@@ -82,7 +82,7 @@ func TestRolesAreDenied(t *testing.T) {
 		`DELETE FROM archived_subscribe_message_logs`, `DELETE FROM archived_subscribe_message_sends`,
 	}
 	for _, other := range []string{r.Hot, r.Read, r.Admin, r.Retention} {
-		all = append(all, `SET ROLE `+other) // no role may become one of the others
+		all = append(all, `SET ROLE `+other) // no role may become another one
 	}
 	callers := []string{
 		`UPDATE callers SET roles = '{admin}'`, `UPDATE callers SET token_hash = sha256('y')`, `UPDATE callers SET queues = '{}', revoked_at = NULL`,
@@ -145,7 +145,7 @@ func TestRolesAreDenied(t *testing.T) {
 	}
 	t.Run("PUBLIC", func(t *testing.T) {
 		require.Empty(t, queryStrings(t, owner, `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
-			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0)`), "may not execute these functions")
+			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0)`), "PUBLIC can execute these functions: revoke it in their migrations")
 		require.Equal(t, []string{"false"}, queryStrings(t, owner, `SELECT exists(SELECT FROM pg_namespace n, aclexplode(n.nspacl) x
 			WHERE n.nspname = 'public' AND x.grantee = 0 AND x.privilege_type = 'CREATE')::text`))
 	})

@@ -48,10 +48,10 @@ func lockHolder(ctx context.Context, conn *pgx.Conn) error {
 	err := conn.QueryRow(ctx, holderSQL, lockID).Scan(&pid, &user, &application, &host, &since)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return errors.New("the session that held it has just ended: run migrate again")
+		return errors.New("the session that held the lock has just ended: run migrate again")
 	case err != nil:
-		return fmt.Errorf("look for the session that holds it: %w", err)
+		return fmt.Errorf("look for the session that holds the lock: %w", err)
 	}
-	return fmt.Errorf("process %d of user %s (application %q, from %s, connected since %s) holds it: if that is another migrate, wait for it; else end it with SELECT pg_terminate_backend(%[1]d)",
+	return fmt.Errorf("process %d of user %s (application %q, from %s, connected since %s) holds the lock: if that is another migrate, wait until it ends; else end the process with SELECT pg_terminate_backend(%[1]d)",
 		pid, user, application, host, since)
 }

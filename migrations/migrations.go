@@ -1,5 +1,6 @@
 // Package migrations brings a database to the schema that this binary expects.
-// There are no down migrations. A file that was applied is never edited or removed.
+// There are no down migrations. A released file is never edited or removed: Up refuses
+// a database to which another version of the file was applied.
 package migrations
 
 import (
@@ -30,17 +31,17 @@ type migration struct {
 	sum     string // SHA-256 of the file, hex
 }
 
-// Up applies the files that conn's database lacks, one transaction per file, creates
-// the roles and the log partitions of the coming months, sets the privileges of each
-// role, and returns the names of the applied files. Concurrent calls wait for one another, for a
-// minute or for conn's lock_timeout if that is set; conn must be a direct connection,
-// since the lock belongs to its session. A database whose history is not a prefix of
-// the files is an error.
+// Up applies the files that conn's database lacks, one transaction per file. Then it creates
+// the roles, sets the privileges of each role, and creates the log partitions of the coming
+// months. It returns the names of the applied files. Concurrent calls wait for one another,
+// each at most a minute, or conn's lock_timeout if that is set. conn must not use a pooler,
+// since the lock belongs to its session. If the history of the database is not a prefix of
+// the files, Up returns an error.
 func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err error) {
 	return up(ctx, conn, files, roles)
 }
 
-// Hash identifies the result of Up: it changes with every migration, role and privilege.
+// Hash identifies the result of Up: it changes with every migration, setting of a role and privilege.
 func Hash() (string, error) {
 	migrations, err := load(files)
 	if err != nil {
@@ -91,9 +92,10 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 	return applied, errors.Join(makeJobs(ctx, conn), makePartitions(ctx, conn))
 }
 
-// checkEncoding refuses a database that does not count the characters of a text as Sendonce does, or cannot store them.
+// checkEncoding refuses a database with another encoding than UTF8: it could not store all characters, or would count them
+// in another way than Sendonce.
 func checkEncoding(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, "SET client_encoding = 'UTF8'"); err != nil { // the comments of the tables are UTF-8
+	if _, err := conn.Exec(ctx, "SET client_encoding = 'UTF8'"); err != nil { // the files are UTF-8
 		return err
 	}
 	encoding := conn.PgConn().ParameterStatus("server_encoding")
@@ -196,8 +198,8 @@ func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
 	})
 }
 
-// makePartitions creates the log partitions of the coming months, once the migration
-// that creates make_log_partitions was applied.
+// makePartitions creates the log partitions of this month and of the coming months. It does
+// nothing before the migration that creates make_log_partitions is applied.
 func makePartitions(ctx context.Context, conn *pgx.Conn) error {
 	var exists bool
 	if err := conn.QueryRow(ctx, "SELECT to_regprocedure('make_log_partitions(integer)') IS NOT NULL").Scan(&exists); err != nil {

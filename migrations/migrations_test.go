@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 var roles = sandbox.Roles
 
-// ours are the relations of the schema without the partitions, whose names depend on
-// the month.
+// ours are the tables, views, indexes and sequences of the schema, without the partitions,
+// whose names depend on the month.
 const ours = `(SELECT c.* FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND NOT c.relispartition)`
 
 const columnsSQL = `

@@ -29,9 +29,9 @@ const (
 	internalError         = "XX000"
 )
 
-// Roles are the names and passwords of the roles that Up creates. A role without a name
-// is not created. If the password of a role is empty, the role must exist and keeps its
-// password. The privileges of each role are in grants.go.
+// Roles are the names and passwords of the database roles that Up creates. A role with an
+// empty name is not created. If the password of a role is empty, the role must exist already
+// and keeps its password. The privileges of each role are in grants.go.
 type Roles struct {
 	Hot, HotPassword             string // for the functions that submit, claim and finish work
 	Read, ReadPassword           string // for lists and statistics
@@ -45,17 +45,17 @@ type role struct {
 	kind     kind
 	name     string
 	password string
-	setting  string // the prefix of its environment variables
+	prefix   string // of its environment variables, such as SENDONCE_HOT of SENDONCE_HOT_PASSWORD
 	settings []string
 }
 
-// commonSettings make Postgres write values in the form that pgx parses, independent of the
-// settings of the database, and find our tables before temporary ones: pg_temp is
-// searched first unless search_path contains it.
+// commonSettings make Postgres write values in the form that pgx parses, whatever the settings
+// of the database are. They also make it find our tables before temporary ones: if search_path
+// did not contain pg_temp, Postgres would search pg_temp first.
 var commonSettings = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1", "search_path=public, pg_temp"}
 
-// indexSettings prevent plans that were made while the tables were empty from using
-// sequential scans when the tables have filled.
+// indexSettings make plans use indexes even if Postgres believes that a table is still empty:
+// a sequential scan would be slow once the table has filled. They also limit waits.
 var indexSettings = append([]string{
 	"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
 	"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
@@ -77,10 +77,10 @@ func (r Roles) all() []role {
 
 func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 
-// makeRoles creates the roles that do not exist, and resets the passwords and settings of
-// all roles, because a role may change its own. It alters settings only if they differ:
-// roles belong to the whole server, and migrations of its other databases may alter them
-// at the same time.
+// makeRoles creates the roles that do not exist, and resets the settings of all roles and the
+// passwords that are given, because a role may change its own. It alters settings only if they
+// differ: roles belong to the whole server, and the migration of another database on this
+// server may alter them at the same time.
 func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	for _, r := range roles {
 		missing, err := r.missing(ctx, conn)
@@ -91,7 +91,7 @@ func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 		if r.password != "" {
 			secret, err := ScramSecret(r.password, scramIterations)
 			if err != nil {
-				return fmt.Errorf("%s_PASSWORD: %w", r.setting, err)
+				return fmt.Errorf("%s_PASSWORD: %w", r.prefix, err)
 			}
 			statements = append(slices.Clone(missing), fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
 		}
@@ -109,7 +109,8 @@ SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, curr
 	EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE s.setrole = r.oid AND d.datname = current_database())
 FROM pg_roles r WHERE rolname = $1`
 
-// missing returns the statements that create the role, or that correct its settings.
+// missing returns the statements that create the role, let it log in and correct its settings,
+// as far as they are needed.
 func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string, err error) {
 	var canLogin, isOwner, hasDatabaseSettings bool
 	var database string
@@ -118,13 +119,13 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && r.password == "":
 		return nil, fmt.Errorf("it does not exist and %[1]s_PASSWORD is not set: set it, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, so that everything logs in as the user of DATABASE_URL",
-			r.setting)
+			r.prefix)
 	case errors.Is(err, pgx.ErrNoRows):
 		statements = append(statements, "CREATE ROLE "+r.quoted()+" LOGIN")
 	case err != nil:
 		return nil, err
 	case isOwner:
-		return nil, fmt.Errorf("it has all privileges of the owner of the tables: set %s_ROLE to another name", r.setting)
+		return nil, fmt.Errorf("it has all privileges of the owner of the tables: set %s_ROLE to another name", r.prefix)
 	case !canLogin:
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" LOGIN")
 	}
@@ -168,8 +169,9 @@ func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	}
 }
 
-// explain returns an error that says what to do if the connected user may not change
-// roles; missing are the statements that the role needs besides its password.
+// explain returns err with the name of the role. If the connected user may not change roles,
+// the error says what to do; missing are the statements that the role needs besides its
+// password.
 func (r role) explain(err error, missing []string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != insufficientPrivilege {
@@ -180,5 +182,5 @@ func (r role) explain(err error, missing []string) error {
 		needed = "run `" + strings.Join(missing, "; ") + ";`, "
 	}
 	return fmt.Errorf("this user may not change role %s (%s): let an administrator %sgive the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate (of nothing else); or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, so that everything logs in as the user of DATABASE_URL",
-		r.name, refused.Message, needed, r.setting)
+		r.name, refused.Message, needed, r.prefix)
 }

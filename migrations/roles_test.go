@@ -100,8 +100,8 @@ func TestCreateRoleErrors(t *testing.T) {
 	})
 }
 
-// newRoles returns roles that only this test uses. They are dropped after the databases
-// that the test creates later.
+// newRoles returns roles that only this test uses. The end of the test drops them, after the
+// databases that the test has created since.
 func newRoles(t *testing.T) migrations.Roles {
 	t.Helper()
 	suffix := strings.ToLower(rand.Text()[:12])

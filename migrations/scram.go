@@ -16,9 +16,9 @@ const (
 	scramSaltBytes  = 16
 )
 
-// ScramSecret returns a password in the form in which Postgres stores it (RFC 5803). It is
-// sent instead of the password, so that the server cannot log the password. A client
-// repeats the iterations at each login.
+// ScramSecret returns a password in the form in which Postgres stores it (RFC 5803). This form
+// is sent instead of the password, so that the server cannot log the password. A client
+// computes all iterations again at each login.
 func ScramSecret(password string, iterations int) (string, error) {
 	if strings.ContainsFunc(password, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return "", errors.New("must be of printable ASCII characters without spaces")

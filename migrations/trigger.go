@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// minTriggerPasswordLength is long enough that nobody can guess the password from its unsalted
-// SHA-256 in the table callers.
+// minTriggerPasswordLength makes a random password so long that nobody can guess it from its
+// unsalted SHA-256 in the table callers.
 const minTriggerPasswordLength = 24
 
 const (
@@ -25,11 +25,12 @@ INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subjec
 VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object('name', $3::text, 'roles', jsonb_build_array('trigger')))`
 )
 
-// EnsureTriggerCaller creates the caller of the trigger, with the role trigger only, and sets
-// its password, which must have at least 24 random characters. It returns the action in
-// operator_actions: caller.create, caller.rotate, or "" if the caller had this password
-// already. A new password makes a revoked caller valid again. It is an error if a revoked
-// caller has this password already, or if a caller with another password has other roles.
+// EnsureTriggerCaller creates the caller that the trigger logs in as, with the role trigger
+// only, or sets the password of this caller. The password must have at least 24 characters,
+// which should be random. The result is the action that it recorded in operator_actions:
+// caller.create, caller.rotate, or "" if the caller had this password already. A new password
+// makes a revoked caller valid again. EnsureTriggerCaller returns an error if the caller is
+// revoked and has this password, or if the caller has other roles and another password.
 func EnsureTriggerCaller(ctx context.Context, conn *pgx.Conn, name, password string) (action string, err error) {
 	if len(password) < minTriggerPasswordLength {
 		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", minTriggerPasswordLength)
