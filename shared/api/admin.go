@@ -242,9 +242,11 @@ type CallerRequest struct {
 	BusinessTypes []string `json:"business_types,omitempty"` // whose subscribe messages it may submit and read; empty = all
 	Receives      []string `json:"receives,omitempty"`       // the subjects whose messages it may confirm, such as msg.orders.paid, msg.*.paid or msg.orders.>; empty = none
 
-	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // the limit of its waiting messages; 0 = the limit of the settings
-	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // the limit of the bytes of their data; 0 = the limit of the settings
-	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // the limit of its unfinished tasks; 0 = the limit of the settings
+	// Limits for the caller, counted together with the callers that share its quotas (see CallerResponse.MadeBy). Absent or
+	// 0 = the limit of the settings.
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // waiting messages
+	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // bytes of their data
+	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // unfinished tasks
 
 	BestPriority *int64 `json:"best_priority,omitempty"` // the smallest priority that it may give to a task, 0 to 5; absent = 0
 }
@@ -303,7 +305,9 @@ type CallerResponse struct {
 	RotatedAt *time.Time `json:"rotated_at,omitempty"`
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
 
-	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that created the caller, or was the first to rotate the caller's token or to give the caller more rights
+	// MadeBy is the admin with queues that created the caller, or was the first to rotate the caller's token or to give the
+	// caller more rights. The caller shares that admin's quotas.
+	MadeBy      *ID      `json:"made_by,omitempty"`
 	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that this caller created and that were restricted or revoked with it
 }
 
@@ -383,11 +387,11 @@ type BulkPreviewRequest struct {
 }
 
 // BulkPreviewResponse has the count, and the filter for BulkRequest. To is set in this filter, so that the bulk change
-// leaves out tasks that are submitted later.
+// leaves out tasks that are submitted later. If more than 1,000,000 tasks match, the preview is refused.
 type BulkPreviewResponse struct {
 	Action  string     `json:"action"`
 	Filter  BulkFilter `json:"filter"`
-	Matched int        `json:"matched"` // at most 1,000,000
+	Matched int        `json:"matched"`
 }
 
 // BulkRequest changes all tasks that match: POST /api/v1/admin/bulk.

@@ -20,8 +20,9 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-// Client calls a Sendonce service. It repeats a call only if the repeat cannot have a second effect; each method states
-// when. All methods may be called from any goroutine. The fields must not be changed after the first call.
+// Client calls a Sendonce service. A failed call is repeated only if the repeat is harmless; a method that is not
+// always repeated says so. All methods may be called from any goroutine. The fields must not be changed after the first
+// call.
 type Client struct {
 	BaseURL  string // "https://sms.example.com", with or without a slash at its end
 	User     string
@@ -34,13 +35,13 @@ const (
 	defaultTries      = 6
 	firstPause        = 100 * time.Millisecond
 	longestPause      = 5 * time.Second
-	longestRetryAfter = 24 * time.Hour // limit of Retry-After
+	longestRetryAfter = 24 * time.Hour // a longer Retry-After counts as this
 	callTimeout       = time.Minute    // of one try; longer than the longest wait of a claim
-	idleConns         = 100            // Go closes all but 2 by default
+	idleConns         = 100            // by default, Go keeps only 2 idle connections to one host
 
-	// maxResponse is the limit of a response in bytes: at least four times the largest ones. A page has at most 200 messages
-	// with 64 KiB of data and a few KiB of other fields, less than 16 MiB. The response to a batch of 1,000 items repeats
-	// parts of the request, of which each item has at most 13 KiB.
+	// maxResponse is the limit of a response in bytes: at least four times the largest ones. A page has at most 200
+	// messages with 64 KiB of data and a few KiB of other fields, less than 16 MiB. The response to a batch of 1,000 items
+	// repeats parts of the request, of which each item has at most 13 KiB.
 	maxResponse = 64 << 20
 )
 
@@ -96,19 +97,19 @@ func (e *Error) Error() string {
 // Result is the response to one item of a batch: Data, or Err if the service refused the item.
 type Result[T any] struct {
 	Data     T
-	Replayed bool // the response to an earlier request with the same idempotency key
+	Replayed bool // Data is of an earlier request with the same idempotency key
 	Err      *Error
 }
 
-// Send submits one message. With an idempotency key, the call is repeated if the connection is lost, if the service is
-// overloaded, or while another call with the key is in progress, and each repeat returns the same task. Without a key
+// Send submits one message. With an idempotency key, the call is repeated if there was no valid response, after a 429,
+// 502, 503 or 504, and while another call with the key is in progress; each repeat returns the same task. Without a key
 // the call is tried once, because a repeat could send the message twice.
 func (c *Client) Send(ctx context.Context, r SendRequest) (SendResponse, error) {
 	return post[SendResponse](ctx, c, "/api/v1/sms/send", r, repeatIf(r.IdempotencyKey != ""))
 }
 
-// SendBatch submits up to 1,000 messages and returns one result per message, in the same order. The call is
-// repeated like Send if every message has a key.
+// SendBatch submits up to 1,000 messages and returns one result per message, in the same order. The call is repeated
+// like Send if every message has a key, and else tried once.
 func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Result[SendResponse], error) {
 	keyed := !slices.ContainsFunc(messages, func(m SendRequest) bool { return m.IdempotencyKey == "" })
 	return postBatch[SendResponse](ctx, c, "/api/v1/sms/send/batch", "", messages, repeatIf(keyed))
@@ -125,14 +126,14 @@ func (c *Client) TaskByKey(ctx context.Context, key string) (TaskResponse, error
 	return get[TaskResponse](ctx, c, "/api/v1/sms/by-key/"+url.PathEscape(key))
 }
 
-// Cancel cancels a task that no sender has claimed. Cancelling twice is harmless.
+// Cancel cancels a scheduled or pending task, which no sender has at the moment. Cancelling twice is harmless.
 func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error) {
 	return post[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID)+"/cancel", nil, repeatable)
 }
 
-// Claim claims tasks. The call is repeated only if no connection could be made, or after a 503 with Retry-After. After such a
-// 503, or if the response was lost, tasks may be claimed without the caller's knowledge: they can be claimed again when their
-// leases end.
+// Claim claims tasks. The call is repeated only if no connection could be made, or after a 503 with Retry-After. After
+// such a 503, or if the response was lost, tasks may be claimed although this caller does not have them: their leases
+// end without a report.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
 	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, ifBusy)
 }
@@ -156,7 +157,7 @@ func (c *Client) ReportBatch(ctx context.Context, appID string, reports []Report
 	return postBatch[ReportResponse](ctx, c, "/api/v1/sms/report/batch", appID, reports, repeatIf(fenced))
 }
 
-// Statistics counts tasks. The caller must be an admin.
+// Statistics counts tasks. The caller must be an admin or viewer.
 func (c *Client) Statistics(ctx context.Context) (StatisticsResponse, error) {
 	return get[StatisticsResponse](ctx, c, "/api/v1/admin/statistics")
 }
@@ -226,8 +227,8 @@ func repeatable(err error) bool {
 	return refused.Code == "idempotency_in_flight"
 }
 
-// ifBusy is the policy of Claim: no connection could be made, or the response is a 503 with Retry-After. A service that
-// was busy has hardly ever executed the call.
+// ifBusy is the policy of Claim: no connection could be made, or the response is a 503 with Retry-After. After such a
+// 503, the service has hardly ever executed the call.
 func ifBusy(err error) bool {
 	if refused, ok := errors.AsType[*Error](err); ok {
 		return refused.Status == http.StatusServiceUnavailable && refused.RetryAfter > 0
@@ -261,8 +262,8 @@ func (c *Client) post(ctx context.Context, path string, body, data any, mayRepea
 	return c.call(ctx, http.MethodPost, path, raw, data, mayRepeat)
 }
 
-// call tries until there is a final response. If ctx would end during the pause before the next try, call returns the
-// error of the last try at once. data is nil for a method without data.
+// call tries until a try succeeds, c.Tries tries have failed, or mayRepeat refuses the error. If ctx would end during
+// the pause before the next try, call returns the error of the last try at once. data is nil for a method without data.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, mayRepeat repeatPolicy) error {
 	for try := 1; ; try++ {
 		err := c.try(ctx, method, path, body, data)

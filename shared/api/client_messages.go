@@ -35,7 +35,7 @@ func (c *Client) ConfirmDelivery(ctx context.Context, serverMsgID, token string)
 }
 
 // Conversation reads one page of the messages between two users, newest first, and how far each user has read. The
-// caller must be one of the two users, or an admin.
+// caller must be one of the two users, or an admin or viewer.
 func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (ConversationResponse, error) {
 	return getFor[ConversationResponse](ctx, c, "/api/v1/messages", r)
 }

@@ -18,8 +18,8 @@ import (
 const maxSocketFrame = 1 << 20 // bytes of one frame from the service
 
 // Socket is a WebSocket of a user: it sends messages and receives the user's events. The service closes each socket
-// after a while, and a network failure breaks it. Then open another socket with After, and send again each message that
-// has no response: with the same ClientMsgID the message has no second effect.
+// after a while (SENDONCE_STREAM_MAX, 50 s by default), and a network failure breaks it. Then open another socket with
+// After, and send again each message that has no response: with the same ClientMsgID it is saved once.
 type Socket struct {
 	conn    *websocket.Conn
 	silence *time.Timer // closes the socket; runs during Next only
@@ -66,8 +66,8 @@ func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 	return s.conn.Write(ctx, websocket.MessageText, text)
 }
 
-// Next waits for the next frame. An error, the end of ctx, or 45 s without a frame or ping of the service closes the
-// socket. Only one goroutine at a time may call Next; other goroutines may call Send meanwhile.
+// Next waits for the next frame. A broken connection, the end of ctx, or 45 s without a frame or ping of the service
+// closes the socket. Only one goroutine at a time may call Next; other goroutines may call Send meanwhile.
 func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
 	s.silence.Reset(streamTimeout)
 	_, text, err := s.conn.Read(ctx)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// socketServer accepts each WebSocket and runs serve with the raw connection. If serve is nil, it never answers.
+// socketServer accepts each WebSocket and runs serve with the raw connection. If serve is nil, socketServer never responds.
 type socketServer struct{ serve func(net.Conn) }
 
 func (s socketServer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -31,7 +31,7 @@ func (s socketServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}}, nil
 }
 
-func TestSocketEndsWithoutPings(t *testing.T) {
+func TestSocketEndsAfterSilence(t *testing.T) {
 	t.Parallel()
 	ping, frame := []byte{0x89, 0}, []byte("\x81\x02{}")
 	write := func(pause time.Duration, frames ...[]byte) func(net.Conn) {
@@ -53,7 +53,7 @@ func TestSocketEndsWithoutPings(t *testing.T) {
 		"silence":               {write(0), 0, true, 0, 45 * time.Second},
 		"a frame, then silence": {write(40*time.Second, frame), 0, true, 1, 85 * time.Second},
 		"pings, then a frame":   {write(40*time.Second, ping, ping, frame), 0, true, 1, 165 * time.Second},
-		"a slow reader of Next": {write(0, frame, frame), time.Hour, true, 2, 2*time.Hour + 45*time.Second},
+		"a slow caller of Next": {write(0, frame, frame), time.Hour, true, 2, 2*time.Hour + 45*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -47,13 +47,14 @@ type StreamEvent struct {
 // line of its own.
 const maxStreamEvent = 1 << 20
 
-// streamTimeout is the time without data after which a stream reconnects and a socket ends: three heartbeats of the service.
+// streamTimeout is the time without data after which a stream reconnects and a socket ends: three heartbeats of the
+// service.
 const streamTimeout = 45 * time.Second
 
 // Stream yields the events of a user as they arrive, until ctx or the loop ends. The caller must be the user, or an
 // admin. After each disconnect, Stream reconnects and continues behind the last event: an event may be yielded twice,
-// and no stored event is missed. Stream yields at most one error, as the last element: a refusal as *Error, the error of
-// ctx, or the reason why no further try is made.
+// and no event that the service still stores is missed. Stream yields at most one error, as the last element: a refusal
+// as *Error, the error of ctx, or the reason why no further try is made.
 func (c *Client) Stream(ctx context.Context, user string, r StreamRequest) iter.Seq2[StreamEvent, error] {
 	return func(yield func(StreamEvent, error) bool) {
 		s := &streamReader{client: c, path: "/api/v1/stream/" + url.PathEscape(user), retry: firstPause}
@@ -174,9 +175,9 @@ func (s *streamReader) read(connection io.Reader, onLine func(), onEvent func(St
 	}
 }
 
-// StreamGapData is the data of a gap: the messages to the user between two sequence numbers were removed from the stream
-// before the client read them. Peers and Conversation return these messages. If the client connected again while it read these
-// messages, older ones may be missing, too.
+// StreamGapData is the data of a gap: the messages to the user between two sequence numbers were removed from the
+// stream before the client read them. Peers and Conversation return these messages. If the client has
+// not yet read all messages of an earlier gap, those are missing too.
 type StreamGapData struct {
 	After   int64  `json:"after"`   // the client has read everything up to this sequence number
 	Next    int64  `json:"next"`    // the stream continues with this sequence number

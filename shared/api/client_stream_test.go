@@ -15,7 +15,7 @@ import (
 
 // streams is a service that responds to each call with the next body, and records the calls.
 type streams struct {
-	bodies  []any           // string = a stream, which breaks unless the string ends with a blank line; reply; error; nil = a stream without data
+	bodies  []any           // string = a stream, which breaks unless the string ends with a blank line; nil = a stream without data; a reply; an error
 	after   []string        // the Last-Event-ID of each call
 	at      []time.Duration // the time from started to each call
 	started time.Time
@@ -76,7 +76,7 @@ func TestStreamContinuesAfterDisconnects(t *testing.T) {
 		require.ErrorAs(t, end, &refused)
 		require.Equal(t, "forbidden", refused.Code)
 		require.Equal(t, []string{"", "7", "7", "7", "8", "8", "9"}, s.after, "an incomplete event is requested again")
-		require.GreaterOrEqual(t, s.at[3]-s.at[2], 3*time.Second, "the Retry-After of the service")
+		require.GreaterOrEqual(t, s.at[3]-s.at[2], 3*time.Second, "the Retry-After of busyReply is 3 s")
 		require.Equal(t, 250*time.Millisecond, s.at[4]-s.at[3])
 		require.GreaterOrEqual(t, s.at[5]-s.at[4], streamTimeout)
 	})

@@ -26,7 +26,7 @@ func TestSubscribeIsRepeatedUnlessOnUnknownIsFail(t *testing.T) {
 	}
 }
 
-func TestRecordIsRepeatedIfNotConnectedAndStatusAlways(t *testing.T) {
+func TestWhenRecordStatusAndResendAreRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{replies: []reply{noConnection, noConnection, subscribeReply}}
@@ -34,7 +34,7 @@ func TestRecordIsRepeatedIfNotConnectedAndStatusAlways(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 17, r.ID)
 		require.Contains(t, s.calls[2].body, `"app_id":"a"`)
-		for _, lost := range []reply{truncatedReply, busyReply} { // even a busy service or its gateway may have committed the call
+		for _, lost := range []reply{truncatedReply, busyReply} { // after both, the call may have been committed
 			s = &script{replies: []reply{lost, subscribeReply}}
 			_, err = s.client().RecordSubscribe(t.Context(), SubscribeRecordRequest{})
 			require.Error(t, err)

@@ -15,8 +15,8 @@ const (
 	deliveriesPath    = "/api/v1/webhooks/deliveries"
 )
 
-// AddEndpoint registers a URL for the events of this caller's tasks. No other call returns the secret of the endpoint.
-// The secret of a robot is never returned. The call is tried once, because a repeat could register the URL twice.
+// AddEndpoint registers a URL for the events of this caller. No later call returns this secret of the endpoint. The
+// secret of a robot is never returned. The call is tried once, because a repeat could register the URL twice.
 func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
 }
@@ -48,14 +48,15 @@ func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointRespon
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/disable"), nil, repeatable)
 }
 
-// RotateEndpoint replaces the secret of an endpoint. No other call returns the new secret. For 24 hours, the previous
+// RotateEndpoint replaces the secret of an endpoint. No later call returns the new secret. For 24 hours, the previous
 // secret signs, too. The call is tried once, because a repeat would end the previous secret at once. For a robot, the
 // error's code is conflict.
 func (c *Client) RotateEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/rotate-secret"), nil, repeatIf(false))
 }
 
-// SigningSecret reads the secret that signs the calls to this caller's callback_urls and this caller's messages to URLs.
+// SigningSecret reads the secret that signs the calls to this caller's callback_urls and this caller's messages to
+// URLs.
 func (c *Client) SigningSecret(ctx context.Context) (SigningSecretResponse, error) {
 	return get[SigningSecretResponse](ctx, c, signingSecretPath)
 }

@@ -3,7 +3,7 @@ package api
 import "time"
 
 // ConversationRequest lists the messages between two users, newest first: GET /api/v1/messages. The caller must be one
-// of the two users, or an admin.
+// of the two users, or an admin or viewer.
 type ConversationRequest struct {
 	Between string `json:"between"`         // the names of the users, joined by a comma
 	Limit   *int   `json:"limit,omitempty"` // 1..200; default 50
@@ -26,7 +26,7 @@ type ReadCursor struct {
 
 // PeersRequest lists the users who wrote to a user: GET /api/v1/messages/peers.
 type PeersRequest struct {
-	User  string `json:"user,omitempty"`  // default: the caller's name; only an admin may give another name
+	User  string `json:"user,omitempty"`  // default: the caller's name; only an admin or viewer may give another name
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
 	After string `json:"after,omitempty"` // next_after of the previous page
 }

@@ -1,6 +1,6 @@
 package api
 
-// Envelope is the shape of every response with a body.
+// Envelope is the form of every JSON response of the API.
 type Envelope struct {
 	Code    int     `json:"code"` // the HTTP status
 	Message string  `json:"message"`

@@ -20,7 +20,7 @@ const (
 type MessageRequest struct {
 	From             string     `json:"from,omitempty"` // default: the caller's name
 	ClientMsgID      string     `json:"client_msg_id"`  // ^[A-Za-z0-9._:-]{1,255}$; unique among the messages of From
-	To               string     `json:"to,omitempty"`   // a subject, an https URL, or user:<name>
+	To               string     `json:"to,omitempty"`   // a subject, an https or http URL, or user:<name>
 	ExchangeName     string     `json:"exchange_name,omitempty"`
 	RoutingKey       string     `json:"routing_key,omitempty"`
 	Type             string     `json:"type,omitempty"`              // of the CloudEvent; default sendonce.message.v1
@@ -51,7 +51,7 @@ type MessageAck struct {
 // LateAck is the data of an event sendonce.ack.saved.v1 or sendonce.ack.rejected.v1, the final acknowledgement of an
 // accepted message.
 type LateAck struct {
-	AckType     string    `json:"ack_type"` // saved; or rejected, because another message has its client_msg_id
+	AckType     string    `json:"ack_type"` // saved; or rejected: another message has its client_msg_id, or the database can never store this one
 	From        string    `json:"from"`
 	ClientMsgID string    `json:"client_msg_id"`
 	ServerMsgID string    `json:"server_msg_id"`

@@ -3,9 +3,9 @@ package api
 import "time"
 
 // OverviewResponse is the state of the whole service at one instant, with counters: GET /api/v1/admin/overview. Each
-// instance caches it for five seconds. A caller with queues gets only these queues and their alerts.
+// instance reads it at most every five seconds. A caller with queues gets only these queues and their alerts.
 type OverviewResponse struct {
-	At        time.Time `json:"at"`         // when the state was read; an old time means that the database is unavailable
+	At        time.Time `json:"at"`         // when the state was read; older than a few seconds if the database is unavailable
 	CountedTo time.Time `json:"counted_to"` // counters and throughput include what happened before this time
 
 	Queues      []QueueOverview  `json:"queues"`                 // sorted by name; at most 200
@@ -19,13 +19,13 @@ type OverviewResponse struct {
 // Count is a number of rows. Counting stops at a limit.
 type Count struct {
 	N    int  `json:"n"`
-	More bool `json:"more,omitempty"` // there are more than n
+	More bool `json:"more,omitempty"` // counting stopped at a limit, so there may be more than n
 }
 
 // Backlog counts waiting rows.
 type Backlog struct {
 	Count
-	OldestSeconds float64 `json:"oldest_seconds"` // how long the oldest has waited; 0 if there is none
+	OldestSeconds float64 `json:"oldest_seconds"` // how long the row that has waited longest has waited; 0 if none waits
 }
 
 // QueueOverview is one queue.
@@ -33,12 +33,12 @@ type QueueOverview struct {
 	Queue      string      `json:"queue"`
 	Scheduled  Count       `json:"scheduled"` // wait for their send time or for a retry
 	Pending    Backlog     `json:"pending"`
-	Retries    Count       `json:"retries"`    // included in pending: those that were claimed before
-	Processing Backlog     `json:"processing"` // oldest_seconds: since the oldest one was claimed or extended
+	Retries    Count       `json:"retries"`    // the tasks of pending with a retry_count above 0
+	Processing Backlog     `json:"processing"` // oldest_seconds: the longest time since one was claimed or its lease last extended
 	Held       Backlog     `json:"held"`
 	Pause      *QueuePause `json:"pause,omitempty"` // absent = not paused
 
-	Submitted     int64            `json:"submitted"` // this and the following fields are counters
+	Submitted     int64            `json:"submitted"` // a counter, like the four fields below
 	Claims        int64            `json:"claims"`    // of finished tasks, at most 100 of each
 	LeaseTimeouts int64            `json:"lease_timeouts"`
 	Succeeded     int64            `json:"succeeded"`
@@ -58,29 +58,29 @@ type Throughput struct {
 type SenderOverview struct {
 	AppID      string     `json:"app_id"`
 	Processing Count      `json:"processing"` // tasks that the app has claimed and not reported
-	Succeeded  int64      `json:"succeeded"`  // reports of success; this and the following fields are counters
-	Failed     int64      `json:"failed"`     // reports of failure, including those of tasks that were retried later
-	Timeouts   int64      `json:"timeouts"`
+	Succeeded  int64      `json:"succeeded"`  // applied reports of success; a counter, like failed and timeouts
+	Failed     int64      `json:"failed"`     // applied reports of failure, including those of tasks that were retried later
+	Timeouts   int64      `json:"timeouts"`   // leases that expired
 	LastClaim  *time.Time `json:"last_claim,omitempty"`
 	LastReport *time.Time `json:"last_report,omitempty"`
 }
 
 // ServiceOverview is the part of the overview that belongs to no queue.
 type ServiceOverview struct {
-	PausedStreams   []string `json:"paused_streams"`   // NATS streams that refused the last publish
+	PausedStreams   []string `json:"paused_streams"`   // NATS streams that accepted nothing when they were last tried
 	PausedTemplates Count    `json:"paused_templates"` // of subscribe messages
 	DeadLetters     Count    `json:"dead_letters"`
-	Events          Backlog  `json:"events"` // wait to be published
+	Events          Backlog  `json:"events"` // rows of event_outbox, each with one or more events that wait to be published
 
 	MessagesDue   Backlog `json:"messages_due"`
 	StuckSending  Count   `json:"stuck_sending"`  // messages without remaining sends that no stream or receiver ever accepted
-	StuckSent     Count   `json:"stuck_sent"`     // messages without remaining sends that the receiver did not confirm
+	StuckSent     Count   `json:"stuck_sent"`     // messages without remaining sends that have fewer confirmations than expected
 	DeliveriesDue Backlog `json:"deliveries_due"` // of webhooks
 
 	DeliveriesRetrying Count `json:"deliveries_retrying"`
 	Delivered          int64 `json:"delivered"`         // counter
 	DeliveriesFailed   int64 `json:"deliveries_failed"` // counter
-	EndpointsFailing   int   `json:"endpoints_failing"` // enabled endpoints that failed after their last success
+	EndpointsFailing   int   `json:"endpoints_failing"` // enabled endpoints to which nothing was delivered since their last failure
 	EndpointsDisabled  int   `json:"endpoints_disabled"`
 }
 

@@ -10,7 +10,7 @@ import (
 type SendRequest struct {
 	PhoneNumber    string          `json:"phone_number"`
 	Content        string          `json:"content,omitempty"`                     // the text, or the URL-encoded parameters of a template
-	UseTemplate    *bool           `json:"use_template,omitempty"`                // default false; true with a template or Params
+	UseTemplate    *bool           `json:"use_template,omitempty"`                // default false; with TemplateID, TemplateName or Params it is true, and false is refused
 	Source         string          `json:"source,omitempty"`                      // at most 50 characters
 	IdempotencyKey string          `json:"idempotency_key,omitempty" text:"some"` // ^[A-Za-z0-9._:-]{1,255}$; package decode reads the tag text and refuses ""
 	TemplateID     ID              `json:"template_id,omitempty"`

@@ -134,7 +134,7 @@ type SubscribeRate struct {
 	SubscribeCounts
 }
 
-// SubscribeCounts counts messages by their outcome. Messages that are neither a success nor failed are being sent.
+// SubscribeCounts counts messages by their outcome. The rest of Total is being sent.
 type SubscribeCounts struct {
 	Total       int64   `json:"total"`
 	Success     int64   `json:"success"`
@@ -160,7 +160,7 @@ type SubscribeLogResponse struct {
 	MessageData    json.RawMessage `json:"message_data"`
 	PagePath       string          `json:"page_path,omitempty"`
 	SendStatus     int             `json:"send_status"` // 0 sending, 1 sent, 2 failed
-	SendTime       time.Time       `json:"send_time"`   // when the message was submitted, or when its status last changed
+	SendTime       time.Time       `json:"send_time"`   // when it was last submitted or its newest task last changed; of a sent message when it was sent, if the sender reported that
 	RetryCount     int             `json:"retry_count"` // of all sends
 	ErrorCode      string          `json:"error_code,omitempty"`
 	ErrorMessage   string          `json:"error_message,omitempty"`

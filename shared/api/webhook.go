@@ -65,8 +65,8 @@ func SignWebhook(h http.Header, id string, at time.Time, body []byte, secrets ..
 
 // VerifyWebhook returns nil if one of the v1 signatures in h was made with one of the secrets for exactly this body,
 // and if the timestamp is at most 5 minutes before or after now. It ignores signatures of other versions. Pass body as
-// it was received, before any decoding. Within the 5 minutes a webhook can be replayed: store its webhook-id, and ignore
-// a repeat.
+// it was received, before any decoding. Until its timestamp is 5 minutes old, a webhook can be replayed: store its
+// webhook-id, and ignore a repeat.
 func VerifyWebhook(h http.Header, body []byte, now time.Time, secrets ...string) error {
 	id, timestamp := h.Get(webhookID), h.Get(webhookTimestamp)
 	expected, err := webhookSignatures(id, timestamp, body, secrets)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// EndpointRequest registers a URL for the events of the caller's tasks: POST
-// /api/v1/webhooks/endpoints.
+// EndpointRequest registers a URL for the events of the caller's tasks and endpoints, and for alerts if the caller is an
+// admin: POST /api/v1/webhooks/endpoints.
 type EndpointRequest struct {
 	URL         string   `json:"url"`                   // http or https, at most 2000 bytes
 	Description string   `json:"description,omitempty"` // at most 200 characters
