@@ -175,9 +175,10 @@ func (s *streamReader) read(connection io.Reader, onLine func(), onEvent func(St
 	}
 }
 
-// StreamGapData is the data of a gap: the messages to the user between two sequence numbers were removed from the
-// stream before the client read them. Peers and Conversation return these messages. If the client has
-// not yet read all messages of an earlier gap, those are missing too.
+// StreamGapData is the data of a gap: messages to the user with ids greater than After and less than Next may have been
+// removed from the stream before the client read them. Those that were not removed came before the gap. Peers and
+// Conversation return all of them. If the client reconnected after some of them, but before the gap, messages before
+// After may be missing too.
 type StreamGapData struct {
 	After   int64  `json:"after"`   // the client has read everything up to this sequence number
 	Next    int64  `json:"next"`    // the stream continues with this sequence number
