@@ -23,7 +23,7 @@ CREATE TABLE upkeep (
     place    jsonb,
     seq      bigint NOT NULL DEFAULT 0
 );
-COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, in any process, so that another process does not repeat it too early. begun_at is -infinity if the last run left work. Migrate inserts the rows.';
+COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, in any process, so that another process does not repeat it too early. begun_at is -infinity if the last run left work or failed. Migrate inserts the rows.';
 COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance: maintenance (partitions, closed days, archive), events (trimming the stream) or alerts.';
 COMMENT ON COLUMN upkeep.place IS 'Where an interrupted archive run continues: {"table", "at", "key"}.';
 COMMENT ON COLUMN upkeep.seq IS 'The sequence number where the next scan of a stream continues; 0: at its beginning.';
