@@ -249,7 +249,7 @@ func (d *deliverer) postDue(ctx context.Context, c *fn.Call) error {
 // false, and that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (started bool, err error) {
 	deadline, _ := ctx.Deadline()
-	claimUntil := deadline.Add(-d.cfg.Timeout - settleTime)
+	claimUntil := deadline.Add(-robotInterval - d.cfg.Timeout - settleTime)
 	var webhookCount, messageCount int
 	var webhooksStarted, messagesStarted bool
 	var webhooksErr, messagesErr error

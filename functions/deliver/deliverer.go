@@ -19,6 +19,8 @@ type deliverer struct {
 	webhooksInFlight *workInFlight[webhooks.DueDelivery]
 	messagesInFlight *workInFlight[urlMessage]
 
+	robotTexts robotTexts
+
 	changes       loglimit.ByKey[endpointState] // limits the log lines about failing and recovered endpoints
 	nonPublic     loglimit.ByKey[string]        // limits the log lines about hosts without a public address
 	unsignedPosts loglimit.ByKey[secretOwner]   // limits the log lines about posts that cannot be signed

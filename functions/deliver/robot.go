@@ -77,14 +77,20 @@ func refusedWith(name string, code int64) string {
 	return fmt.Sprintf("the robot refused the text with %s %d: its response says why", name, code)
 }
 
-// postToRobot posts the text of an event.
+// postToRobot posts an event as a text, which may be about other events, too.
 func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.DueDelivery) attempt {
-	text, err := robot.Text(w.Payload)
+	event, err := robot.Read(w.Payload)
 	if err != nil {
 		return attempt{at: time.Now(), err: "the event cannot be shown as a text: " + err.Error()}
 	}
+	return d.robotTexts.post(ctx, w.EndpointID, event, func(text string) attempt { return d.postText(ctx, kind, w, text) })
+}
+
+// postText posts a text to the robot of a delivery.
+func (d *deliverer) postText(ctx context.Context, kind robotKind, w webhooks.DueDelivery, text string) attempt {
 	url, content := w.URL, kind.body(text)
 	if kind.sign != nil && len(w.Secrets) > 0 {
+		var err error
 		if url, err = kind.sign(w.Secrets[0], time.Now(), url, content); err != nil {
 			return attempt{at: time.Now(), err: errBadURL}
 		}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -248,4 +249,35 @@ func TestRobotsWithSecretAreSigned(t *testing.T) {
 			c.verify(t, <-queries, body)
 		})
 	}
+}
+
+// A flood of alerts, for example about many queues of one caller, must not make the vendor refuse the alerts after it.
+func TestAlertsAtTheSameTimeAreCombinedForRobot(t *testing.T) {
+	t.Parallel()
+	const flood = 20
+	w := cluster.Open(t)
+	group := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n > 3 {
+			_, _ = io.WriteString(w, `{"errcode":45009,"errmsg":"api freq out of limit"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"errcode":0,"errmsg":"ok"}`)
+	})
+	addRobot(t, w, group.URL, "wecom", "alert.raised")
+	w.Admin.Exec(`with alert as (
+			insert into alerts (id, kind, queue, value, threshold) select gen_random_uuid(), 'backlog', 'flood-' || n, 1200, 1000 from generate_series(1, $1) n
+			returning id)
+		insert into event_outbox (kind, ids) select 'alert.raised', array_agg(id) from alert`, flood)
+	insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
+	delivered := cluster.WaitDeliveries(w, "delivered", flood+1)
+	for _, d := range delivered {
+		require.Len(t, d.Tries, 1)
+	}
+	named := map[string]bool{} // queues
+	for n := range group.Calls() {
+		for _, queue := range regexp.MustCompile(`flood-\d+|marketing`).FindAllString(bodyOf(group, n+1), -1) {
+			named[queue] = true
+		}
+	}
+	require.Len(t, named, flood+1)
 }

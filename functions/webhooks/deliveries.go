@@ -128,12 +128,12 @@ func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	}
 }
 
-// robotText returns the text that is sent to a robot. It returns "" if the endpoint is no robot, if there is no text for the event,
+// robotText returns the text that is sent to a robot if no other event is sent with it. It returns "" if the endpoint is no robot, if there is no text for the event,
 // or if d has no payload, as in a list.
 func robotText(d webhooks.Delivery) string {
 	if !isRobot(d.Format) {
 		return ""
 	}
-	text, _ := robot.Text(d.Payload) // "" after an error
-	return text
+	event, _ := robot.Read(d.Payload) // empty after an error
+	return robot.Text(event)
 }

@@ -5,61 +5,81 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
-// Text returns the text about an event, in English and Chinese. payload is the event as JSON. The text always contains
-// "Sendonce", which robots may demand as a keyword. It never contains a URL, whose path may be a secret. Names of queues and
+// Event is an event as texts in English and Chinese. They never contain a URL, whose path may be a secret. Names of queues and
 // streams have no < and no @, so they cannot be links or mentions.
-func Text(payload string) (string, error) {
+type Event struct {
+	long string // for a text about this event alone
+	line string // for a text about several events: so short that 16 of them fit in the 2,048 bytes that WeCom allows
+}
+
+// Read reads an event from its JSON.
+func Read(payload string) (Event, error) {
 	var event api.WebhookEvent
 	if err := json.Unmarshal([]byte(payload), &event); err != nil {
-		return "", err
+		return Event{}, err
 	}
 	switch event.Type {
 	case "sendonce.alert.raised.v1", "sendonce.alert.cleared.v1":
-		return textOf(event.Data, alertText)
+		return eventOf(event.Data, alertEvent)
 	case "sendonce.webhook.disabled.v1":
-		return textOf(event.Data, disabledText)
+		return eventOf(event.Data, disabledEvent)
 	case "sendonce.test.v1":
-		return "[Sendonce] Test: this robot is set up to receive alerts.\n[Sendonce] 测试：此机器人已可接收告警。", nil
+		return Event{"[Sendonce] Test: this robot is set up to receive alerts.\n[Sendonce] 测试：此机器人已可接收告警。", "Test 测试"}, nil
 	}
-	return "", fmt.Errorf("its type %q is neither an alert nor a disabled endpoint", event.Type)
+	return Event{}, fmt.Errorf("its type %q is neither an alert nor a disabled endpoint", event.Type)
 }
 
-func textOf[D any](data []byte, text func(D) string) (string, error) {
+func eventOf[D any](data []byte, event func(D) Event) (Event, error) {
 	var d D
 	if err := json.Unmarshal(data, &d); err != nil {
-		return "", err
+		return Event{}, err
 	}
-	return text(d), nil
+	return event(d), nil
 }
 
-// alertNames are the names of the kinds of alerts, in English and Chinese.
-var alertNames = map[task.AlertKind][2]string{
-	task.AlertFailureRate: {"many failures, queue ", "失败率过高，队列 "},
-	task.AlertBacklog:     {"backlog, queue ", "积压，队列 "},
-	task.AlertStreamFull:  {"stream almost full, stream ", "流将满，流 "},
+// Text returns one text about all events. It always contains "Sendonce", which robots may demand as a keyword.
+func Text(events ...Event) string {
+	if len(events) == 1 {
+		return events[0].long
+	}
+	lines := []string{fmt.Sprintf("[Sendonce] %d events 条通知: ▲ alert 告警, ▽ cleared 解除, value/threshold 当前值/阈值", len(events))}
+	for _, e := range events {
+		lines = append(lines, e.line)
+	}
+	return strings.Join(lines, "\n")
 }
 
-func alertText(a api.AlertEventData) string {
+// alertNames are the names of the kinds of alerts and of what they are about, in English and Chinese.
+var alertNames = map[task.AlertKind]struct{ name, of, nameZh, ofZh string }{
+	task.AlertFailureRate: {"many failures", "queue", "失败率过高", "队列"},
+	task.AlertBacklog:     {"backlog", "queue", "积压", "队列"},
+	task.AlertStreamFull:  {"stream almost full", "stream", "流将满", "流"},
+}
+
+func alertEvent(a api.AlertEventData) Event {
 	kind := task.AlertKind(a.Kind)
-	name, known := alertNames[kind]
+	of, known := alertNames[kind]
 	if !known {
-		name = [2]string{a.Kind + ", ", a.Kind + "，"}
+		of.name, of.of, of.nameZh, of.ofZh = a.Kind, "queue", a.Kind, "队列"
 	}
-	title, titleZh, cleared, clearedZh := "Alert", "告警", "", ""
+	title, titleZh, sign, cleared, clearedZh := "Alert", "告警", "▲", "", ""
 	if a.ClearedAt != nil {
-		title, titleZh = "Alert cleared", "告警解除"
+		title, titleZh, sign = "Alert cleared", "告警解除", "▽"
 		cleared, clearedZh = ", cleared "+utc(*a.ClearedAt), "，解除于 "+utc(*a.ClearedAt)
 	}
 	value, threshold := alertValue(kind, a.Value), alertValue(kind, a.Threshold)
-	return fmt.Sprintf("[Sendonce] %s: %s%s\nValue %s, threshold %s, since %s%s\n", title, name[0], a.Queue, value, threshold, utc(a.Since), cleared) +
-		fmt.Sprintf("[Sendonce] %s：%s%s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, name[1], a.Queue, value, threshold, utc(a.Since), clearedZh)
+	long := fmt.Sprintf("[Sendonce] %s: %s, %s %s\nValue %s, threshold %s, since %s%s\n", title, of.name, of.of, a.Queue, value, threshold, utc(a.Since), cleared) +
+		fmt.Sprintf("[Sendonce] %s：%s，%s %s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, of.nameZh, of.ofZh, a.Queue, value, threshold, utc(a.Since), clearedZh)
+	return Event{long, fmt.Sprintf("%s %s %s %s %s/%s", sign, of.name, of.nameZh, a.Queue, value, threshold)}
 }
 
 // alertValue formats the value of a backlog as a number of tasks, and every other value as a percentage.
@@ -76,13 +96,15 @@ var disabledReasons = map[string][2]string{
 	message.DisabledFailing: {"it kept failing", "持续失败"},
 }
 
-func disabledText(e api.EndpointEventData) string {
+func disabledEvent(e api.EndpointEventData) Event {
 	since, sinceZh := "", ""
 	if e.FailingSince != nil {
 		since, sinceZh = ", failing since "+utc(*e.FailingSince), "，自 "+utc(*e.FailingSince)+" 起失败"
 	}
-	return fmt.Sprintf("[Sendonce] Webhook endpoint disabled: %s\nReason: %s%s, id %s\n", task.HostOf(e.URL), disabledReasons[e.Reason][0], since, e.EndpointID) +
-		fmt.Sprintf("[Sendonce] 回调端点已停用：%s\n原因：%s%s，ID %s", task.HostOf(e.URL), disabledReasons[e.Reason][1], sinceZh, e.EndpointID)
+	host := task.HostOf(e.URL)
+	long := fmt.Sprintf("[Sendonce] Webhook endpoint disabled: %s\nReason: %s%s, id %s\n", host, disabledReasons[e.Reason][0], since, e.EndpointID) +
+		fmt.Sprintf("[Sendonce] 回调端点已停用：%s\n原因：%s%s，ID %s", host, disabledReasons[e.Reason][1], sinceZh, e.EndpointID)
+	return Event{long, "▲ webhook endpoint disabled 回调端点已停用 " + text.Cut(host, 60)}
 }
 
 func utc(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -1,0 +1,104 @@
+package deliver
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/robot"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// robotInterval is the time between the starts of two POSTs to a robot, in one process. Most vendors refuse more than 20 texts a minute.
+const robotInterval = 4 * time.Second
+
+// robotTexts combines the events that wait for the next POST to the same robot. Otherwise many alerts at the same time would exceed the
+// limit of the vendor, who would refuse the events after them, too. The zero value is ready for use.
+type robotTexts struct {
+	mu      sync.Mutex
+	waiting map[task.ID][]*robotText // by endpoint; at most as many as may be in flight to one destination
+	next    map[task.ID]time.Time    // by endpoint: the next POST may not start before
+}
+
+// robotText is an event that waits.
+type robotText struct {
+	robot.Event
+	result chan attempt // has room for one
+}
+
+// post posts an event to the robot of an endpoint, together with the others that wait: all of them have the result of this POST. post
+// waits for at most about robotInterval. send makes a POST.
+func (r *robotTexts) post(ctx context.Context, endpoint task.ID, e robot.Event, send func(text string) attempt) attempt {
+	own := &robotText{e, make(chan attempt, 1)}
+	r.add(endpoint, own)
+	for {
+		together, wait := r.take(endpoint)
+		if len(together) > 0 {
+			sendTogether(together, send)
+		}
+		select {
+		case a := <-own.result:
+			return a
+		case <-time.After(wait):
+		case <-ctx.Done():
+			if r.remove(endpoint, own) {
+				return attempt{at: time.Now(), cancelled: true, err: "interrupted before the POST"}
+			}
+			return <-own.result
+		}
+	}
+}
+
+// sendTogether makes one POST for all events.
+func sendTogether(together []*robotText, send func(text string) attempt) {
+	a := attempt{at: time.Now(), cancelled: true, err: "interrupted by a panic"}
+	events := make([]robot.Event, len(together))
+	for i, t := range together {
+		events[i] = t.Event
+		defer func() { t.result <- a }()
+	}
+	a = send(robot.Text(events...))
+}
+
+func (r *robotTexts) add(endpoint task.ID, t *robotText) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == nil {
+		r.waiting, r.next = map[task.ID][]*robotText{}, map[task.ID]time.Time{}
+	}
+	r.waiting[endpoint] = append(r.waiting[endpoint], t)
+}
+
+// take returns the events that the caller must post now. If there are none, the caller waits and calls take again.
+func (r *robotTexts) take(endpoint task.ID) (together []*robotText, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if wait = r.next[endpoint].Sub(now); wait > 0 {
+		return nil, wait
+	}
+	if len(r.waiting[endpoint]) == 0 {
+		return nil, robotInterval
+	}
+	maps.DeleteFunc(r.next, func(_ task.ID, at time.Time) bool { return at.Before(now) })
+	r.next[endpoint] = now.Add(robotInterval)
+	together = r.waiting[endpoint]
+	delete(r.waiting, endpoint)
+	return together, robotInterval
+}
+
+// remove removes an event that will not be posted. It returns false if take has returned the event.
+func (r *robotTexts) remove(endpoint task.ID, own *robotText) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.waiting[endpoint], own)
+	if i < 0 {
+		return false
+	}
+	if r.waiting[endpoint] = slices.Delete(r.waiting[endpoint], i, i+1); len(r.waiting[endpoint]) == 0 {
+		delete(r.waiting, endpoint)
+	}
+	return true
+}
