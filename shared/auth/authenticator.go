@@ -32,11 +32,13 @@ type Authenticator struct {
 type Source interface {
 	// ByName returns a caller. forList is true if the caller calls a route for lists, which has connections of its own.
 	ByName(ctx context.Context, name string, forList bool) (callers.Caller, error)
+	// Existing returns those of the names that are names of callers.
 	Existing(ctx context.Context, names []string) (existing []string, err error)
 }
 
-// New returns an Authenticator of the built-in admin and of the callers of source. If hash is nil, password is the
-// built-in admin's. onFound is called whenever source has returned a caller; onFound may be nil.
+// New returns an Authenticator of the built-in admin and of the callers of source. username is the built-in admin's. If
+// hash is not nil, it is the hash of the built-in admin's password, and password is not used. onFound is called each
+// time source.ByName has returned a caller; onFound may be nil.
 func New(username, password string, hash *PasswordHash, source Source, onFound func(), log *slog.Logger) *Authenticator {
 	known := newCallers(source.ByName)
 	known.onFound = onFound
@@ -46,8 +48,8 @@ func New(username, password string, hash *PasswordHash, source Source, onFound f
 	}
 }
 
-// Authenticate returns the caller of a login. The error is ErrCredentials, or has the code CodeTooManyAttempts or
-// task.CodeServerBusy.
+// Authenticate returns the caller of a login. The error is ErrCredentials, has the code CodeTooManyAttempts or
+// task.CodeServerBusy, or is the error of ctx.
 func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers.Caller, error) {
 	admin := sameText(login.Name, au.username)
 	if !admin && !task.ValidUser(login.Name) {
@@ -60,7 +62,8 @@ func (au *Authenticator) Authenticate(ctx context.Context, login Login) (callers
 
 // verify returns the caller of the name and password. The built-in admin is not looked up in the
 // database, so an operator can log in while the database is unavailable. If the admin's password is
-// given by its hash, a failure with any name takes as long as computing a hash.
+// given by its hash, PasswordHash.matches also gets the wrong passwords of other names, so that the
+// time of a failure does not show which name is the admin's.
 func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a *attempt) (callers.Caller, error) {
 	if !admin {
 		caller, err := au.verifyCaller(ctx, login, a)
@@ -101,17 +104,17 @@ func builtInAdmin(name string) callers.Caller {
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(login.Password)) // also for unknown names, so that all names take the same time
 	seen := au.Callers.seen(login.Name)
-	limited := !a.charged && !seen.caller.MatchesToken(hash)
+	limited := !a.charged && !seen.caller.MatchesToken(hash) // over a limit, and not with the last known token
 	if limited && !seen.fresh {
 		if !seen.exists {
 			au.deferred.add(login.Name, a.address, au.Callers.noteExisting)
 			return callers.Caller{}, ErrCredentials
 		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, failureTime) // the lookup goes on, and the next call finds its result
+		ctx, cancel = context.WithTimeout(ctx, failureTime) // the lookup goes on after that, for the next call
 		defer cancel()
 	}
-	caller, err := au.Callers.byName(ctx, login.Name, login.List)
+	caller, err := au.Callers.byName(ctx, login.Name, login.ForList)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound, err != nil && limited:
 		return callers.Caller{}, ErrCredentials

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	CallerTTL        = time.Minute     // how long a caller is kept
-	unknownCallerTTL = 5 * time.Second // how long a name without a caller is kept; a caller created meanwhile is refused until then
-	callerLimit      = 4096            // of known names, and as many unknown names
-	lookupTimeout    = 3 * time.Second
+	CallerTTL        = time.Minute     // how long a cached caller is used
+	unknownCallerTTL = 5 * time.Second // how long a name is taken to have no caller, unless Forget is called
+	callerLimit      = 4096            // of cached callers, and as many unknown names
+	lookupTimeout    = 3 * time.Second // of one query
 )
 
 // Callers caches callers by name for CallerTTL, and unknown names for unknownCallerTTL. Unknown names
 // have a limit of their own, so that guessed names cannot evict callers. Concurrent calls with one
-// name share one query.
+// callerQuery share one query.
 type Callers struct {
 	find    findCaller
 	onFound func() // called after a query found a caller; may be nil
@@ -62,8 +62,8 @@ func newCallers(find findCaller) *Callers {
 // seenCaller is the state of a name in the cache.
 type seenCaller struct {
 	caller callers.Caller // as last read, however long ago; zero if it was never read
-	exists bool           // a lookup has found a caller with the name
-	fresh  bool           // a lookup needs no query
+	exists bool           // there was a caller with the name when the database was last asked
+	fresh  bool           // the cache has a result that has not expired, so a lookup needs no query
 }
 
 // seen returns the state of a name without a query.
@@ -151,13 +151,13 @@ func (c *Callers) run(ctx context.Context, q callerQuery, l *lookup) {
 		delete(c.inFlight, q)
 	}
 	switch {
-	case !current: // the caller was changed during the query
+	case !current: // Forget was called during the query: the result may be outdated
 		close(l.changed)
 	case l.err == nil:
 		drop(c.unknown, q.name)
 		if old := c.known[q.name]; old != nil && reflect.DeepEqual(old.caller, l.caller) {
 			l.changed = old.changed
-			delete(c.known, q.name)
+			delete(c.known, q.name) // without closing changed
 		}
 		remember(c.known, q.name, l)
 	case task.CodeOf(l.err) == task.CodeNotFound:
@@ -194,7 +194,8 @@ func (c *Callers) ForgetAll() {
 	clear(c.inFlight)
 }
 
-// expire removes the result of a name but keeps the caller for seen. mu must be held.
+// expire makes the result of a name expire and closes its channel changed. The caller stays in known, for seen. mu must
+// be held.
 func (c *Callers) expire(name string) {
 	if l := c.known[name]; l != nil {
 		drop(c.known, name)
@@ -202,7 +203,7 @@ func (c *Callers) expire(name string) {
 	}
 }
 
-// drop removes a name and closes its changed.
+// drop removes the result of a name and closes its channel changed.
 func drop(names map[string]*lookup, name string) {
 	if l := names[name]; l != nil {
 		close(l.changed)
@@ -210,8 +211,8 @@ func drop(names map[string]*lookup, name string) {
 	}
 }
 
-// remember adds a result. At the limit it drops the expired results, and then any results if necessary.
-// A dropped result costs one query.
+// remember adds a result. At the limit, remember first drops the expired results, and then any others if there is still
+// no room. The next call with a dropped name queries the database.
 func remember(names map[string]*lookup, name string, l *lookup) {
 	if len(names) >= callerLimit {
 		now := time.Now()

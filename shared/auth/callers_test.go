@@ -91,7 +91,7 @@ func TestSlowLookupForListDoesNotDelayOtherCalls(t *testing.T) {
 	})
 }
 
-func TestGuessedNamesDoNotEvictKnownOnes(t *testing.T) {
+func TestGuessedNamesDoNotEvictCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // in synctest no entry expires meanwhile
 		var queries int
@@ -135,7 +135,7 @@ func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
 	})
 }
 
-func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
+func TestChangedStaysOpenIfCallerIsTheSame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(knownCallers.ByName)
@@ -145,7 +145,7 @@ func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
 		second, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
 		require.NotSame(t, first, second)
-		require.Equal(t, first.changed, second.changed, "an unchanged caller wakes no watcher")
+		require.Equal(t, first.changed, second.changed, "a new query that finds the same caller does not close changed")
 		c.Forget("submitter")
 		<-first.changed
 	})

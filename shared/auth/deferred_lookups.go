@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	deferredLookupInterval = 700 * time.Millisecond // shorter than the Retry-After of the refused calls, which is 1 s
+	deferredLookupInterval = 700 * time.Millisecond // shorter than the Retry-After of the refused calls: at least 1 s
 	deferredLookupLimit    = 4096                   // names in one query, which takes some 10 ms
 )
 
 // deferredLookups collects the names of calls that were refused without a lookup, and looks
-// them up together.
+// them up together, to find out which of them are names of callers.
 type deferredLookups struct {
 	findExisting func(ctx context.Context, names []string) (existing []string, err error)
 	log          *slog.Logger
@@ -26,13 +26,13 @@ type deferredLookups struct {
 
 	mu        sync.Mutex
 	names     map[string]bool
-	byAddress map[netip.Prefix]int // how many names an address added
+	byAddress map[netip.Prefix]int // how many of names were added by calls from an address
 	running   bool
 }
 
-// add calls found after about deferredLookupInterval if there is a caller with that name. If an address
-// has as many names as there is still room for, add drops further names of the address. So one address
-// has at most half of deferredLookupLimit. A dropped name is added when its caller tries again.
+// add adds a name to the next query, which calls found if there is a caller with that name. If an address has already
+// added as many names as there is room left for, add ignores the name. So one address uses at most half of
+// deferredLookupLimit. A later call can add an ignored name.
 func (d *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

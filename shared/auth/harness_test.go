@@ -39,7 +39,7 @@ func prefix(address string) netip.Prefix {
 
 const token = "u8Zr5cO1mQk4"
 
-// knownCallers has two callers. The role of each is its name.
+// knownCallers has these two callers, and "gone" and "outage" of authtest.Callers.
 var knownCallers = authtest.Callers(token, "submitter", "sender")
 
 // refusal returns the error of a refused login as a *task.Error.

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Failed logins are limited by three leaky buckets:
+// Failed logins are limited by three kinds of leaky buckets:
 //
 //   - For each name at an address: pairBurst wrong passwords, and one more every pairEvery.
 //     A recent wrong password that is repeated is not counted again.
@@ -22,15 +22,18 @@ import (
 // nobody can lock out a caller whose name this process has seen. Over a limit:
 //
 //   - A name that this process has not seen is not looked up during the call. Such names are looked
-//     up together every deferredLookupInterval, so their callers can log in with the next call.
-//   - A wrong password for a name that was seen waits at most failureTime for the lookup.
+//     up together every deferredLookupInterval, so such a caller can log in when it repeats the call after the
+//     Retry-After of the response.
+//   - If the name was seen, its cached caller has expired, and the password is not that caller's token, the call waits
+//     at most failureTime for the lookup.
 //   - The built-in admin may have a password that can be guessed. Over the limit of a name at an
 //     address, a password shorter than strongPassword is refused unchecked, and no password hash is
 //     computed.
 //
-// The response to a failure does not show whether the name exists: all failures are counted in the
-// same way, and take failureTime, plus the time to compute a hash if the admin's password is
-// configured as a hash. Malformed names and missing credentials are refused at once.
+// The response to a failure does not show whether the name exists: all failures are counted in the same way and take
+// equally long, at least failureTime. If the admin's password is configured as a hash, a failure also takes the time to
+// compute a hash, until the right password was used in this process. Malformed names and missing credentials are
+// refused at once.
 const (
 	pairBurst    = 10
 	pairEvery    = 6 * time.Second
@@ -39,8 +42,8 @@ const (
 	totalBurst   = 1000
 	totalRate    = 20 // per second
 
-	failureTime    = 50 * time.Millisecond
-	strongPassword = 16 // characters
+	failureTime    = 50 * time.Millisecond // the shortest time of a failure
+	strongPassword = 16                    // characters
 
 	// The sizes of the tables: together at most a few MB.
 	pairLimit    = 8192
@@ -92,7 +95,7 @@ type attempt struct {
 	password   uint64
 	retryAfter time.Duration // until the pair is below its limit; 0 = the pair is below its limit
 	repeated   bool          // the password is one of the last wrong passwords of the pair
-	charged    bool          // counted for the address and in total; if false, a limit is reached and a failure gets 429
+	charged    bool          // counted for the address and in total; if false, end refunds nothing, and a failure gets 429
 	began      time.Time
 	hashTime   time.Duration // how long PasswordHash.matches took
 }
@@ -110,7 +113,8 @@ func tooManyAttempts(after time.Duration) *task.Error {
 	return &task.Error{Code: CodeTooManyAttempts, Message: "too many failed attempts to authenticate; retry after the time in Retry-After", RetryAfter: after}
 }
 
-// begin starts an attempt. The caller must call end.
+// begin starts an attempt and counts it for the address and in total as if it had failed. The caller must call end,
+// which undoes that if the attempt has not failed.
 func (l *limiter) begin(login Login) *attempt {
 	a := &attempt{
 		limiter: l, began: login.Began,
@@ -173,8 +177,8 @@ func (a *attempt) refund() {
 	l.total.used = max(0, l.total.used-1)
 }
 
-// recordFailure counts a wrong password or an unknown name, unless the pair is over its limit. It returns
-// err, or a 429 error over a limit. mu must be held.
+// recordFailure counts the failure for the pair, unless the pair is over its limit or the password is repeated. It
+// returns err, or a 429 error over a limit. mu must be held.
 func (a *attempt) recordFailure(err error) error {
 	if a.retryAfter > 0 {
 		return tooManyAttempts(max(a.retryAfter, time.Second))

@@ -123,7 +123,8 @@ func TestClientsThatLeaveCauseFewQueries(t *testing.T) {
 	})
 }
 
-// A wrong password that is repeated counts as one guess.
+// An unknown name fails like a wrong password, whether the guesses differ or are the same. A repeated guess counts
+// once.
 func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
 	})
 }
 
-// Above the limit of an address too, an error does not show whether there is a caller with the name,
+// Over the limit of an address too, an error does not show whether there is a caller with the name,
 // whether that caller is cached, or whether the database is slow.
 func TestUnknownNameFailsLikeWrongPasswordOverLimit(t *testing.T) {
 	t.Parallel()
@@ -227,7 +228,7 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 	})
 }
 
-// The memory that the limiter uses stays small, whatever clients send.
+// The tables of the limiter, of the cache of callers and of the deferred lookups stay small, whatever clients send.
 func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +281,7 @@ func TestNameFloodLeavesRoomForOthers(t *testing.T) {
 		time.Sleep(time.Second) // the Retry-After of the call
 		synctest.Wait()
 		require.Contains(t, found, "new")
-		require.Greater(t, len(found), deferredLookupLimit/2, "several addresses use more than the half that one may use")
+		require.Greater(t, len(found), deferredLookupLimit/2, "several addresses together may use more than half, which one may not")
 		time.Sleep(2 * deferredLookupInterval) // until run has returned
 	})
 }
@@ -302,8 +303,9 @@ func TestLimitedLoginRecovers(t *testing.T) {
 	})
 }
 
-// Guesses at a name, from the same address and before the first login, lock out neither a caller nor an admin
-// with a long password. If the admin's password is given by its hash, it must have been used in the process.
+// Guesses at a name, even from the same address and before the first login, lock out neither a caller nor an admin with
+// a long password. If the long password is given by its hash, this holds only after the password was used in the
+// process.
 func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
 	t.Parallel()
 	const long, short = "sixteen letters!", "fifteen letters"
@@ -313,8 +315,8 @@ func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
 	require.NoError(t, err)
 	for what, c := range map[string]struct {
 		name, password, hash string
-		before               bool // log in before the guesses
-		code                 string
+		before               bool   // log in before the guesses
+		code                 string // of the login after the guesses, from the same address; "" = it succeeds
 	}{
 		"the token of a caller":                         {name: "submitter", password: token},
 		"a long password":                               {name: "admin", password: long},

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The codes of refused logins.
+// The codes of errors that refuse a login. A login that cannot be checked fails with task.CodeServerBusy.
 const (
 	CodeUnauthenticated = "unauthenticated"
 	CodeTooManyAttempts = "too_many_attempts"
@@ -14,7 +14,7 @@ const (
 // Login has the credentials of one call.
 type Login struct {
 	Name, Password string
-	Address        netip.Prefix // all addresses of the client
+	Address        netip.Prefix // that the limits count as one client: an IPv4 address, or the /64 of an IPv6 address
 	Began          time.Time    // when the call arrived
-	List           bool         // the call is for a list: it reads with the database role of lists
+	ForList        bool         // look the caller up with the connections for lists, which the call uses anyway
 }

@@ -34,12 +34,12 @@ const (
 	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
 	passwordWait  = 2 * time.Second // the longest wait of a call for its turn
 	turnLength    = 5               // a turn takes 5 times as long as computing a hash
-	firstTurnTTL  = time.Hour
-	turnLimit     = 32768 // entries of each table, of at most 2 MB
+	firstTurnTTL  = time.Hour       // an address gets one first turn for a name in this time
+	turnLimit     = 32768           // entries of each of the tables free and firsts, which then have at most 2 MB
 
 	// Headers of waiting calls are in no memory budget: at most 18 KB for each call, 19 MB in all.
 	waitingAddresses  = 512 // addresses with at least one waiting call
-	waitingMore       = 512 // waiting calls in addition to one call of each address
+	waitingMore       = 512 // waiting calls of all addresses, not counting one call of each address
 	waitingPerAddress = 32
 )
 
@@ -95,7 +95,7 @@ func ParsePasswordHash(text string) (*PasswordHash, error) {
 
 // matches reports whether the name is the admin's and the password is right. It takes the same time for all
 // names. If the pair is over its limit, matches computes no hash. It returns an error if the call gets no
-// turn within passwordWait of the beginning of the call, or if too many calls wait.
+// turn within passwordWait of the beginning of the call, if too many calls wait, or if ctx ends.
 func (h *PasswordHash) matches(ctx context.Context, a *attempt, password string, admin bool) (bool, error) {
 	secret := sha256.Sum256([]byte(password))
 	isKnown := func(known *[sha256.Size]byte) bool {
@@ -195,7 +195,7 @@ func (h *PasswordHash) mayWait(address netip.Prefix) bool {
 	return n < waitingPerAddress && h.waiting-addresses < waitingMore
 }
 
-// leave ends the wait of a call.
+// leave removes a call from the waiting calls.
 func (h *PasswordHash) leave(address netip.Prefix) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -58,10 +58,11 @@ const (
 // takes hashTime.
 type hashTest struct {
 	*process
-	computed atomic.Int32
+	computed atomic.Int32 // hashes
 }
 
-// withHash runs a test in synctest.Test, where times are exact.
+// withHash runs a test in synctest.Test, where times are exact. Before the test, the process has measured how long
+// computing a hash takes.
 func withHash(t *testing.T, test func(*testing.T, *hashTest)) {
 	t.Helper()
 	text, err := HashPassword("secret", MinHashIterations)
@@ -178,18 +179,18 @@ func TestPasswordCheckWaitIsBounded(t *testing.T) {
 	})
 }
 
-// parked has the calls of park that have not returned yet.
-type parked struct {
+// concurrentCalls are calls that start has begun.
+type concurrentCalls struct {
 	all     sync.WaitGroup
-	waiting atomic.Int32
+	waiting atomic.Int32 // calls that have not returned
 }
 
-// park makes n concurrent calls with a name from an address.
-func (p *parked) park(h *hashTest, n int, name, address string) {
+// start begins n calls with a name from an address.
+func (c *concurrentCalls) start(h *hashTest, n int, name, address string) {
 	for i := range n {
-		p.waiting.Add(1)
-		p.all.Go(func() {
-			defer p.waiting.Add(-1)
+		c.waiting.Add(1)
+		c.all.Go(func() {
+			defer c.waiting.Add(-1)
 			_, _ = h.loginFrom(address, name, fmt.Sprint("guess ", i))
 		})
 	}
@@ -210,15 +211,15 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			withHash(t, func(t *testing.T, h *hashTest) {
-				var calls parked
+				var calls concurrentCalls
 				for i := range c.addresses {
-					calls.park(h, c.each, c.name, fmt.Sprintf("198.51.%d.%d", i/250, i%250))
+					calls.start(h, c.each, c.name, fmt.Sprintf("198.51.%d.%d", i/250, i%250))
 				}
 				time.Sleep(failureTime + time.Millisecond)
 				require.Equal(t, c.waiting, int(calls.waiting.Load()))
 				began := time.Now()
 				_, err := h.login("admin", "secret")
-				require.NoError(t, err, "the admin at another address gets in")
+				require.NoError(t, err, "the admin can log in from another address")
 				require.Equal(t, c.login, time.Since(began))
 				calls.all.Wait()
 				require.Zero(t, h.hash.waiting)
@@ -228,13 +229,13 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 	}
 }
 
-// A call that may not wait is refused soon, and neither the time nor the error shows whether its name exists.
+// A call that may not wait is refused after failureTime. Neither the time nor the error shows whether its name exists.
 func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 	t.Parallel()
 	withHash(t, func(t *testing.T, h *hashTest) {
 		names := []string{"nobody", "submitter", "gone", "another", "admin"}
-		var calls parked
-		calls.park(h, 2*waitingPerAddress, "nobody", "198.51.100.1")
+		var calls concurrentCalls
+		calls.start(h, 2*waitingPerAddress, "nobody", "198.51.100.1")
 		time.Sleep(time.Millisecond)
 		var all sync.WaitGroup
 		for _, name := range names {

@@ -12,12 +12,12 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// SessionTime is how long a session lasts.
+// SessionTime is how long a session of Begin lasts.
 const SessionTime = 12 * time.Hour
 
 // Session lets a client that has logged in make further calls without the password. The client keeps
-// the session, encrypted. A session ends when it expires, and when the caller is revoked or its token
-// replaced.
+// the session, encrypted by package fn. A session ends when it expires, when the caller is revoked, or when the
+// caller's token is replaced. The built-in admin's session ends when it expires or the admin's password changes.
 type Session struct {
 	Name    string    `json:"n"`
 	Secret  []byte    `json:"s"` // the SHA-256 of the caller's token, or adminSecret
@@ -41,8 +41,9 @@ func (au *Authenticator) SessionOf(name, password string, expires time.Time) Ses
 	return Session{Name: name, Secret: secret[:], Expires: expires}
 }
 
-// Resume returns the present state of the caller of a session. The error is ErrCredentials if the session has ended,
-// or busy if the database is unavailable. The built-in admin's session needs no database.
+// Resume returns the caller of a session, as Callers.Current does. The error is ErrCredentials if the session has
+// ended. It has the code task.CodeServerBusy if the caller must be read and the database is unavailable. The built-in
+// admin's session needs no database.
 func (au *Authenticator) Resume(ctx context.Context, s Session) (callers.Caller, error) {
 	if !time.Now().Before(s.Expires) || len(s.Secret) != sha256.Size {
 		return callers.Caller{}, ErrCredentials

@@ -23,5 +23,5 @@ func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller
 	if !ok {
 		return callers.Caller{}, auth.ErrCredentials
 	}
-	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(req.call.SourceIP), Began: req.start, List: list})
+	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(req.call.SourceIP), Began: req.start, ForList: list})
 }

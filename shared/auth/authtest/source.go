@@ -13,12 +13,12 @@ import (
 // Source implements auth.Source with a function instead of a database.
 type Source func(ctx context.Context, name string, forList bool) (callers.Caller, error)
 
-// ByName calls the function find, its receiver.
+// ByName implements auth.Source.
 func (find Source) ByName(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 	return find(ctx, name, forList)
 }
 
-// Existing returns the names for which find returns no error.
+// Existing implements auth.Source. It returns the names for which find returns no error.
 func (find Source) Existing(ctx context.Context, names []string) (existing []string, err error) {
 	for _, name := range names {
 		if _, err := find(ctx, name, false); err == nil {
@@ -28,8 +28,8 @@ func (find Source) Existing(ctx context.Context, names []string) (existing []str
 	return existing, nil
 }
 
-// Callers returns a Source of callers with these names. All have this token, and the only role of each is its name. The caller "gone"
-// is revoked. A lookup of "outage" fails as if the database were unavailable.
+// Callers returns a Source of callers with these names, and of the revoked caller "gone". All have this token, and the
+// only role of each is its name. A lookup of "outage" fails as if the database were unavailable.
 func Callers(token string, names ...string) Source {
 	return func(_ context.Context, name string, _ bool) (callers.Caller, error) {
 		caller := callers.Caller{ID: 7, Name: name, Proof: callers.TokenProof(nil, sha256.Sum256([]byte(token))), Roles: []string{name}}
