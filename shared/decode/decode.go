@@ -13,16 +13,16 @@ import (
 )
 
 // Object fills dst, a pointer to a struct, from one JSON object. The error names every bad
-// field.
+// field, up to maxFields.
 //
 // Names are those of the json tags, in exact case. The name of a nested field is written
 // items[3].phone_number, and "body" is the whole object. A field that is null counts as absent. If dst
-// has Validate() []task.Field, the result of Validate is added, except for fields that could not be
-// decoded.
+// has Validate() []task.Field, the error also has the fields that Validate returns, except those that could not
+// be decoded. If the body itself is bad, Validate is not called.
 //
-// In a json.RawMessage, Object checks only the text and the depth. A json.RawMessage aliases raw, which
-// must not be changed afterwards. The elements of a []json.RawMessage are not checked, and null is kept.
-// Decode each element with an Object of its own, so that a bad element is refused alone.
+// In a json.RawMessage, Object checks only the strings and the depth. A json.RawMessage aliases raw, which
+// must not be changed afterwards. Object does not check the elements of a []json.RawMessage, and keeps an element
+// null. Call Object for each element, so that only the bad ones are refused.
 func Object(raw []byte, dst any) *task.Error {
 	d := decoder{}
 	d.body(planOf(reflect.TypeOf(dst).Elem()), raw, dst)
@@ -36,7 +36,7 @@ type Request struct {
 	Body   []byte
 }
 
-// Body fills dst from the body, as Object does. The call must have no parameters.
+// Body fills dst from the body, as Object does. Each parameter of the query string is a bad field.
 func (p *Plan) Body(r Request, dst any) *task.Error {
 	d := decoder{}
 	d.query(noParameters, r.Query, &struct{}{})
@@ -44,9 +44,9 @@ func (p *Plan) Body(r Request, dst any) *task.Error {
 	return d.finish(dst)
 }
 
-// Parameters fills dst from the query string, and then from the body. Fields of the body replace
-// parameters of the same name. GET must have no body. The error is that of Object; a repeated
-// parameter is a bad field, too.
+// Parameters fills dst from the query string, and then from the body, if there is one. Fields of the body that are
+// not null replace parameters of the same name. GET must have no body. The error is as of Object; a repeated or
+// unknown parameter is a bad field, too.
 func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	d := decoder{}
 	d.query(p, r.Query, dst)
@@ -60,6 +60,7 @@ func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	return d.finish(dst)
 }
 
+// body checks that raw is a JSON object, and decodes it into dst.
 func (d *decoder) body(p *Plan, raw []byte, dst any) {
 	if len(raw) == 0 {
 		d.note("body", "must be a JSON object, it is empty")
@@ -91,8 +92,8 @@ func syntaxProblem(raw []byte) string {
 // finish adds the bad fields that dst's Validate returns, and returns all bad fields as an error. Validate is not
 // called if "body" or "query" is a bad field.
 func (d *decoder) finish(dst any) *task.Error {
-	unread := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
-	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !unread {
+	incomplete := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
+	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !incomplete {
 		undecoded := d.bad
 		for _, f := range v.Validate() {
 			if !slices.ContainsFunc(undecoded, func(b task.Field) bool { return overlaps(b.Name, f.Name) }) {

@@ -246,7 +246,8 @@ func TestPlanOfPanicsForATypeThatCannotBeDecoded(t *testing.T) {
 	require.Panics(t, func() { PlanOf[string]() })
 }
 
-// A name may be as long as a body, and many calls are decoded at once. Not parallel: it measures the memory of the process.
+// An error must not copy a long name, which may be as long as the body. Not parallel: the test measures the memory of
+// the process.
 func TestLongUnknownFieldNeedsNoFurtherMemory(t *testing.T) {
 	raw := []byte(`{"` + strings.Repeat("::1 ", 1<<20) + `":1}`)
 	var before, after runtime.MemStats
@@ -280,7 +281,7 @@ func (c *color) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func TestTypesThatDecodeThemselvesReturnTheMessage(t *testing.T) {
+func TestTypesThatDecodeThemselves(t *testing.T) {
 	t.Parallel()
 	var got struct {
 		ID    id     `json:"id"`
@@ -393,7 +394,7 @@ func TestEmptyTextIsRefusedWithTheTagSome(t *testing.T) {
 	}
 }
 
-func TestAListOfTooManyElementsIsNotBuilt(t *testing.T) {
+func TestElementsOverTheLimitAreNotDecoded(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"words":["a"`)
 	for range 100_000 {

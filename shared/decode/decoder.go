@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-const maxFields = 200 // bad fields in one response: a few bytes of a request can cause a bad field
+const maxFields = 200 // bad fields in one error: each needs only a few bytes of a request, but many of a response
 
 // decoder checks types and values. body checks the syntax first, so the other methods rely on valid JSON.
 type decoder struct {

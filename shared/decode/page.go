@@ -17,7 +17,7 @@ const (
 // Page checks the size of a page.
 func (r *BadFields) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 
-// PageByID checks the size of a page and the field after. This field is the id of the last row of the page before.
+// PageByID checks the size of a page and the field after, which has the id of the last row of the previous page.
 func (r *BadFields) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
@@ -51,7 +51,7 @@ func ParseTimeCursor[ID any](text string, parseID func(string) (ID, error)) (at 
 	return at, id, err == nil
 }
 
-// ParseMicros reads the time of a next_after, in microseconds since 1970.
+// ParseMicros reads the time in a next_after: microseconds since 1970.
 func ParseMicros(text string) (at time.Time, ok bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return time.UnixMicro(n), err == nil && n >= 0 && n < latestMicros

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxParameters is more parameters than any route has. Reading thousands of parameters would take long.
+// maxParameters is more than any route has. Reading thousands of parameters would take long.
 const maxParameters = 100
 
 // query fills dst from a query string. Unknown, repeated and badly typed parameters are

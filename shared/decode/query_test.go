@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestAParameterIsDecodedAsAJSONString(t *testing.T) {
+func TestUnmarshalerReadsParameterAsJSONString(t *testing.T) {
 	t.Parallel()
 	type request struct {
 		ID    api.Number `json:"id"`

@@ -15,7 +15,7 @@ import (
 // BadFields collects the bad fields of a request, for its Validate method.
 type BadFields []task.Field
 
-// When adds a bad field if the condition holds. message says what is accepted.
+// When adds a bad field if bad is true. message says what is accepted.
 func (r *BadFields) When(bad bool, field, message string) {
 	if bad {
 		*r = append(*r, task.Field{Name: field, Message: message})
@@ -55,7 +55,8 @@ func (r *BadFields) User(field, name string) {
 // App requires the name of a sender app, which the original SMS API limits to 50 characters.
 func (r *BadFields) App(app string) { r.Text("app_id", app, 50) }
 
-// MaxTaskDelay is how far in the future a task may be scheduled, and how long a due task may wait to be sent.
+// MaxTaskDelay limits how far in the future a task may be scheduled, and the TTL of a task. A pause of a queue uses it
+// too.
 const MaxTaskDelay = 366 * 24 * time.Hour
 
 // Time limits an optional time to what the database can store.
@@ -63,7 +64,7 @@ func (r *BadFields) Time(field string, t *time.Time) {
 	r.When(t != nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999), field, "must be between the years 1 and 9999")
 }
 
-// TTL limits the optional number of seconds that a task may wait to be sent.
+// TTL limits the optional number of seconds that a task may wait to be sent once it is due.
 func (r *BadFields) TTL(field string, seconds *int64) {
 	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(MaxTaskDelay/time.Second)), field, "must be between 1 and 31622400")
 }
@@ -94,7 +95,7 @@ func (r *BadFields) OnUnknown(field, policy string) {
 	r.When(policy != "" && !known, field, "must be resend, hold or fail")
 }
 
-// SMSQueue is Queue, but refuses the queues of subscribe messages. instead says what to use in their place.
+// SMSQueue is Queue, but also refuses the queues of subscribe messages. instead says what to use for such messages.
 func (r *BadFields) SMSQueue(field, queue, instead string) {
 	r.Queue(field, queue)
 	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)
@@ -122,5 +123,5 @@ func (r *BadFields) Queue(field, queue string) {
 	r.When(queue != "" && !task.ValidQueue(queue), field, task.QueueRule)
 }
 
-// Lease limits the optional number of seconds that a claim lasts.
+// Lease limits the optional number of seconds that the lease of a claim lasts.
 func (r *BadFields) Lease(seconds *int) { r.Between("lease_seconds", seconds, 10, 3600) }

@@ -28,8 +28,8 @@ func (d *decoder) space() {
 	}
 }
 
-// more moves from an opening bracket, or from the end of a member, to the next member. If there is no
-// further member, more moves behind the closing bracket and returns false.
+// more moves from an opening bracket, or from the end of an element, to the next element: an item of a list, or a name
+// of an object. If there is no further element, more moves behind the closing bracket and returns false.
 func (d *decoder) more() bool {
 	d.space()
 	c := d.raw[d.pos]
@@ -76,8 +76,8 @@ func (d *decoder) text() (s []byte, problem string) {
 	return unquote(s)
 }
 
-// unquote resolves the escapes of a well-formed JSON string. NUL, half of a surrogate pair and invalid
-// UTF-8 are a problem, because the stored text must be the text that was sent.
+// unquote resolves the escapes of a well-formed JSON string. For NUL, half of a surrogate pair or invalid UTF-8 it
+// returns a problem, because Postgres could not store exactly the text that was sent.
 func unquote(s []byte) (text []byte, problem string) {
 	if !utf8.Valid(s) {
 		return bytes.ToValidUTF8(s, []byte("\uFFFD")), badUTF8
@@ -135,7 +135,7 @@ func hex4(s []byte) (r rune) {
 // skip moves behind the value at pos and returns its bytes.
 func (d *decoder) skip() []byte { return d.skipValue(false) }
 
-// skipChecked is skip that also records bad strings and too deep nesting.
+// skipChecked is skip, but also records bad strings and too deep nesting.
 func (d *decoder) skipChecked() []byte { return d.skipValue(true) }
 
 func (d *decoder) skipValue(check bool) []byte {

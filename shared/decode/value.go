@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxElements = 10_000 // of one list or object
+	maxElements = 10_000 // of one list or map
 	tooMany     = "must have at most 10000 elements"
 )
 
@@ -128,7 +128,7 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 		items = reflect.Append(items, reflect.Zero(p.elem.typ))
 		d.path = append(d.path, step{inList: true, index: i})
 		switch k := p.elem.kind; {
-		case k == kindRaw: // the item of a batch
+		case k == kindRaw: // an item of a batch, which is decoded later (see Object)
 			raw := d.skip()
 			items.Index(i).SetBytes(slices.Clip(raw))
 		case d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny:
@@ -141,7 +141,7 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 	v.Set(items)
 }
 
-// overLimit reports whether element i of a list or object is over the limit. Such elements are skipped,
+// overLimit reports whether element i of a list or map is over the limit. The caller skips such an element,
 // because a decoded element takes many times as much memory as its bytes in the body.
 func (d *decoder) overLimit(i int) bool {
 	if i == maxElements {
@@ -212,7 +212,7 @@ func planOfAny(bracket byte) *Plan {
 	return &Plan{kind: kindSlice, typ: reflect.TypeFor[[]any](), elem: element}
 }
 
-// string sets v, a string or a type that reads text, from the string at pos.
+// string sets v from the string at pos. v is a string, a time.Time or an encoding.TextUnmarshaler.
 func (d *decoder) string(p *Plan, v reflect.Value) {
 	start := d.pos
 	s, problem := d.text()

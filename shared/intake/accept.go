@@ -15,8 +15,8 @@ import (
 )
 
 // accept publishes the message to the stream of accepted messages, which keeps at most one message
-// for each id, and returns ack accepted. After bus.ErrUnavailable or bus.ErrRefused it is unknown
-// whether the stream has the message.
+// for each id, and returns ack accepted. After bus.ErrUnavailable, the stream may have the message
+// nevertheless.
 func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted, error) {
 	hostname, _ := os.Hostname() // "" if it is not known
 	m.AcceptedAt, m.Producer = time.Now().UTC(), hostname
@@ -46,8 +46,8 @@ func (in *Intake) accept(ctx context.Context, m *messages.Submission) (Submitted
 	return acceptedResult(m, durability, stored.Seq, m.AcceptedAt), nil
 }
 
-// replayResult returns the result for a message whose id is in the stream since the time at. It
-// refuses another message with the same id.
+// replayResult returns the result for a message whose id the stream has since the time at. If the stream has
+// another message with this id (fingerprint differs), replayResult returns a refusal.
 func replayResult(m *messages.Submission, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
 	if fingerprint != streamevent.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
@@ -65,7 +65,7 @@ func acceptedResult(m *messages.Submission, durability bus.Durability, seq uint6
 }
 
 // respondToRefused returns the result for a message with Refused set: the first result if the message
-// was accepted or saved before, else the refusal.
+// was accepted or saved before, otherwise the refusal.
 func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
 	accepted, err := in.env.Bus().LookUp(ctx, m.ID.String())
 	switch {
@@ -83,7 +83,7 @@ func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.
 }
 
 // durability returns the failures that an accepted message is known to survive before it is saved.
-// If the settings require more, the error is bus.ErrUnavailable, and no message may be accepted.
+// If that is less than the settings require, the error is a bus.ErrUnavailable, and no message may be accepted.
 func (in *Intake) durability() (bus.Durability, error) {
 	known, _ := in.knownDurability.Get() // after an error, known is the part that could be verified
 	required := in.twoPhase.Durability | bus.DurableProcess

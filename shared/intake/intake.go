@@ -1,10 +1,10 @@
-// Package intake validates and accepts submitted messages, from a POST to /api/v1/messages or a
+// Package intake saves or accepts submitted messages, from a POST to /api/v1/messages or a
 // frame of a WebSocket, with the same rules and the same acknowledgements for both.
 //
-// A message is acknowledged as saved once its row is committed, or as accepted once a stream has it.
-// An accepted message will be saved, unless a failure that the stream does not survive (see
-// bus.Durability) happens first. A request is a repeat if Postgres has a row with its primary key, or the
-// stream has a message with its subject.
+// A message is acknowledged as saved once its row is committed, or as accepted once the stream of accepted messages
+// has it. An accepted message will be saved, unless a failure that the stream does not survive (see
+// bus.Durability) happens first. A request is a repeat if Postgres has a row with the id of its message, or the
+// stream has a message with this id in its subject. The id is computed from the caller, from and client_msg_id.
 package intake
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	durabilityTTL = time.Minute // how long the durability is used before it is read again
-	lookUpTimeout = 2 * time.Second
+	durabilityTTL     = time.Minute     // how long the durability of the stream is used before it is read again
+	durabilityTimeout = 2 * time.Second // of reading the durability
 )
 
 // Intake accepts messages. Any number of goroutines may use it.
@@ -30,13 +30,13 @@ type Intake struct {
 	twoPhase settings.TwoPhase
 
 	knownDurability cache.Value[bus.Durability]
-	madeRoomAt      atomic.Int64 // when save was last woken to make room, in Unix seconds
+	madeRoomAt      atomic.Int64 // when makeRoom last woke the function save, in Unix seconds
 }
 
 // New returns an Intake without using the network.
 func New(env *fn.Env) *Intake {
 	in := &Intake{env: env, twoPhase: env.Config.TwoPhase}
-	in.knownDurability.Timeout, in.knownDurability.Keep = lookUpTimeout, durabilityTTL
+	in.knownDurability.Timeout, in.knownDurability.Keep = durabilityTimeout, durabilityTTL
 	in.knownDurability.Read = func(ctx context.Context) (bus.Durability, error) {
 		return env.Bus().Durability(ctx, in.twoPhase.MonitorURL)
 	}

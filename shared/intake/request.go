@@ -15,7 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MaxBody limits the bytes of a request. The part above message.MaxData is for white space in the data and for other fields.
+// MaxBody limits the bytes of a request. The half that exceeds message.MaxData is for white space in the data and for
+// other fields.
 const MaxBody = 2 * message.MaxData
 
 // Request is the body of a request to submit a message.

@@ -8,7 +8,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/messages"
 )
 
-// save commits a message and returns ack saved.
+// save commits a message and returns ack saved. A message with Refused set is not stored: save returns the result of
+// an earlier request, or the refusal.
 func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	queued := time.Now()
 	results, errs := in.env.Messages.Submit([]*messages.Submission{m})
@@ -20,7 +21,7 @@ func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	if result.Refused != nil {
 		return Submitted{}, result.Refused
 	}
-	if result.State == message.Sending.String() { // also for a repeat: the process of the first call may have died before
+	if result.State == message.Sending.String() { // also for a repeat: the first call may have been killed before it woke
 		in.env.WakeForMessage(m.To.Kind)
 	}
 	return Submitted{

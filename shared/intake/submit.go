@@ -14,8 +14,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submit returns when the message of the caller is saved or accepted. req must be valid. After an
-// error that is no refusal, it is unknown whether the message is saved: repeat the same request.
+// Submit returns when the message of the caller is saved or accepted. req must be valid (Request.Validate). After an
+// error that is no refusal, it is unknown whether the message is saved or accepted: the client must repeat the same
+// request.
 func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitted, error) {
 	m, err := in.newMessage(ctx, c, &req)
 	if err != nil {
@@ -41,8 +42,9 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	return submitted, err
 }
 
-// saveOrAccept saves the message, or publishes it to the stream of accepted messages. For a
-// refused message it only looks up whether the message was accepted or saved before.
+// saveOrAccept saves the message, or publishes it to the stream of accepted messages. If the stream cannot accept the
+// message, saveOrAccept saves it, unless TWO_PHASE_FAIL_OPEN is false. For a message with Refused set it only looks up
+// whether the message was accepted or saved before.
 func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *messages.Submission) (Submitted, error) {
 	switch {
 	case !in.twoPhase.Accepts(req.Ack):
@@ -56,7 +58,8 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 	}
 	c.Log("not_accepted", err.Error())
 	in.makeRoom()
-	if !in.twoPhase.FailOpen && !errors.Is(err, bus.ErrNotEvent) { // with ErrNotEvent, the stream itself works
+	// After ErrNotEvent the stream works, but accepts nothing under this id until save has cleaned up.
+	if !in.twoPhase.FailOpen && !errors.Is(err, bus.ErrNotEvent) {
 		return Submitted{}, errBusy()
 	}
 	saved, err := in.save(m)
@@ -64,8 +67,8 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 	return saved, err
 }
 
-// makeRoom wakes save, at most once a second: the stream may have refused a message because it is
-// full of messages that are already saved.
+// makeRoom wakes the function save, at most once a second: the stream may be full of messages that are already saved,
+// and save removes these.
 func (in *Intake) makeRoom() {
 	now := time.Now().Unix()
 	if last := in.madeRoomAt.Load(); last != now && in.madeRoomAt.CompareAndSwap(last, now) {
@@ -74,7 +77,7 @@ func (in *Intake) makeRoom() {
 }
 
 // newMessage converts a valid request. It sets the field Refused of a message that has a blocked word, or
-// whose address may not be called. This refusal, and that of the caller's quota, apply only to a new message: a
+// whose address may not be called. This refusal, and the refusal of the caller's quota, apply only to a new message: a
 // repeat gets the result of the first request.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.UserToActFor(req.From)

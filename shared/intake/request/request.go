@@ -1,5 +1,5 @@
-// Package request has the rules for the body of POST /api/v1/messages. The service applies them to each request. Package outbox
-// applies them before another service stores a message.
+// Package request has the rules for the body of POST /api/v1/messages. Sendonce applies them to each request. Package
+// outbox, which runs in other services, applies them before it stores a message.
 package request
 
 import (
@@ -63,8 +63,9 @@ func (r *Message) Address() (message.Address, *task.Field) {
 	return to, nil
 }
 
-// NeedsConfirmation reports whether receivers must confirm the message by a call: by default only for a
-// subject. A message to a user is done when it is in the inbox, and a message to a URL after a 2xx.
+// NeedsConfirmation reports whether receivers must confirm the message by a call: as the field confirm says, and
+// without this field only for a subject. Without a confirmation, the message is final when it is in the stream of the
+// subject or of the user's inbox, or after a 2xx of the URL.
 func (r *Message) NeedsConfirmation(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm
