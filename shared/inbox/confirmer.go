@@ -23,7 +23,7 @@ const (
 )
 
 // Confirmer confirms received messages to a Sendonce service. Its methods are safe for concurrent use,
-// while no field changes.
+// unless a field is changed meanwhile.
 type Confirmer struct {
 	BaseURL  string // "https://messages.example.com", with or without a final slash
 	User     string
@@ -32,9 +32,9 @@ type Confirmer struct {
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 
-// Confirm posts the id, and the token if there is one, until the service returns 204, with growing pauses and
-// not before Retry-After. It stops when ctx ends, after 20 seconds, or at a permanent error (a status other
-// than 5xx, 408, 425 and 429). Confirming twice is harmless.
+// Confirm posts the id, and the token if there is one, until the service returns 204. It waits between tries: longer
+// after each, and at least Retry-After. It gives up when ctx ends, after 20 seconds, or after a permanent error (a
+// status other than 204, 408, 425, 429 and 5xx). Confirming twice is harmless.
 func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()

@@ -7,7 +7,7 @@
 //     and the effect are one commit.
 //   - A message is a duplicate only if its row exists, never because of an error.
 //   - A duplicate waits while the first delivery of the message is being processed. The duplicate is processed only
-//     if that transaction is rolled back.
+//     if the transaction of the first delivery is rolled back.
 //   - A duplicate is confirmed too: the first confirmation may have been lost. If the database has a synchronous standby,
 //     the duplicate is confirmed only after the standby has the first commit.
 //
@@ -18,7 +18,7 @@
 //   - If somebody cancels the wait of a commit for the synchronous standby, as pg_cancel_backend does, Postgres reports
 //     success. So the message is confirmed, and a fail-over may then lose its effect.
 //   - A message is processed again if it is delivered after Prune has deleted its row. So Prune has a parameter for
-//     how late an operator may resend.
+//     how late a message may be sent again.
 //   - Messages arrive in no particular order.
 //   - The sender of a request is not checked: put the service's own authentication before Receiver.
 //
@@ -32,8 +32,8 @@
 // the subjects to the caller (receives). A message to a URL with confirm: true has a token in its attribute
 // confirmtoken, which Confirmer sends.
 //
-// A service that reads messages from NATS has its own user and account there. An operator creates a durable consumer of
-// the same name on the stream MESSAGES:
+// A service that reads messages from NATS has its own user and account there. On the stream MESSAGES, an operator
+// creates a durable consumer with the name of the user:
 //
 //	js, err := jetstream.NewWithDomain(nc, "sendonce")
 //	consumer, err := js.Consumer(ctx, "MESSAGES", "points")

@@ -23,20 +23,22 @@ CREATE INDEX IF NOT EXISTS message_inbox_received_at ON message_inbox (consumer,
 `
 
 const (
-	// maxSchedule is the time from the first to the last of 20 sends (more are not allowed). The pauses are 10 s, 1 min,
-	// 10 min, and then 1 h each, plus a fifth for jitter.
+	// maxSchedule is the longest time from the first to the last of 20 sends (more are not allowed). The 19 pauses are
+	// 10 s, 1 min, 10 min, and then 1 h each, plus at most a fifth for jitter.
 	maxSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
-	// redriveMargin is how long the last send stays in its stream, where an operator can redrive it.
-	redriveMargin = 7 * 24 * time.Hour
+	// streamAge is how long the stream MESSAGES keeps the last send by default, and so how late a consumer can read it.
+	streamAge = 7 * 24 * time.Hour
 
-	// MinKeep is the shortest age at which Prune deletes a row. A message with a younger row may still be sent again.
-	MinKeep = maxSchedule + redriveMargin
+	// MinKeep is the shortest age at which Prune deletes a row. A message with a younger row may still be delivered
+	// again.
+	MinKeep = maxSchedule + streamAge
 )
 
-// waitForStandbySQL makes the commit of a transaction wait for the synchronous standby, if there is one, and so for all earlier commits.
+// waitForStandbySQL makes the commit of a transaction wait until the synchronous standby, if there is one, has this
+// commit and so all earlier ones.
 const waitForStandbySQL = `SELECT pg_logical_emit_message(true, 'sendonce', '')`
 
-// rollbackTimeout bounds a rollback whose caller's context may have ended.
+// rollbackTimeout limits a rollback, which must also run after the caller's context has ended.
 const rollbackTimeout = 5 * time.Second
 
 const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`
@@ -53,8 +55,8 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 //	}
 //	return confirm(ctx, id)
 //
-// If another transaction with the same message is open, Once waits until that transaction ends. If effect fails, Once
-// rolls tx back, so that the row cannot be committed without the effect.
+// While another transaction has called Once for the same consumer and message and is open, Once waits. If effect fails,
+// Once rolls tx back, so that the row cannot be committed without the effect.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
 	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
 	if err != nil {
@@ -91,11 +93,11 @@ DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
 	WHERE consumer = $1 AND received_at < now() - $2::interval
 	ORDER BY received_at LIMIT $3 FOR UPDATE SKIP LOCKED)`
 
-// Prune deletes the rows of consumer that are older than olderThan, in small transactions, and returns
-// their number. resendHorizon is the longest time after which a message may be sent again, by a
-// redrive or a restored backup of the sender, or read again from its stream by a new consumer: at least
-// SENDONCE_STREAM_MESSAGES_MAX_AGE or, for messages to users, SENDONCE_STREAM_USERS_MAX_AGE.
-// Prune refuses an olderThan below resendHorizon or MinKeep. Several calls may run at once.
+// Prune deletes the rows of consumer that are older than olderThan, in small transactions, and returns their number.
+// resendHorizon is how long after its first delivery a message may be delivered again at the latest: by a redrive, from
+// a restored backup of the sender, or because a new consumer reads it from its stream. So it is at least
+// SENDONCE_STREAM_MESSAGES_MAX_AGE or, for messages to users, SENDONCE_STREAM_USERS_MAX_AGE. Prune returns an error if
+// olderThan is less than resendHorizon or MinKeep. Several calls may run at once.
 func Prune(ctx context.Context, db *pgxpool.Pool, consumer string, olderThan, resendHorizon time.Duration) (n int64, err error) {
 	if keep := max(MinKeep, resendHorizon); olderThan < keep {
 		return 0, fmt.Errorf("inbox: prune: messages may be sent again for %s, so rows older than %s cannot be deleted", keep, olderThan)

@@ -186,7 +186,7 @@ func TestPrune(t *testing.T) {
 		require.Equal(t, 1, count(t, db, "message_inbox"))
 	})
 
-	t.Run("older rows of one consumer are deleted in batches", func(t *testing.T) {
+	t.Run("all old rows of one consumer are deleted, in batches", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
 		exec(t, db, fill, "points", MinKeep+time.Hour, 2*pruneBatch+1)

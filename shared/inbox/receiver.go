@@ -32,10 +32,10 @@ type Message struct {
 }
 
 // Receiver does all steps for a message: transaction, Once, commit, confirmation. Its methods are safe
-// for concurrent use, while no field changes.
+// for concurrent use, unless a field is changed meanwhile.
 type Receiver struct {
 	DB       *pgxpool.Pool
-	Consumer string // each consumer processes a message once
+	Consumer string // for Once: each consumer processes a message once
 
 	// Effect processes the message. It writes through tx and must not end tx.
 	Effect func(ctx context.Context, tx pgx.Tx, m Message) error
@@ -47,9 +47,9 @@ type Receiver struct {
 	Log *slog.Logger // for errors of ServeHTTP; nil = slog.Default()
 }
 
-// Receive returns nil if the effect is committed, now or by an earlier call, and Confirm succeeded. first reports
-// whether this call committed the effect. After an error the message must be delivered again, although the effect may be
-// committed.
+// Receive returns nil if the effect is committed, now or by an earlier call, and Confirm succeeded or is nil. first
+// reports whether this call committed the effect. After an error the message must be delivered again, although the
+// effect may be committed.
 func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err error) {
 	return r.receive(ctx, m, r.Confirm)
 }

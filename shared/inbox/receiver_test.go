@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// receiver writes one row of effects per message.
+// receiver returns a Receiver whose effect is one row in the table effects, with the data of the message.
 func receiver(db *pgxpool.Pool, confirm func(context.Context, Message) error) *Receiver {
 	return &Receiver{
 		DB: db, Consumer: "points", Confirm: confirm, Log: slog.New(slog.DiscardHandler),

@@ -8,15 +8,15 @@
 //     sent only after the standby has its transaction.
 //   - Sendonce accepts a message once: the row's id is the client_msg_id, so a POST that is repeated after a
 //     lost response, or by another forwarder, is a replay.
-//   - A row is deleted only after a 200 or 202 of the service itself, not of a proxy. Until then the row stays, and
-//     last_error has the reason of the last failure.
+//   - A forwarder deletes a row only after a 200 or 202 of the service itself, not of a proxy. Until then the row stays,
+//     and last_error has the reason of the last failure.
 //   - A message that the service refuses does not block other messages. The refused message stays for an operator, in
 //     the list of Refused.
 //   - A 429 that names a field means that this sender has sent too many messages to one user: only this message
-//     is sent later. A 429 without fields is about the caller: all messages pause, as after a 503 or with wrong
+//     is sent later. A 429 without fields is about the caller: all messages wait, as after a 503 or with wrong
 //     credentials.
-//   - Any number of forwarders may run. They lock rows while they POST. If a forwarder is killed, Postgres
-//     unlocks its rows within 30 seconds.
+//   - Any number of forwarders may run. Each locks the rows that it sends. If a forwarder is killed or its host fails,
+//     Postgres unlocks its rows within 30 seconds.
 //
 // # What cannot be promised
 //
@@ -29,6 +29,6 @@
 //
 // # Use
 //
-// Run DDL in a migration. Call Put in the transactions of the business, and run one Forwarder in each process
-// (Run) or on a schedule (Drain). Call Wake after a commit to send without waiting for the next poll.
+// Run DDL in a migration. Call Put in the business transactions. Either run one Forwarder in each process (Run), or
+// call Drain on a schedule. With Run, call Wake after a commit to send at once instead of at the next poll.
 package outbox

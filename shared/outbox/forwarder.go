@@ -19,9 +19,9 @@ import (
 const (
 	batchSize     = 16 // rows of one transaction, sent in parallel
 	pollEvery     = 5 * time.Second
-	settleTimeout = 5 * time.Second
-	maxWait       = time.Minute // the longest backoff, unless Retry-After is longer
-	maxReason     = 500         // characters of last_error
+	settleTimeout = 5 * time.Second // of storing the outcomes of a batch, and of a rollback
+	maxWait       = time.Minute     // the longest backoff, without jitter and unless Retry-After is longer
+	maxReason     = 500             // characters of last_error
 )
 
 // Forwarder sends messages from the table to a Sendonce service.
@@ -39,8 +39,8 @@ func NewForwarder(db *pgxpool.Pool, service *api.Client, log *slog.Logger) *Forw
 	return &Forwarder{db: db, service: service, log: log, wake: make(chan struct{}, 1), poll: pollEvery}
 }
 
-// Wake makes Run read the table at once instead of within five seconds. After a failure, Wake does not make Run try
-// earlier. Call Wake after the commit of a Put. Wake never blocks.
+// Wake makes Run read the table at once instead of within five seconds. While Run waits because the service or the
+// database was unavailable, Wake does not end this wait. Call Wake after the commit of a Put. Wake never blocks.
 func (f *Forwarder) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -48,8 +48,8 @@ func (f *Forwarder) Wake() {
 	}
 }
 
-// Run forwards until ctx ends: after each Wake and every five seconds. After a failure, Run waits five seconds or the
-// Retry-After of the service, whichever is longer. It logs failures.
+// Run forwards until ctx ends: after each Wake and every five seconds. If the service or the database is unavailable,
+// Run logs that and waits five seconds or the Retry-After of the service, whichever is longer.
 func (f *Forwarder) Run(ctx context.Context) {
 	for {
 		wake, pause := f.wake, f.poll
@@ -72,8 +72,8 @@ func (f *Forwarder) Run(ctx context.Context) {
 }
 
 // Drain sends all due messages and returns how many the service accepted. It stops with an error if
-// the database or the service is unavailable. If the failure concerns a single message, Drain logs it: the message stays
-// in the table and does not delay other messages.
+// the database or the service is unavailable. If only one message fails, Drain logs that and goes on: the message stays
+// in the table.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
 		found, accepted, err := f.forwardBatch(ctx)
@@ -87,7 +87,7 @@ func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	}
 }
 
-// row is a locked message and its outcome.
+// row is a locked message, and the outcome of its POST.
 type row struct {
 	id    string
 	body  string
@@ -95,7 +95,8 @@ type row struct {
 	outcome
 }
 
-// forwardBatch finds due rows, and then locks, sends and settles them in one transaction. The locks keep other forwarders away.
+// forwardBatch finds due rows, and then locks, sends and settles them in one transaction. While the rows are locked,
+// other forwarders skip them. found is how many due rows there were, at most batchSize.
 func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err error) {
 	ids, err := f.due(ctx)
 	if err != nil || len(ids) == 0 {
@@ -108,7 +109,7 @@ func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err 
 	defer func() { err = errors.Join(err, rollBack(ctx, tx)) }()
 
 	rows, err := lock(ctx, tx, ids)
-	if err != nil || len(rows) == 0 { // no rows: another forwarder was faster
+	if err != nil || len(rows) == 0 { // no rows: another forwarder has locked or sent them
 		return len(ids), 0, err
 	}
 	var posts sync.WaitGroup
@@ -130,14 +131,16 @@ func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err 
 	return len(ids), accepted, err
 }
 
-// dueSQL locks rows so that its own commit waits for the synchronous standby, if there is one. This commit ends the locks.
+// dueSQL locks the rows only to get a transaction id: without one, its commit would not wait for the synchronous
+// standby, if there is one. This commit unlocks the rows.
 const dueSQL = `
 SELECT id::text FROM message_outbox
 WHERE refused_at IS NULL AND next_at <= now()
 ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED`
 
-// due returns the ids of due rows that the standby has. The standby may lack a row that is visible: Postgres was restarted, or the wait
-// of the row's transaction was cancelled. A fail-over would undo this transaction, so its message must not be sent yet.
+// due returns the ids of due rows that the standby has. The standby may lack a row that is visible: Postgres was
+// restarted, or somebody cancelled the wait of the transaction that added the row. A fail-over would undo that
+// transaction, so the message must not be sent yet.
 func (f *Forwarder) due(ctx context.Context) ([]string, error) {
 	rows, _ := f.db.Query(ctx, dueSQL, batchSize)        // CollectRows returns its error
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string]) // returns after the commit
@@ -147,7 +150,7 @@ func (f *Forwarder) due(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// rollBack rolls an uncommitted transaction back, also after ctx has ended.
+// rollBack rolls tx back, also after ctx has ended. After a commit it does nothing.
 func rollBack(ctx context.Context, tx pgx.Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -157,8 +160,8 @@ func rollBack(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// report counts accepted messages, logs each message that was refused or kept, and returns the cause if the service is
-// unavailable.
+// report counts accepted messages, and logs each message that was refused or must be sent later. If the service is
+// unavailable, it returns the cause.
 func (f *Forwarder) report(ctx context.Context, rows []row) (accepted int, unavailable error) {
 	for _, r := range rows {
 		switch r.verdict {
@@ -201,13 +204,15 @@ func lock(ctx context.Context, tx pgx.Tx, ids []string) ([]row, error) {
 
 const deleteSQL = `DELETE FROM message_outbox WHERE id = ANY ($1::text[]::uuid[])`
 
-// keepSQL uses clock_timestamp(), since now() is the start of the transaction, before the service was called.
+// keepSQL stores why a message was not accepted. It uses clock_timestamp(), since now() is the start of the
+// transaction, before the service was called.
 const keepSQL = `
 UPDATE message_outbox o SET tries = o.tries + 1, last_error = k.reason, next_at = clock_timestamp() + k.wait,
 	refused_at = CASE WHEN k.refused THEN clock_timestamp() END
 FROM unnest($1::text[], $2::text[], $3::bool[], $4::interval[]) AS k (id, reason, refused, wait)
 WHERE o.id = k.id::uuid`
 
+// settle deletes the rows of accepted messages, and changes the rows of failed ones.
 func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 	var (
 		accepted, kept, reasons []string

@@ -17,6 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
+// dueNow ends the backoff of all messages.
 const dueNow = "UPDATE message_outbox SET next_at = now()"
 
 func TestUnavailableServiceKeepsMessages(t *testing.T) {
@@ -67,7 +68,7 @@ func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 	require.Equal(t, 1, count(t, db, "message_outbox WHERE id = $1::text::uuid AND refused_at IS NULL AND tries = 1", ids[0]))
 }
 
-// One receiver's inbox is full of this sender's messages. Messages to other receivers are sent.
+// The inbox of one user is full of this sender's messages. Messages to other users are sent without delay.
 func TestFullInboxDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
@@ -118,7 +119,7 @@ func TestOutcomeOfResponse(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	respond(w, 429, []api.Field{{Field: "to", Message: "accepts messages of this sender again later"}})
-	require.Equal(t, verdictLater, outcomeOf(429, http.Header{}, w.Body.Bytes()).verdict, "the quota of one receiver")
+	require.Equal(t, verdictLater, outcomeOf(429, http.Header{}, w.Body.Bytes()).verdict, "too many messages to one user")
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999": time.Hour} {
 		require.Equal(t, want, outcomeOf(503, http.Header{"Retry-After": {header}}, fromService(503)).retryAfter, header)
 	}
@@ -193,7 +194,7 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 	require.Zero(t, count(t, db, "message_outbox"))
 }
 
-func TestStopWaitsForResponses(t *testing.T) {
+func TestStopStoresOutcomesOfReceivedResponses(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	ids := put(t, db, 2)
@@ -271,7 +272,7 @@ func TestRun(t *testing.T) {
 		eventually(t, func() bool { return count(t, db, "message_outbox") == 0 })
 	})
 
-	t.Run("new messages do not call an unavailable service earlier", func(t *testing.T) {
+	t.Run("Wake does not shorten the wait for an unavailable service", func(t *testing.T) {
 		t.Parallel()
 		db, service := database(t), newFakeService(t)
 		service.reply = func(string, int) int { return http.StatusServiceUnavailable }
@@ -301,7 +302,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-func TestUnsettledResponseIsRetried(t *testing.T) {
+func TestMessageIsSentAgainIfItsDeleteFailed(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
 	exec(t, db, `CREATE FUNCTION stay() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$`)

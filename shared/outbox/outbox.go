@@ -51,20 +51,19 @@ type Message struct {
 	ExpectedReceipts int       `json:"expected_receipts,omitempty"` // 0 = the service's default
 }
 
-// request is the body of POST /api/v1/messages. Put encodes a message only once, since the service refuses
-// the same id with another body.
+// request is the body of POST /api/v1/messages. Put encodes it, and every POST sends these bytes, since the service
+// refuses the same id with another body.
 type request struct {
 	ClientMsgID string `json:"client_msg_id"`
 	Message
 	Data json.RawMessage `json:"data"` // hides Message.Data
-	Ack  string          `json:"ack"`  // always saved: the response shall come after the service has saved the message
+	Ack  string          `json:"ack"`  // always "saved": the service responds only after it has saved the message
 }
 
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
 
-// Put adds m to the outbox: m is sent if tx commits. Put returns the id of the message in Sendonce
-// (client_msg_id). If the service would refuse m as invalid, tx stays unchanged and usable, and the error has
-// the names of the fields in the request and the accepted values.
+// Put adds m to the outbox: m is sent if tx commits. Put returns the client_msg_id of the message. If the service
+// would refuse m as invalid, tx stays unchanged and usable, and the error says what is wrong and what is accepted.
 func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if (m.To == "") == (m.RoutingKey == "") {
 		return "", errors.New("outbox: give either To or RoutingKey")

@@ -265,12 +265,12 @@ func TestPut(t *testing.T) {
 	})
 }
 
-// nested returns lists in lists.
+// nested returns lists in lists, levels deep.
 func nested(levels int) json.RawMessage {
 	return json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))
 }
 
-// The service accepts these messages, too.
+// The service would accept these messages, so Put must.
 func TestPutAcceptsMessagesAtTheLimits(t *testing.T) {
 	t.Parallel()
 	db := database(t)

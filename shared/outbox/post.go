@@ -23,7 +23,7 @@ const (
 type verdict int
 
 const (
-	verdictStopped     verdict = iota // stopped before a response
+	verdictStopped     verdict = iota // the forwarder was stopped before the response
 	verdictAccepted                   // the service has the message
 	verdictRefused                    // the service refuses this message
 	verdictLater                      // this message failed; other messages may succeed

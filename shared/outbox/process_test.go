@@ -38,7 +38,7 @@ func startForwarder(t *testing.T, db *pgxpool.Pool, service *fakeService) *sandb
 	return sandbox.StartProcess(t, self, []string{forwarderDatabase + "=" + db.Config().ConnString(), forwarderService + "=" + service.URL})
 }
 
-func TestKilledForwarderSendsOnce(t *testing.T) {
+func TestMessageOfKilledForwarderIsStoredOnce(t *testing.T) {
 	t.Parallel()
 
 	t.Run("killed after the service stored the message, before its response", func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 		ids := put(t, db, 1)
 		victims <- startForwarder(t, db, service)
 		require.NoError(t, <-killed)
-		sentOnce(t, db, service, ids[0])
+		requireStoredOnce(t, db, service, ids[0])
 	})
 
 	t.Run("killed between the response and the commit of the delete", func(t *testing.T) {
@@ -75,13 +75,13 @@ func TestKilledForwarderSendsOnce(t *testing.T) {
 		require.NoError(t, victim.Kill())
 		_, err = gate.Exec(t.Context(), "SELECT pg_advisory_unlock(1)")
 		require.NoError(t, err)
-		sentOnce(t, db, service, ids[0])
+		requireStoredOnce(t, db, service, ids[0])
 	})
 }
 
-// sentOnce starts a second forwarder and waits until it has sent the message of the killed forwarder. It checks
-// that the service stored the message once.
-func sentOnce(t *testing.T, db *pgxpool.Pool, service *fakeService, id string) {
+// requireStoredOnce starts a second forwarder and waits until it has sent the message of the killed forwarder again.
+// The service must then have the message once.
+func requireStoredOnce(t *testing.T, db *pgxpool.Pool, service *fakeService, id string) {
 	t.Helper()
 	require.Equal(t, 1, count(t, db, "message_outbox"))
 	startForwarder(t, db, service)

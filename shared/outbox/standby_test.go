@@ -12,7 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Somebody cancels the wait of a business transaction for the standby, so its message is visible. A fail-over would undo the transaction.
+// The test cancels the wait of a business transaction for the standby, so its message is visible although a fail-over
+// would undo the transaction.
 func TestMessageIsSentOnlyAfterTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("DATABASE_URL") != "" {
