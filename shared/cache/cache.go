@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// errorTime is how long an error of Read is kept.
+// errorTime is how long an error of Read is fresh.
 const errorTime = time.Second
 
-// Value is read when Get needs it. Calls of Get during a read return the last result if it was fresh at most Timeout ago, so
-// that a slow Read does not delay all of them; otherwise they wait. The fields must not change after the first Get.
+// Value has the last result of Read, which is a value or an error. A result is fresh for Keep, an error for 1 s. While
+// a call of Get reads, other calls return the last result if it was fresh at most Timeout ago, so that a slow Read does
+// not delay all of them; otherwise they wait for the read. The fields must not change after the first Get.
 type Value[T any] struct {
 	Read    func(context.Context) (T, error)
 	Timeout time.Duration // of Read
-	Keep    time.Duration // how long a result without an error is kept; 0 = 1 s
+	Keep    time.Duration // how long a result without an error is fresh; 0 = 1 s
 
-	mu   sync.Mutex // locked while the value is read
+	mu   sync.Mutex // locked during Read
 	last atomic.Pointer[result[T]]
 }
 
@@ -30,7 +31,7 @@ type result[T any] struct {
 
 func (r *result[T]) isFresh() bool { return r != nil && time.Now().Before(r.until) }
 
-// Get returns the last result of Read, or calls Read if the last result is too old.
+// Get returns the last result of Read, or calls Read if the last result is no longer fresh.
 func (v *Value[T]) Get() (T, error) {
 	if r := v.last.Load(); r.isFresh() {
 		return r.value, r.err

@@ -59,7 +59,7 @@ func TestSlowReadDelaysOnlyOneCallIfTheLastResultIsRecent(t *testing.T) {
 	})
 }
 
-func TestErrorIsKeptForASecond(t *testing.T) {
+func TestErrorIsFreshForASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reads, blocked := 0, true
@@ -87,7 +87,7 @@ func TestErrorIsKeptForASecond(t *testing.T) {
 	})
 }
 
-func TestValueIsKeptForItsTime(t *testing.T) {
+func TestValueIsFreshForKeep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Limit lets one log line through in each interval and counts the events between. The zero value
+// Limit allows one log line in each interval, and counts the events that are not logged. The zero value
 // has an interval of a minute. It is safe for concurrent use.
 type Limit struct {
-	Every time.Duration // between two lines; 0 = time.Minute. It must not change after the first Next
+	Every time.Duration // the interval; 0 = time.Minute. It must not change after the first Next
 
 	mu       sync.Mutex
 	unlogged uint64
@@ -36,8 +36,8 @@ func (l *Limit) Next() (unlogged uint64, log bool) {
 const maxKeys = 1024
 
 // ByKey has a Limit for each key, with an interval of a minute. Keys may come from clients, so their
-// number is limited: above maxKeys, new ones share one Limit until older ones have had no line for a minute. The zero value is ready.
-// It is safe for concurrent use.
+// number is limited: if there are maxKeys, new keys share one Limit until older keys have had no line for a minute. The
+// zero value is ready to use. It is safe for concurrent use.
 type ByKey[K comparable] struct {
 	mu        sync.Mutex
 	limits    map[K]*Limit
@@ -69,7 +69,7 @@ func (b *ByKey[K]) limit(key K) *Limit {
 	return l
 }
 
-// wouldLog reports whether the next event would be logged: an interval has passed since the last line.
+// wouldLog reports whether the next event would be logged.
 func (l *Limit) wouldLog() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

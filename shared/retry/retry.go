@@ -20,11 +20,11 @@ func Delay(initial, longest time.Duration, n int) time.Duration {
 	return min(d, longest)
 }
 
-// Jitter returns d plus a random part of a quarter of d, so that calls that failed together are not
+// Jitter returns d plus a random time of at most a quarter of d, so that calls that failed together are not
 // repeated together.
 func Jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// After returns the wait of the header Retry-After, which has seconds or a date, but at most limit. It
+// After returns how long to wait by the header Retry-After, which has seconds or a date, but at most limit. It
 // returns 0 without a valid header, or if the date has passed.
 func After(h http.Header, now time.Time, limit time.Duration) time.Duration {
 	value := h.Get("Retry-After")

@@ -1,4 +1,4 @@
-// Package robot writes the texts that robots of chat groups get in place of events.
+// Package robot writes the texts that webhooks of chat robots get in place of events.
 package robot
 
 import (

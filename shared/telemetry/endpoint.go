@@ -9,7 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
-const maxReads = 4 // concurrent scrapes that read the metrics; limited, because anyone may scrape if no password is needed
+// maxReads limits how many scrapes read the metrics at once, because everyone may scrape if /metrics needs no password.
+const maxReads = 4
 
 // Endpoint serves scrapes of the metrics of a registry.
 type Endpoint struct {

@@ -1,4 +1,5 @@
-// Package telemetry has the metrics that a process counts from its start and serves at GET /metrics.
+// Package telemetry has the metrics that a process serves at GET /metrics: what it has counted since its start, and
+// values that it reads for a scrape.
 //
 // The route /metrics may be open to everyone, so no label holds text that callers choose: a
 // route is shown by its pattern, never by its path.
@@ -17,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
-const readTimeout = time.Second // well below the 10 s that a scraper waits by default
+const readTimeout = time.Second // of CollectValue; well below the 10 s that Prometheus waits for a scrape by default
 
 // Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
 // routes.
@@ -26,7 +27,7 @@ var (
 	lagBuckets    = append(secondBuckets[4:len(secondBuckets):len(secondBuckets)], 30, 60, 300, 900, 3600)
 )
 
-// Metrics is safe for concurrent use.
+// Metrics has the metrics of one process. It is safe for concurrent use.
 type Metrics struct {
 	TwoPhase      TwoPhase
 	Archive       Archive
@@ -35,24 +36,29 @@ type Metrics struct {
 	*Endpoint
 
 	mu    sync.Mutex
-	shown map[string]func(*metrics.Scrape) // by name
+	shown map[string]func(*metrics.Scrape) // by the parameter what of CollectValue
 }
 
 // TwoPhase shows how much sooner messages are acknowledged if that happens before they are saved, and whether
 // Postgres keeps up.
 type TwoPhase struct {
 	AcceptedWrite Timing // from publishing a message to the stream until NATS has confirmed that it is stored
-	AcceptedAck   Timing // AcceptedWrite, encoding the message and checking the durability of the stream
-	DBQueue       Timing // until Postgres has saved a message that is acknowledged as saved, waiting for a batch included
+	AcceptedAck   Timing // AcceptedWrite, plus encoding the message and checking the durability of the stream
+	DBQueue       Timing // until Postgres has saved or refused a message that was not accepted first, waiting for a batch included
 	SaveLag       Timing // from accepted to saved
 
-	PublishFail *metrics.Counter // messages that the stream did not store, or whose durability was not sufficient
+	// PublishFail counts messages that NATS did not confirm, or that were not published because the durability of the
+	// stream was too low.
+	PublishFail *metrics.Counter
 	SaveFail    *metrics.Counter // batches that Postgres did not store; they are retried
-	DeliverFail *metrics.Counter // messages that deliver could not publish before they are saved; relay publishes them afterwards
+	// DeliverFail counts messages that deliver could not publish before they were saved, although NATS was available.
+	// The function relay publishes them afterwards.
+	DeliverFail *metrics.Counter
 	DupDB       *metrics.Counter // accepted messages whose row existed already
 
-	ReorderByAcceptSeq *metrics.Counter // messages that came after one with a greater accept_seq
-	ReorderByFrom      *metrics.Counter // messages that came after one of the same sender with a greater accept_seq
+	// These count messages that this process saved after one with a greater accept_seq.
+	ReorderByAcceptSeq *metrics.Counter // of the same shard
+	ReorderByFrom      *metrics.Counter // of the same sender
 }
 
 // Archive counts rows that left the main tables, by table.
@@ -96,12 +102,12 @@ func New(log *slog.Logger) *Metrics {
 			AcceptedAck:        timing("accepted_ack_seconds", "Time until a message could be acknowledged as accepted.", secondBuckets),
 			DBQueue:            timing("db_queue_seconds", "Time that a message on the saved path waited for Postgres.", secondBuckets),
 			SaveLag:            timing("save_lag_seconds", "Time from accepted to saved.", lagBuckets),
-			PublishFail:        r.Counter("publish_fail_total", "Messages that the stream did not store."),
+			PublishFail:        r.Counter("publish_fail_total", "Messages that were not accepted: NATS did not confirm them, or the durability of the stream was too low."),
 			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not store."),
-			DeliverFail:        r.Counter("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
+			DeliverFail:        r.Counter("deliver_fail_total", "Accepted messages that could not be published before they were saved, although NATS was available."),
 			DupDB:              r.Counter("dup_db_total", "Accepted messages whose row was there already."),
-			ReorderByAcceptSeq: r.Counter("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
-			ReorderByFrom:      r.Counter("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
+			ReorderByAcceptSeq: r.Counter("reorder_by_accept_seq_total", "Messages that were saved after one of the same shard with a greater accept_seq."),
+			ReorderByFrom:      r.Counter("reorder_by_from_total", "Messages that were saved after one of the same sender with a greater accept_seq."),
 		},
 		WebhookFailed: r.Counter("webhook_failed_total", "Calls of webhooks and callbacks that got no 2xx response."),
 		Archive: Archive{
@@ -123,14 +129,14 @@ func New(log *slog.Logger) *Metrics {
 // TriggerDeliveries adds the metrics of the trigger's POSTs, by durable and function.
 func (m *Metrics) TriggerDeliveries() Timer {
 	return Timer{
-		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no response.", "durable", "function", "status"),
-		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its response, or to giving it up.", secondBuckets, "durable", "function"),
+		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that have ended; status is none if there was no response.", "durable", "function", "status"),
+		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST until its response, or until the trigger gave up.", secondBuckets, "durable", "function"),
 	}
 }
 
-// CollectValue adds a value to each scrape. read is called at most once a second, and must return
-// within 1 s. While read fails, the value is missing, and a warning names what cannot be read. A later
-// call with the same what replaces an earlier one.
+// CollectValue adds a value to each scrape. A scrape calls read, unless read was called less than 1 s ago; the context
+// of read ends after 1 s. While read fails, the value is missing, and "<what> cannot be read" is logged. A later call
+// with the same what replaces an earlier one.
 func CollectValue[T any](m *Metrics, what string, read func(context.Context) (T, error), show func(*metrics.Scrape, T)) {
 	value := Cached(m, what, read)
 	m.mu.Lock()
@@ -142,7 +148,8 @@ func CollectValue[T any](m *Metrics, what string, read func(context.Context) (T,
 	}
 }
 
-// Cached returns a value that is read at most once a second. A failure is logged.
+// Cached returns a value that is read when it is needed, at most once a second. A failure is logged as
+// "<what> cannot be read".
 func Cached[T any](m *Metrics, what string, read func(context.Context) (T, error)) *cache.Value[T] {
 	return &cache.Value[T]{Timeout: readTimeout, Read: func(ctx context.Context) (T, error) {
 		value, err := read(ctx)

@@ -79,7 +79,7 @@ func TestConcurrentScrapesAreLimited(t *testing.T) {
 	require.NotEmpty(t, scrape(t, m))
 }
 
-// brokenWriter is a scraper that left.
+// brokenWriter is the response to a scraper that has closed the connection.
 type brokenWriter struct{ *httptest.ResponseRecorder }
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
@@ -93,7 +93,7 @@ func TestFailedScrapeIsLogged(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "broken pipe"), "anybody may cause this line, so it is limited")
 }
 
-func TestShownValueIsLeftOutWhileItCannotBeRead(t *testing.T) {
+func TestValueIsMissingWhileItCannotBeRead(t *testing.T) {
 	t.Parallel()
 	m, log := newTest()
 	show := func(s *metrics.Scrape, n int) { s.Gauge("length", "Messages.", float64(n)) }

@@ -24,7 +24,7 @@ func (w *writes) begin(response *http.ResponseController) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	_ = response.SetWriteDeadline(now.Add(writeTimeout)) // an error means that the connection has ended, here and below
+	_ = response.SetWriteDeadline(now.Add(writeTimeout)) // an error, here or below, means that the connection has ended
 	if len(w.all) == maxWrites {
 		_ = w.all[0].SetWriteDeadline(now)
 		w.all = slices.Delete(w.all, 0, 1)

@@ -1,5 +1,5 @@
-// Package waiters wakes the waiting long polls of this process when a task of their queue becomes
-// due, in this process or another one. After a wake-up a poll may still find nothing.
+// Package waiters has the waiting long polls of this process, by queue. They are woken when tasks of their queue become
+// pending. A woken poll may still find no task.
 package waiters
 
 import (
@@ -15,7 +15,7 @@ type List struct {
 
 // A Waiter is one waiting long poll. A Waiter is woken at most once: to wait again, register again.
 type Waiter struct {
-	C <-chan struct{} // has one value once the waiter is woken
+	C <-chan struct{} // receives one value when the waiter is woken
 
 	woken   chan struct{}
 	list    *List
@@ -26,8 +26,8 @@ type Waiter struct {
 // New returns an empty List.
 func New() *List { return &List{queues: map[string]*list.List{}} }
 
-// Register adds a waiter. Call Register before the query, so that a commit after the query wakes the
-// waiter. The caller must call Close.
+// Register adds a waiter. Call Register before the query for tasks, so that a task that is committed after the query
+// wakes the waiter. The caller must call Close.
 func (l *List) Register(queue string) *Waiter {
 	woken := make(chan struct{}, 1)
 	w := &Waiter{C: woken, woken: woken, list: l, queue: queue}
@@ -40,7 +40,7 @@ func (l *List) Register(queue string) *Waiter {
 	return w
 }
 
-// Notify wakes at most n waiters of the queue, oldest first.
+// Notify wakes at most n waiters of the queue, oldest first, and returns how many it has woken.
 func (l *List) Notify(queue string, n int) (woken int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -33,7 +33,7 @@ func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
 		w.Close()
 		w.Close()
 	}
-	require.Empty(t, l.queues, "a queue without waiters costs nothing")
+	require.Empty(t, l.queues, "a queue without waiters has no entry")
 }
 
 func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
