@@ -58,7 +58,7 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	return nil
 }
 
-// migrateConfig is the settings of the command migrate.
+// migrateConfig has the settings of the command migrate.
 type migrateConfig struct {
 	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, not through a pooler; unset = DATABASE_URL"`
 	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`

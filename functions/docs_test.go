@@ -57,7 +57,7 @@ func TestDocsListEverySetting(t *testing.T) {
 	requirePart(t, "../docs/settings.md", "settings", settingsTable())
 }
 
-// People write the meanings in the Chinese table. Everything else is generated.
+// In the Chinese table, the column of meanings is written by hand, and the other columns are generated.
 func TestDocsListEverySettingInChinese(t *testing.T) {
 	t.Parallel()
 	const page = "../docs/zh-CN/settings.md"
@@ -106,8 +106,8 @@ func pages(t *testing.T) []string {
 	return all
 }
 
-// The commands in the docs work unchanged beside `make run`: the API is on 8000, the sink on 8001, and `make example` on 8081 and
-// 8082.
+// The commands in the docs work unchanged while `make run` runs: the API is on 8000, the sink on 8001, Postgres on 5432.
+// `make example` is on 8081 and 8082.
 func TestDocsUseThePortsOfMakeRun(t *testing.T) {
 	t.Parallel()
 	for _, path := range append(pages(t), "../scripts/sender/flags.go", "../scripts/example/main.go") {

@@ -7,8 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Register registers all functions with the functions framework (see fn.Register). A program whose main is generated calls it in
-// an init function:
+// Register registers all functions with the functions framework (see fn.Register). If a build tool generates the main
+// of a program, call Register in an init function of that program:
 //
 //	func init() {
 //		if _, err := functions.Register(); err != nil {

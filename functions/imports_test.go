@@ -11,9 +11,9 @@ import (
 
 const module = "github.com/sendonce/sendonce/"
 
-// layers lists what packages may import: packages of this module (ours) and of other modules (outside). A key or a value that ends
-// with / is a prefix. The layer of a package is the longest key that matches it. Imports point one way: functions -> fn -> store ->
-// task and message.
+// layers lists what packages may import: packages of this module (ours) and of other modules (outside; their
+// subpackages too). A key, or a package of ours, that ends with / is a prefix. The layer of a package is the longest
+// key that matches it. Imports point one way: functions -> fn -> store -> task and message.
 var layers = map[string]struct{ ours, outside []string }{
 	"functions": {
 		ours:    []string{"functions/", "shared/command", "shared/fn", "shared/bus", "shared/settings", "shared/trigger", "shared/task", "migrations"},

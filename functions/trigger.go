@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// triggerConfig is the settings of the command trigger.
+// triggerConfig has the settings of the command trigger.
 type triggerConfig struct {
 	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"URL of the event functions, to which /events/{function} is added; {function} in it, as in http://{function}:8000, is replaced by the name"`
 	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`
@@ -21,24 +21,25 @@ type triggerConfig struct {
 // runTrigger delivers events to the functions until ctx ends or the server of the probes fails, and returns when the deliveries in
 // progress have ended. It does not use Postgres. At the address where a function would listen, it serves
 //
-//   - /healthz: 503 if a route hangs, which only a restart can resolve (see trigger.Trigger.Alive). While NATS or the functions are
-//     unavailable it is 200;
-//   - /readyz: 503 while NATS is unavailable, a route does not pull, or the stream WAKE stores nothing. It says why;
-//   - /metrics: the counts of deliveries, and the metrics of every process.
+//   - /healthz: 503 if a trigger.Route hangs, which only a restart can resolve (see trigger.Trigger.Alive). While NATS
+//     or the functions are unavailable it is 200;
+//   - /readyz: 503 with the reason while NATS is unavailable, a route does not pull, or the stream WAKE stores nothing;
+//   - /metrics: the counts and times of deliveries, the state of the trigger, and the metrics that every process has.
 func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if cfg.SafetyTick < time.Second {
 		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
 	}
 	if cfg.User == "" {
 		if env.Config.Password == "" {
-			return errors.New("the trigger needs SENDONCE_TRIGGER_USER with SENDONCE_TRIGGER_PASSWORD, or BASIC_AUTH_PASSWORD: it calls the functions, for which a hash is not enough")
+			return errors.New("the trigger needs SENDONCE_TRIGGER_USER with SENDONCE_TRIGGER_PASSWORD, or BASIC_AUTH_PASSWORD: it calls the functions with the password, for which BASIC_AUTH_PASSWORD_HASH is not enough")
 		}
 		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
 	}
 	deliveries := env.Metrics().TriggerDeliveries()
-	two := env.Config.TwoPhase
+	twoPhase := env.Config.TwoPhase
 	routes := slices.Concat(trigger.Routes(cfg.SafetyTick), trigger.SaveRoutes(trigger.SaveConfig{
-		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
+		Stream: twoPhase.Stream, Shards: twoPhase.Shards, BatchSize: twoPhase.BatchSize, BatchWait: twoPhase.BatchWait,
+		DeliverBeforeSaved: twoPhase.DeliverBeforeSaved, Tick: cfg.SafetyTick,
 	}))
 	t, err := trigger.New(env.Bus(), env.Log, trigger.Config{
 		BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password, DrainTimeout: env.Config.DrainTimeout,

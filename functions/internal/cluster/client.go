@@ -34,10 +34,10 @@ type Client struct {
 	URL            string
 	User, Password string
 	Owner          *pgx.Conn // connection as the owner of the database; nil before Connect
-	Host           Host      // the server that the functions run on; set by Host.At and ServeHandler
+	Host           Host      // what serves the functions at URL; set by Host.At and ServeHandler, otherwise zero
 }
 
-// Host is one of the servers that all functions may run on.
+// Host is a kind of server that serves all functions: OwnServer or Framework.
 type Host struct {
 	Name string
 	// start starts the server and returns its URL. natsURL is "" for none; with NATS, two-phase acknowledgements are enabled.
@@ -196,7 +196,7 @@ func (s *Client) NewMessageReceiver(name string, subjects ...string) *Client {
 	return &as
 }
 
-// Exec changes the database directly.
+// Exec runs a statement in the database, as its owner.
 func (s *Client) Exec(sql string, args ...any) {
 	s.T.Helper()
 	_, err := s.Owner.Exec(context.Background(), sql, args...)
@@ -241,7 +241,7 @@ func (s *Client) StartWaiting(path string) <-chan Reply {
 	return s.StartWaitingToo(path)
 }
 
-// StartWaitingToo is StartWaiting for a second claim, for which the statements are already prepared.
+// StartWaitingToo is StartWaiting for a further claim on the same process, which has already prepared the statements.
 func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	s.T.Helper()
 	since := s.LastStatement()
@@ -251,9 +251,9 @@ func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	return response
 }
 
-// UntilWaiting returns when a claim that began after since waits for a task. The last statement before the wait reads whether the
-// queue is paused. UntilWaiting looks every millisecond, because Postgres shows only the last statement of a session, and another call
-// may use the same session.
+// UntilWaiting returns when a claim that began after since waits for a task. The last statement before the wait reads
+// whether the queue is paused. UntilWaiting queries every millisecond, because Postgres shows only the last statement
+// of a session, and the session may soon run a statement of another call.
 func (s *Client) UntilWaiting(since time.Time) {
 	s.T.Helper()
 	eventually(s.T, time.Millisecond, func() bool {

@@ -48,7 +48,7 @@ type Cluster struct {
 	natsConn  *nats.Conn
 }
 
-// New starts NATS beside a fresh database. No function runs yet.
+// New creates a database and starts NATS. No function runs yet.
 func New(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	return NewOn(t, sandbox.NewDatabase(t), env...)
@@ -83,7 +83,7 @@ func Open(t *testing.T, env ...string) *Cluster {
 	return c
 }
 
-// OpenTwoPhase is Open with TWO_PHASE_ENABLED and without a trigger. It creates the streams.
+// OpenTwoPhase is Open with TWO_PHASE_ENABLED, but without a trigger. It creates the streams.
 func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
 	t.Helper()
 	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
@@ -111,8 +111,8 @@ func (c *Cluster) StartNATS() {
 	c.NATS = NATSIn(c.T, c.natsOptions)
 }
 
-// Start starts one function, or All, and returns its address. Process and Address then return the new process; an earlier
-// process of that name continues to run.
+// Start starts one function, or All, and returns its URL. Process and Address then return the new process and this URL;
+// an earlier process of that name continues to run.
 func (c *Cluster) Start(function string, env ...string) string {
 	c.T.Helper()
 	p := StartProcess(c.T, c.Bin, slices.Concat(c.Env, env, []string{"FUNCTION_TARGET=" + function}))
@@ -138,7 +138,7 @@ func (c *Cluster) StartAll(env ...string) {
 	Eventually(c.T, func() bool { _, err := js.Stream(c.T.Context(), "USERS"); return err == nil }, "the stream USERS")
 }
 
-// StartRelay starts the relay, and a trigger that wakes it.
+// StartRelay starts the function relay, and a trigger that calls only this function.
 func (c *Cluster) StartRelay() {
 	c.T.Helper()
 	c.StartTrigger(c.Start("relay"))
@@ -224,7 +224,8 @@ func (c *Cluster) Address(name string) string {
 	return c.addresses[name]
 }
 
-// API returns the built-in admin's client of a function's own process, or of the process with all functions.
+// API returns a client of the built-in admin. It calls the function's own process, or if there is none, the process
+// with all functions.
 func (c *Cluster) API(function string) *api.Client {
 	at := c.Address(function)
 	if at == "" {
@@ -256,9 +257,9 @@ func (c *Cluster) JetStream() jetstream.JetStream {
 	return js
 }
 
-// AddEndpoint registers a webhook endpoint of the built-in admin. The API client tries this call once, and a machine under
-// load may be too slow for the first connection to the database: then AddEndpoint undoes what the try may have done, and
-// tries again.
+// AddEndpoint registers a webhook endpoint of the built-in admin. The API client tries this call only once. If the
+// response is 503, because a machine under load is too slow for the first connection to the database, AddEndpoint
+// deletes the endpoint that the try may have registered, and tries again.
 func (c *Cluster) AddEndpoint(url string, events ...string) (e api.EndpointResponse) {
 	c.T.Helper()
 	known := c.Admin.QueryText(`select coalesce(string_agg(id::text, ','), '') from webhook_endpoints`)
@@ -380,6 +381,7 @@ func (c *Cluster) WaitMessage(id, state string) api.MessageResponse {
 	return c.Message(id)
 }
 
+// SavedMessages counts the messages in Postgres.
 func (c *Cluster) SavedMessages() int { return c.Admin.Count(`select count(*) from messages`) }
 
 // Inbox returns the events in a user's inbox, oldest first.
@@ -388,15 +390,15 @@ func (c *Cluster) Inbox(user string) []*jetstream.RawStreamMsg {
 	return slices.DeleteFunc(c.stored("USERS"), func(m *jetstream.RawStreamMsg) bool { return m.Subject != "inbox."+user })
 }
 
-// KillHeldRelay kills a relay that waits because of HoldChange, and ends its database session. So Postgres does not run the
-// statements that the relay has already sent.
+// KillHeldRelay kills a process of relay that waits because of HoldChange, and ends its database session. So Postgres
+// does not run the statements that the process has already sent.
 func (c *Cluster) KillHeldRelay(relay *sandbox.Process) {
 	c.T.Helper()
 	require.NoError(c.T, relay.Kill())
 	c.Admin.Exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + inThisDatabase)
 }
 
-// WaitingEvents counts the events that no stream has stored yet.
+// WaitingEvents counts the events in the outbox: relay has not published them yet, or has not recorded that it did.
 func (c *Cluster) WaitingEvents() int {
 	return c.Admin.Count(`select coalesce(sum(cardinality(ids)), 0) from event_outbox`)
 }

@@ -6,10 +6,10 @@
 //   - StartServer: all functions as one process, without NATS.
 //   - New: a database and NATS; the test starts the processes itself.
 //   - Open: New, all functions as one process, and a trigger.
-//   - OpenTwoPhase: New and all functions as one process with TWO_PHASE_ENABLED, without a trigger.
+//   - OpenTwoPhase: New, all functions as one process with TWO_PHASE_ENABLED, and the streams, but no trigger.
 //   - OpenMessages: New and the function "messages" as the only process.
 //   - Cluster.StartEach: each function as a process of its own, and a trigger.
 //
 // A Client makes HTTP calls as one caller, a Receiver receives webhooks. Everything that was started ends with the test. Only
-// tests import this package; each package that does needs a TestMain with sandbox.Main.
+// tests import this package; each package whose tests import it needs a TestMain with sandbox.Main.
 package cluster

@@ -7,10 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// WaitLimit is how long a test waits for what must happen.
+// WaitLimit is how long a test waits at most for what must happen.
 const WaitLimit = time.Minute
 
-// Eventually waits until a condition is true, WaitLimit at most. The condition runs in the test's goroutine.
+// Eventually waits until a condition is true. The test fails if it is not true within WaitLimit. The condition runs in
+// the test's goroutine.
 func Eventually(t testing.TB, condition func() bool, what ...any) {
 	t.Helper()
 	eventually(t, 15*time.Millisecond, condition, what...)

@@ -26,7 +26,7 @@ func Serve(t *testing.T) *Client {
 	return ServeOn(t, sandbox.NewDatabase(t))
 }
 
-// ServeOn is Serve on a given database, with changes of the configuration.
+// ServeOn is Serve on a given database, with a changed configuration.
 func ServeOn(t *testing.T, databaseURL string, change ...func(*settings.Config)) *Client {
 	t.Helper()
 	_, h := NewEnv(t, databaseURL, change...)
@@ -43,7 +43,8 @@ func ServeHandler(t *testing.T, h http.Handler) *Client {
 	return s
 }
 
-// NewEnv returns all functions on a database, with changes of the configuration, and the Env that they share.
+// NewEnv returns a handler of all functions on a database, with a changed configuration, and the Env that the functions
+// share.
 func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
 	cfg := settings.Config{
@@ -93,7 +94,7 @@ func startOwnServer(t *testing.T, databaseURL, natsURL string) string {
 	return "http://" + l.Addr().String()
 }
 
-// startFramework starts functions/framework as a process.
+// startFramework starts functions/framework as a process of its own.
 func startFramework(t *testing.T, databaseURL, natsURL string) string {
 	_, url := ServeByFramework(t, Settings(databaseURL, "NATS_URL="+natsURL, fmt.Sprintf("TWO_PHASE_ENABLED=%t", natsURL != ""), "TWO_PHASE_SHARDS=2")...)
 	return url
@@ -112,7 +113,7 @@ func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, strin
 	return p, url
 }
 
-// At starts the host on a database, and returns its client as the built-in admin.
+// At starts the host on a database, and returns a client of the built-in admin. natsURL is "" for none.
 func (h Host) At(t *testing.T, databaseURL, natsURL string) *Client {
 	t.Helper()
 	s := NewClient(t, h.start(t, databaseURL, natsURL))

@@ -22,8 +22,8 @@ func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	return all
 }
 
-// RequireSentOnce waits until all messages are final, and requires that each of n messages to subjects was sent once and is in
-// the stream once. It returns the messages of the stream.
+// RequireSentOnce waits until all messages are final, and requires that there are n messages to subjects, each sent
+// once and once in the stream MESSAGES. It returns the messages of this stream.
 func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	c.T.Helper()
 	c.Admin.WaitCount(0, `select count(*) from message_live`)
@@ -38,7 +38,8 @@ func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	return messages
 }
 
-// NewPointsService returns a receiver of order messages with an inbox, and a function that counts the effects.
+// NewPointsService returns a receiver that processes each order message once (package inbox), and a function that
+// counts the effects.
 func NewPointsService(c *Cluster) (*inbox.Receiver, func() int) {
 	c.T.Helper()
 	db, err := pgxpool.New(c.T.Context(), sandbox.NewEmptyDatabase(c.T))
@@ -61,7 +62,7 @@ func NewPointsService(c *Cluster) (*inbox.Receiver, func() int) {
 	}
 }
 
-// Consume passes the messages of the stream MESSAGES to r until the test ends.
+// Consume passes the messages of the stream MESSAGES to r until the test ends. from says with which message it begins.
 func Consume(c *Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
 	c.T.Helper()
 	consumer, err := c.JetStream().CreateConsumer(c.T.Context(), "MESSAGES",

@@ -31,7 +31,7 @@ func NATSIn(t testing.TB, o natsserver.Options) *natsserver.Server {
 // NATSFor is NATSIn with another name of the stream of accepted messages.
 func NATSFor(t testing.TB, o natsserver.Options, accepted string) *natsserver.Server {
 	t.Helper()
-	users := bus.Users(accepted, "ordres.>") // tests send to this misspelt subject, which no stream has
+	users := bus.Users(accepted, "ordres.>") // tests send to this misspelt subject, which belongs to no stream
 	passwords := map[string]string{}
 	for _, u := range users {
 		passwords[u.Name] = natsPassword
@@ -43,7 +43,7 @@ func NATSFor(t testing.TB, o natsserver.Options, accepted string) *natsserver.Se
 	return n
 }
 
-// NATSURL returns the URL of a server of NewNATS with another user.
+// NATSURL returns the URL of a server of NewNATS with another user in it. A URL without a user stays as it is.
 func NATSURL(t testing.TB, server, user string) string {
 	t.Helper()
 	u, err := url.Parse(server)
@@ -70,7 +70,8 @@ func EnsureStreams(t testing.TB, server string) error {
 	return b.Ensure(t.Context())
 }
 
-// asComponent returns env with another user in NATS_URL: the NATS user of the function or command that env and args start.
+// asComponent returns env with another user in NATS_URL: the user that a deployment has for the function or command
+// that env and args start.
 func asComponent(t testing.TB, env []string, args ...string) []string {
 	t.Helper()
 	values := map[string]string{} // the last value of a name wins

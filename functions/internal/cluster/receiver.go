@@ -24,6 +24,7 @@ type Receiver struct {
 	Bodies  [][]byte
 }
 
+// NewReceiver starts a Receiver, which ends with the test.
 func NewReceiver(t *testing.T, respond func(n int, w http.ResponseWriter, r *http.Request)) *Receiver {
 	t.Helper()
 	v := &Receiver{Respond: respond}
@@ -75,7 +76,7 @@ func ListenAt(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// RequireEachOnce requires that v has received one event of each task, and nothing else.
+// RequireEachOnce requires that v has received one event of the success of each task, and nothing else.
 func (v *Receiver) RequireEachOnce(t *testing.T, tasks []string) {
 	t.Helper()
 	v.Mu.Lock()

@@ -90,7 +90,8 @@ func (s *Client) Subscribe(body string) Reply {
 	return s.Post(SubscribePath+"send", body).RequireOK()
 }
 
-// WeChatSender sends the messages of the queue wechat, in place of the function wechat.
+// WeChatSender claims and reports the messages of the queue wechat, in place of the function wechat. It calls no
+// provider.
 type WeChatSender struct {
 	DB *storetest.DB
 	s  *Client
@@ -151,7 +152,7 @@ func (s *Client) RaiseTimeoutsOfFunctions() {
 }
 
 // BlockSaving makes saves of messages wait until release is called. Messages can still be read. release also undoes what s.Exec
-// has changed since.
+// has changed meanwhile: both use one transaction.
 func (s *Client) BlockSaving() (release func()) {
 	s.T.Helper()
 	s.Exec(`begin; lock table messages in exclusive mode`)
@@ -184,7 +185,7 @@ func (s *Client) ScheduleInAnHour(queues ...string) {
 	}
 }
 
-// RunMaintenance calls sweep until all maintenance is done: if more is left, begun_at is -infinity.
+// RunMaintenance calls sweep until all maintenance is done. While some is left, upkeep.begun_at is -infinity.
 func (s *Client) RunMaintenance() {
 	s.T.Helper()
 	for more := 1; more > 0; more = s.Count(`select count(*) from upkeep where what = 'maintenance' and begun_at = '-infinity'`) {

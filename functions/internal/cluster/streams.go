@@ -26,8 +26,8 @@ type StreamReader struct {
 	Res   *http.Response
 	Body  *bufio.Reader
 	Close context.CancelFunc
-	Text  strings.Builder // what was read
-	Last  string          // id of the last event
+	Text  strings.Builder // what Block has read so far
+	Last  string          // the last id that Block has read
 }
 
 // OpenStream opens a stream, and returns when the server has sent the position where the stream begins.
@@ -46,7 +46,7 @@ func OpenStream(s *Client, path string, header ...string) *StreamReader {
 	return e
 }
 
-// Block reads up to a blank line.
+// Block reads up to a blank line: an event, a comment, or an id alone.
 func (e *StreamReader) Block() (b StreamEvent) {
 	e.T.Helper()
 	for {
@@ -69,7 +69,7 @@ func (e *StreamReader) Block() (b StreamEvent) {
 	}
 }
 
-// Event waits for the next event.
+// Event waits for the next event that has data.
 func (e *StreamReader) Event() StreamEvent {
 	e.T.Helper()
 	for {
@@ -142,7 +142,7 @@ func DecodeStrictly[T any](t *testing.T, data []byte) (v T) {
 	return v
 }
 
-// Ack waits for the response to a frame.
+// Ack waits for the response that acknowledges a frame.
 func (c *SocketClient) Ack() api.SocketAck {
 	c.T.Helper()
 	f := c.Next()

@@ -73,8 +73,8 @@ func Metrics(t *testing.T, base string) string {
 	return string(text)
 }
 
-// WaitAllDelivered waits until n deliveries have succeeded (state 1), no delivery is pending (state 0) and the outbox is empty: a
-// duplicate would have arrived by then.
+// WaitAllDelivered waits until n deliveries have succeeded (state 1), no delivery is pending (state 0) and the outbox
+// is empty. If there were a duplicate, it would have arrived by then.
 func WaitAllDelivered(c *Cluster, n int) {
 	c.T.Helper()
 	Eventually(c.T, func() bool {

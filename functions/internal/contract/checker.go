@@ -19,14 +19,15 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Checker is an http.RoundTripper that fails the test if a call breaks the contract: by a status, an error code, a header, a
-// field or a type that openapi.yaml does not have, or by a request that openapi.yaml refuses and the service accepts.
+// Checker is an http.RoundTripper that fails the test if a call breaks the contract: the response has a status, an
+// error code, a header, a field or a type that openapi.yaml does not have, or the service accepts a request that
+// openapi.yaml forbids.
 type Checker struct {
 	t        testing.TB
 	Contract *Contract
 
 	mu   sync.Mutex
-	Seen map[string]bool // "GET /healthz 200", "POST /api/v1/sms/send 404 no_default_content"
+	Seen map[string]bool // the responses so far, such as "GET /healthz 200", "POST /api/v1/sms/send 404 no_default_content"
 }
 
 // NewChecker returns a Checker that has seen no response.
@@ -85,6 +86,7 @@ func (k *Checker) Problems(r *http.Request, sent []byte, res *http.Response, got
 	return append(problems, c.bodyProblems(response, res.Header, got)...)
 }
 
+// remember records a response in Seen.
 func (k *Checker) remember(pattern string, status int, got []byte) {
 	var envelope api.Envelope
 	_ = json.Unmarshal(got, &envelope) // bodyProblems reports a body that is not an envelope
@@ -154,6 +156,7 @@ func (c *Contract) headerProblems(response NodeAt, header http.Header) (problems
 	return problems
 }
 
+// bodyProblems checks the body and the Content-Type of a response.
 func (c *Contract) bodyProblems(response NodeAt, header http.Header, got []byte) []string {
 	if _, has := response.Node["content"]; !has {
 		if len(got) > 0 {

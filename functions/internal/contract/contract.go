@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Object is a node of openapi.yaml.
+// Object is a JSON object of openapi.yaml.
 type Object = map[string]any
 
 // Contract is openapi.yaml, parsed and compiled. All tests of a process share it.
@@ -32,7 +32,7 @@ type Contract struct {
 	compiler *jsonschema.Compiler
 }
 
-// NodeAt is a node of openapi.yaml with its JSON pointer.
+// NodeAt is an object of openapi.yaml with its JSON pointer.
 type NodeAt struct {
 	Node    Object
 	Pointer string
@@ -78,7 +78,8 @@ var read = sync.OnceValues(func() (*Contract, error) {
 	return c, c.compiler.AddResource("openapi.json", c.Doc)
 })
 
-// closeObjects makes every referenced schema refuse unknown fields. openapi.yaml allows them, so that clients accept new fields.
+// closeObjects makes every reference to a schema, and every allOf, refuse unknown fields. openapi.yaml allows unknown
+// fields, so that clients accept new ones.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case Object:
@@ -92,7 +93,7 @@ func closeObjects(node any) {
 				closeObjects(child)
 				continue
 			}
-			for _, part := range parts { // each names only some of the fields
+			for _, part := range parts { // a part itself stays open: it has only some of the fields
 				for _, grandchild := range part.(Object) {
 					closeObjects(grandchild)
 				}
@@ -115,7 +116,7 @@ func Pointer(names ...string) string {
 	return at
 }
 
-// Child returns the node below p, with each $ref followed; ok is false if there is none.
+// Child returns the object at the path of names below p, with each $ref followed; ok is false if there is none.
 func (c *Contract) Child(p NodeAt, names ...string) (found NodeAt, ok bool) {
 	for _, name := range names {
 		node, ok := p.Node[name].(Object)
@@ -127,7 +128,7 @@ func (c *Contract) Child(p NodeAt, names ...string) (found NodeAt, ok bool) {
 	return p, true
 }
 
-// Follow returns the node to which the $ref of p points, or p itself if it has none.
+// Follow returns the object to which the $ref of p points, or p itself if p has no $ref.
 func (c *Contract) Follow(p NodeAt) NodeAt {
 	ref, ok := p.Node["$ref"].(string)
 	if !ok {
@@ -179,7 +180,8 @@ func (c *Contract) find(r *http.Request) (pattern string, operation, response No
 	if path.Clean(r.URL.Path) == r.URL.Path {
 		for _, method := range []string{r.Method, "GET", "POST", "PUT", "DELETE"} {
 			_, pattern := c.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
-			if pattern != "" && method == r.Method && method != http.MethodHead { // HEAD calls no GET route
+			// The mux finds the route of GET for a HEAD; Sendonce does not serve HEAD there.
+			if pattern != "" && method == r.Method && method != http.MethodHead {
 				return pattern, c.Operations[pattern], NodeAt{}
 			}
 			if pattern != "" {
@@ -191,7 +193,8 @@ func (c *Contract) find(r *http.Request) (pattern string, operation, response No
 	return "", NodeAt{}, response
 }
 
-// ErrorCodes returns the error codes that a response may have; "" for a success.
+// ErrorCodes returns the error codes that a response may have. If the contract lists none, as for a success, it returns
+// one code, "".
 func (c *Contract) ErrorCodes(response NodeAt) []string {
 	content, ok := c.Child(response, "content", "application/json")
 	if !ok {
@@ -212,7 +215,8 @@ func (c *Contract) ErrorCodes(response NodeAt) []string {
 	return codes
 }
 
-// ExampleCall returns an operation's example as a request.
+// ExampleCall returns a request with the examples of an operation's parameters, and with one of the examples of its
+// body. Optional parameters of the query are left out.
 func (c *Contract) ExampleCall(t *testing.T, base, pattern string) *http.Request {
 	t.Helper()
 	operation := c.Operations[pattern]

@@ -135,8 +135,8 @@ func TestSchemasMatchAPITypes(t *testing.T) {
 	}
 }
 
-// property has the facts that a field of an API type and its schema must share. kind is a JSON type, "time", "any", or for a list
-// "[]" and the kind of its items.
+// property has what must be the same for a field of an API type and for its schema. kind is a JSON type, "time" or
+// "any"; for a list it is "[]" followed by the kind of the items.
 type property struct {
 	kind               string
 	required, nullable bool
