@@ -17,7 +17,7 @@ func (r *alertsRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseAlertCursor(r.After)
-	bad.BadAfterUnless(ok)
+	bad.After(ok)
 	return bad
 }
 

@@ -81,7 +81,7 @@ func (r *listRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseLogCursor(r.After)
-	bad.BadAfterUnless(ok)
+	bad.After(ok)
 	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 0 (sending), 1 (sent) or 2 (failed)")
 	bad.AtMost("template_id", r.TemplateID, maxWeChatID)
 	bad.AtMost("template_type", r.TemplateType, maxType)
@@ -120,7 +120,7 @@ func (r *failuresRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, maxFailures)
 	_, ok := parseLogCursor(r.After)
-	bad.BadAfterUnless(ok)
+	bad.After(ok)
 	return bad
 }
 
@@ -172,7 +172,7 @@ type detailRequest api.SubscribeDetailRequest
 func (r *detailRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	_, ok := parseSendCursor(r.After)
-	bad.BadAfterUnless(ok)
+	bad.After(ok)
 	return bad
 }
 

@@ -21,12 +21,12 @@ func (r *BadFields) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 func (r *BadFields) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
-	r.BadAfterUnless(after == "" || err == nil)
+	r.After(after == "" || err == nil)
 }
 
-// BadAfterUnless adds the field after as a bad field unless ok.
-func (r *BadFields) BadAfterUnless(ok bool) {
-	r.When(!ok, "after", "must be the next_after of the page before")
+// After adds the field after as a bad field if it is not valid.
+func (r *BadFields) After(valid bool) {
+	r.When(!valid, "after", "must be the next_after of the page before")
 }
 
 // PageLimit returns the number of rows of a page for the limit of its request.
