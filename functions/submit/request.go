@@ -88,7 +88,7 @@ func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Err
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
 	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.MaxTaskDelay)), "expires_at", "must be at most two years ahead")
 	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
-	bad.Reachable("callback_url", r.CallbackURL, allowed)
+	bad.AllowedHost("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)
 }
 

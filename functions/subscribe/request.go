@@ -68,7 +68,7 @@ func oneOf(bad *decode.BadFields, field, value string, accepted ...string) {
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.BadFields
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
-	bad.Reachable("callback_url", r.CallbackURL, allowed)
+	bad.AllowedHost("callback_url", r.CallbackURL, allowed)
 	return task.Invalid(bad)
 }
 

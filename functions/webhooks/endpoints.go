@@ -75,7 +75,7 @@ func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequ
 	for i, event := range req.Events {
 		bad.When(isAlertEvent(event) && !c.May(fn.Admin), fmt.Sprintf("events[%d]", i), "must not be an alert: only an admin may subscribe to alerts")
 	}
-	bad.Reachable("url", req.URL, h.env.Config.OutgoingNetworks)
+	bad.AllowedHost("url", req.URL, h.env.Config.OutgoingNetworks)
 	if len(bad) > 0 {
 		return nil, task.Invalid(bad)
 	}

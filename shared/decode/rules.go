@@ -83,9 +83,9 @@ func (r *BadFields) Callback(field, callback string) {
 	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
 }
 
-// Reachable refuses an optional URL whose host is an address that the service may not call. Do not apply it to
-// repeats of a request: the operator may have changed the allowed networks.
-func (r *BadFields) Reachable(field, url string, allowed config.Networks) {
+// AllowedHost refuses an optional URL whose host is an address that the service may not call. It resolves no names. Do
+// not apply it to repeats of a request: the operator may have changed the allowed networks.
+func (r *BadFields) AllowedHost(field, url string, allowed config.Networks) {
 	r.When(url != "" && !outgoing.PermitsURL(url, allowed), field, "must not have a private or other non-public address as its host; an operator can allow networks with SENDONCE_OUTGOING_NETWORKS")
 }
 

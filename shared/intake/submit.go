@@ -90,7 +90,7 @@ func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*me
 	}
 	if m.To.Kind == message.URL {
 		var bad decode.BadFields
-		bad.Reachable("to", m.To.Name, in.env.Config.OutgoingNetworks)
+		bad.AllowedHost("to", m.To.Name, in.env.Config.OutgoingNetworks)
 		m.Refused = task.Invalid(bad)
 	}
 	blocked, err := in.env.Admin.Blocked(ctx, allText(m.Data))
