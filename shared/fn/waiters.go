@@ -11,7 +11,7 @@ import (
 // were woken, a thousand of them might query at once.
 func (e *Env) RegisterWaiter(queue string) *waiters.Waiter {
 	e.subscribeQueues.Do(func() {
-		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
+		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyOnePerQueue)
 	})
 	return e.waiters.Register(queue)
 }

@@ -51,8 +51,8 @@ func (l *List) Notify(queue string, n int) (woken int) {
 	return woken
 }
 
-// NotifyEach wakes the oldest waiter of every queue.
-func (l *List) NotifyEach() {
+// NotifyOnePerQueue wakes the oldest waiter of every queue.
+func (l *List) NotifyOnePerQueue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for queue := range l.queues {

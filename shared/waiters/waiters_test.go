@@ -36,17 +36,17 @@ func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
 	require.Empty(t, l.queues, "a queue without waiters has no entry")
 }
 
-func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
+func TestNotifyOnePerQueueWakesTheOldest(t *testing.T) {
 	t.Parallel()
 	l := New()
 	first, second, other := l.Register("q"), l.Register("q"), l.Register("other")
-	l.NotifyEach()
+	l.NotifyOnePerQueue()
 	require.True(t, woken(first))
 	require.False(t, woken(second))
 	require.True(t, woken(other))
-	l.NotifyEach()
+	l.NotifyOnePerQueue()
 	require.True(t, woken(second))
-	l.NotifyEach()
+	l.NotifyOnePerQueue()
 	require.Empty(t, l.queues)
 }
 
