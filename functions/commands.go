@@ -61,7 +61,7 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 // migrateConfig has the settings of the command migrate.
 type migrateConfig struct {
 	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, not through a pooler; unset = DATABASE_URL"`
-	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`
+	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; if SENDONCE_TRIGGER_PASSWORD is set, too, migrate creates this caller with the role trigger, or changes its password; empty = the trigger calls as the built-in admin"`
 	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of the caller SENDONCE_TRIGGER_USER; migrate requires at least 24 characters, which must be random"`
 }
 

@@ -12,10 +12,10 @@ import (
 
 // triggerConfig has the settings of the command trigger.
 type triggerConfig struct {
-	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"URL of the event functions, to which /events/{function} is added; {function} in it, as in http://{function}:8000, is replaced by the name"`
-	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; migrate creates it, with the role trigger, if SENDONCE_TRIGGER_PASSWORD is set, too; empty = the trigger calls as the built-in admin"`
+	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"URL of the event functions; the trigger adds /events/{function}, and replaces a {function} in this URL, as in http://{function}:8000, by the name of the function"`
+	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"name of the caller that the trigger uses to call the functions; if SENDONCE_TRIGGER_PASSWORD is set, too, migrate creates this caller with the role trigger, or changes its password; empty = the trigger calls as the built-in admin"`
 	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of the caller SENDONCE_TRIGGER_USER; migrate requires at least 24 characters, which must be random"`
-	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat run without an event"`
+	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat are called without an event, in case a wake-up was lost"`
 }
 
 // runTrigger delivers events to the functions until ctx ends or the server of the probes fails, and returns when the deliveries in
