@@ -31,9 +31,8 @@ import (
 //     computed.
 //
 // The response to a failure does not show whether the name exists: all failures are counted in the same way and take
-// equally long, at least failureTime. If the admin's password is configured as a hash, a failure also takes the time to
-// compute a hash, until the right password was used in this process. Malformed names and missing credentials are
-// refused at once.
+// equally long, at least failureTime. If the admin's password is configured as a hash, a failure may also take the time
+// to compute a hash, with any name. Malformed names and missing credentials are refused at once.
 const (
 	pairBurst    = 10
 	pairEvery    = 6 * time.Second

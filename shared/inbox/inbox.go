@@ -100,7 +100,7 @@ DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
 // olderThan is less than resendHorizon or MinKeep. Several calls may run at once.
 func Prune(ctx context.Context, db *pgxpool.Pool, consumer string, olderThan, resendHorizon time.Duration) (n int64, err error) {
 	if keep := max(MinKeep, resendHorizon); olderThan < keep {
-		return 0, fmt.Errorf("inbox: prune: messages may be sent again for %s, so rows older than %s cannot be deleted", keep, olderThan)
+		return 0, fmt.Errorf("inbox: prune: messages may be delivered again for %s, so olderThan must be at least this long, not %s", keep, olderThan)
 	}
 	for {
 		tag, err := db.Exec(ctx, pruneSQL, consumer, olderThan, pruneBatch)

@@ -170,7 +170,7 @@ func (f *Forwarder) report(ctx context.Context, rows []row) (accepted int, unava
 		case verdictRefused:
 			f.log.ErrorContext(ctx, "outbox: message refused", "id", r.id, "error", r.err)
 		case verdictLater:
-			f.log.WarnContext(ctx, "outbox: message kept", "id", r.id, "tries", r.tries+1, "error", r.err)
+			f.log.WarnContext(ctx, "outbox: message not accepted, it is sent again later", "id", r.id, "tries", r.tries+1, "error", r.err)
 		case verdictUnavailable:
 			unavailable = r.err
 		}

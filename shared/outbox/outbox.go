@@ -76,7 +76,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 		return "", errors.New("outbox: Data must not be null: the service would refuse the message")
 	}
 	if len(data) > MaxData {
-		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are sent", len(data), MaxData)
+		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are accepted", len(data), MaxData)
 	}
 	if !utf8.ValidString(m.To) { // json.Marshal would change To to another URL
 		return "", errors.New("outbox: to must be valid UTF-8")

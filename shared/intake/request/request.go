@@ -34,7 +34,7 @@ func (r *Message) Validate() []task.Field {
 	if problem != nil {
 		return append(bad, *problem)
 	}
-	bad.When(to.Kind == message.User && r.NeedsConfirmation(to.Kind), "confirm", "must not be true for a user: the message ends in the user's inbox")
+	bad.When(to.Kind == message.User && r.NeedsConfirmation(to.Kind), "confirm", "must not be true for a user: the message is final when it is in the user's inbox")
 	bad.When(!r.NeedsConfirmation(to.Kind) && r.ExpectedReceipts != nil && *r.ExpectedReceipts > 1, "expected_receipts", "must be 1 unless confirm is true")
 	return bad
 }
