@@ -26,7 +26,7 @@ func Commands() []command.Command {
 		command.New("reencrypt", "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", reencrypt),
 		command.New("trigger", "deliver events from NATS to the functions; stays up, any number may run", runTrigger),
 		command.New("drain", "wait until every accepted message is saved; print meanwhile how many are not; run it before TWO_PHASE_ENABLED is set to false", save.Drain),
-		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [further subject to which messages may be sent, of a stream that is not Sendonce's]...", Run: natsUsers},
+		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of a stream of your own, to which messages may be sent]...", Run: natsUsers},
 	}
 }
 

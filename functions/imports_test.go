@@ -109,7 +109,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/sandbox/natsserver": {ours: []string{"shared/sandbox"}, outside: []string{"github.com/nats-io/nats-server/v2"}},
 }
 
-// Only tests and scripts may import these.
+// testsOnly may be imported only by tests, by scripts and by each other.
 var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "shared/sandbox/natsserver", module + "functions/internal/cluster", module + "shared/store/storetest", module + "shared/bus/bustest", "github.com/stretchr/testify"}
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -51,8 +51,8 @@ const (
 // an address delays the admin's first call from another address by at most one turn, and guessing uses at
 // most two fifths of a core.
 //
-// The number of waiting calls is bounded, for each address and in all. While calls of fewer than
-// waitingAddresses addresses wait, a call from a further address may always wait too.
+// The number of waiting calls is limited, for each address and in all. While calls of fewer than
+// waitingAddresses addresses wait, the first call of a further address may always wait too.
 //
 // Hashes are computed only for the admin's name. Calls with other names have their own queues, and take as long as a
 // computation does, so that the time of a response does not show which name is the admin's.
@@ -65,7 +65,7 @@ type PasswordHash struct {
 	accepted chan struct{}                     // closed when matched is set
 
 	mu        sync.Mutex
-	slowest   time.Duration        // the longest time that computing a hash took
+	slowest   time.Duration        // the longest time that computing a hash took, at first an estimate
 	free      map[uint64]time.Time // by queue: when the next turn of the queue begins, if that is in the future
 	firsts    map[uint64]time.Time // by name and address: until when there is no further first turn
 	waiting   int                  // calls that wait for a turn or use one
@@ -205,7 +205,7 @@ func (h *PasswordHash) leave(address netip.Prefix) {
 	}
 }
 
-// estimate returns the time to compute a hash, measured with a part of the iterations.
+// estimate returns the time to compute a hash, measured with a fiftieth of the iterations.
 func (h *PasswordHash) estimate() time.Duration {
 	const part = 50
 	began := time.Now()

@@ -100,7 +100,7 @@ func New(log *slog.Logger) *Metrics {
 		TwoPhase: TwoPhase{
 			AcceptedWrite:      timing("accepted_write_seconds", "Time until the stream had a message.", secondBuckets),
 			AcceptedAck:        timing("accepted_ack_seconds", "Time until a message could be acknowledged as accepted.", secondBuckets),
-			DBQueue:            timing("db_queue_seconds", "Time that a message on the saved path waited for Postgres.", secondBuckets),
+			DBQueue:            timing("db_queue_seconds", "Time until Postgres had saved or refused a message that was not accepted first.", secondBuckets),
 			SaveLag:            timing("save_lag_seconds", "Time from accepted to saved.", lagBuckets),
 			PublishFail:        r.Counter("publish_fail_total", "Messages that were not accepted: NATS did not confirm them, or the durability of the stream was too low."),
 			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not store."),

@@ -34,7 +34,7 @@ type Cluster struct {
 	T           *testing.T
 	NATS        *natsserver.Server
 	DatabaseURL string
-	Bin         string
+	Bin         string      // path of the built functions/sendonce
 	Env         []string    // environment of the processes that are started later
 	Client      *api.Client // calls the process of the function "messages", or of all functions
 	Admin       *Client     // calls the same URL, and is connected to the database
