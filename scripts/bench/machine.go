@@ -1,6 +1,6 @@
 // Package bench is shared by the benchmarks in its subfolders. It has a private durable Postgres, processes of the real
 // binary, calls over the loopback, baselines, and the table of results. The speed of a machine changes from minute to
-// minute. So each measurement has one of its baseline beside it: their ratio varies less.
+// minute. So the baseline of a measurement is measured just before it: the ratio of the two varies less.
 package bench
 
 import (
@@ -24,7 +24,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Main runs a benchmark and prints its report. If run returns an error, the process exits with code 1.
+// Main runs a benchmark and prints its report. name is the target in the Makefile, for the error. If run returns an error,
+// the process exits with code 1.
 func Main(name string, run func(ctx context.Context, progress io.Writer) (report string, err error)) {
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
@@ -36,9 +37,10 @@ func Main(name string, run func(ctx context.Context, progress io.Writer) (report
 	}
 }
 
-// ConnectionsFlag defines the flag -connections, a list such as 1,16,64, which is then sorted. connections has the default.
+// ConnectionsFlag defines the flag -connections, a list such as 1,16,64. The flag stores the sorted list in connections,
+// which has the default before.
 func ConnectionsFlag(connections *[]int) {
-	usage := "numbers of connections (default " + strings.Trim(strings.ReplaceAll(fmt.Sprint(*connections), " ", ","), "[]") + ")"
+	usage := "a `list` of numbers of connections: each is measured (default " + strings.Trim(strings.ReplaceAll(fmt.Sprint(*connections), " ", ","), "[]") + ")"
 	flag.Func("connections", usage, func(list string) error {
 		*connections = nil
 		for part := range strings.SplitSeq(list, ",") {

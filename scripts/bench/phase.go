@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-const maxFailures = 10 // after so many consecutive failures a connection makes no more calls
+const maxFailures = 10 // after this number of consecutive failures a connection makes no more calls
 
-// NoLimit is for Phase.MaxRows: the phase ends only after its duration.
+// NoLimit is for Phase.MaxRows: the rows do not end the phase.
 const NoLimit = math.MaxInt64
 
 // Phase is one kind of call, made over a number of connections at once, until Duration is over or MaxRows rows are done.
 type Phase struct {
 	Name           string
 	Connections    int
-	Warmup         time.Duration // calls that succeed in this time are not counted
+	Warmup         time.Duration // calls that succeed in this time are not counted, but failures are
 	Duration       time.Duration // after the warm-up
-	MaxRows        int           // of all calls together, warm-up included
+	MaxRows        int           // of all calls together, also of those in the warm-up; required, may be NoLimit
 	Batch          int           // most rows of one call; 0 = 1
-	CallsPerSecond float64       // calls begin at times that are fixed in advance; 0 = each begins when the previous one has ended
+	CallsPerSecond float64       // on average, at times that are fixed in advance; 0 = each call begins when the previous one has ended
 	Baselines      []Baseline    // used by Measure only
 
 	// Wait is called before each call, outside of the measured time. If it returns false, the connection
 	// makes no more calls. nil = no wait. Wait is not called if CallsPerSecond is set.
 	Wait func(context.Context) bool
-	Call func(c *Client, n int) (rows int, err error) // n is at most Batch
+	Call func(c *Client, n int) (rows int, err error) // makes a call for n rows, at most Batch; rows = how many were done
 }
 
 // Measure measures the baselines and then the phase, and compares their rates.
@@ -49,9 +49,9 @@ func (p Phase) Measure(ctx context.Context, address string) (Result, error) {
 	return r, err
 }
 
-// Run returns the rate of rows and the latencies of the calls. It opens all connections, to the addresses in
-// turn, before the clock starts. With CallsPerSecond, the latency of a call counts from its fixed time, so that it
-// includes the wait for a free connection.
+// Run runs the phase and returns the rate of rows and the latencies of the calls. Before the clock starts, it opens
+// all connections, to the addresses in turn. With CallsPerSecond, the latency of a call counts from its fixed time,
+// so that the latency includes the wait for a free connection.
 func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	clients := make([]*Client, p.Connections)
 	for i := range clients {
@@ -68,7 +68,7 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	run.remaining.Store(int64(p.MaxRows))
 	phaseCtx, cancel := context.WithDeadline(ctx, run.measureAt.Add(p.Duration))
 	defer cancel()
-	calls := make([][]call, len(clients))
+	calls := make([][]call, len(clients)) // of each connection
 	var connections sync.WaitGroup
 	for i, c := range clients {
 		connections.Go(func() { calls[i] = run.connection(ctx, phaseCtx, c) })
@@ -79,8 +79,8 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	return r, ctx.Err()
 }
 
-// arrivals returns the times at which calls begin, counted from the first. They are a Poisson process, as of independent
-// callers, and the same in each run. If CallsPerSecond is 0, arrivals returns nil.
+// arrivals returns the times at which calls begin, counted from the first call. Like the calls of independent callers,
+// the times are a Poisson process; they are the same in each run. If CallsPerSecond is 0, arrivals returns nil.
 func (p Phase) arrivals() (times []time.Duration) {
 	if p.CallsPerSecond == 0 {
 		return nil
@@ -98,12 +98,12 @@ type phaseRun struct {
 	startedAt time.Time
 	measureAt time.Time // the end of the warm-up
 	arrivals  []time.Duration
-	arrived   atomic.Int64 // number of arrivals that have begun
-	remaining atomic.Int64 // rows of MaxRows that no call has taken
+	arrived   atomic.Int64 // index in arrivals of the next call
+	remaining atomic.Int64 // rows of MaxRows that are not done and that no running call is for
 }
 
-// next waits until the next call must begin and returns that time, or false after the last call. phaseCtx ends with the
-// phase.
+// next waits until the next call must begin, and returns that time. It returns false if no call is left. phaseCtx ends
+// when the duration of the phase is over.
 func (r *phaseRun) next(ctx, phaseCtx context.Context) (time.Time, bool) {
 	if r.CallsPerSecond == 0 {
 		more := phaseCtx.Err() == nil && (r.Wait == nil || r.Wait(phaseCtx))
@@ -141,7 +141,7 @@ func (r *phaseRun) connection(ctx, phaseCtx context.Context, c *Client) (calls [
 	return calls
 }
 
-// takeRows subtracts up to n rows from remaining, and returns how many.
+// takeRows subtracts n from remaining, or all that remain if they are fewer, and returns how many it subtracted.
 func takeRows(remaining *atomic.Int64, n int) int {
 	for {
 		rows := remaining.Load()

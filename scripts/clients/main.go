@@ -89,7 +89,7 @@ func submit(ctx context.Context, client *sendonce.ClientWithResponses) (string, 
 	return found.JSON200.Data.TaskId.String(), nil
 }
 
-// send claims the task and reports that it was sent.
+// send claims the tasks of the queue and reports that each was sent. It prints whether a claimed task is the given one.
 func send(ctx context.Context, client *sendonce.ClientWithResponses, task string) error {
 	claimed, err := client.ClaimByPostWithResponse(ctx, nil, sendonce.ClaimRequest{AppId: queue, Queue: new(queue)})
 	if err != nil {

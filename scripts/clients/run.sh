@@ -1,6 +1,6 @@
 #!/bin/sh
-# Generates a Go client from openapi.yaml below .sendonce/clients and compiles an example with it. The repository
-# contains no generated code.
+# Generates a Go client from openapi.yaml and compiles an example with it. Both are below .sendonce/clients, so that the
+# repository does not contain the generated client.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=.sendonce/clients

@@ -20,7 +20,8 @@ const (
 // backend has the connections and settings of a service.
 type backend struct {
 	sendonceURL, user, password string
-	natsURL, natsDomain         string        // if natsDomain is set, an operator must create the consumer
+	natsURL                     string
+	natsDomain                  string        // JetStream domain; if it is set, an operator must create the consumer
 	db                          *pgxpool.Pool // used by this service only
 	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger
@@ -36,7 +37,7 @@ func listen(ctx context.Context, port string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:"+port)
 }
 
-// serve handles calls and runs background, until ctx ends.
+// serve handles calls with h and runs background, until ctx ends or the server fails.
 func (b backend) serve(ctx context.Context, h http.Handler, background func(context.Context)) error {
 	b.log.Info("listening", "address", b.listener.Addr().String())
 

@@ -18,8 +18,8 @@ const (
 	bookingUser     = "oABC123"
 )
 
-// booking submits the confirmation of one booking three times to the `make run` with this home. It prints how often the
-// fake WeChat was called for the message, and how often the fake WeChat delivered the message.
+// booking submits the confirmation of one booking three times to the `make run` that keeps its data in home. Then it
+// prints how many calls the fake WeChat got for the message, and how often the fake WeChat delivered the message.
 func booking(ctx context.Context, home string, out io.Writer) error {
 	run, err := readRun(ctx, home)
 	if err != nil {
@@ -72,7 +72,8 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	return err
 }
 
-// countAtWeChat counts the calls and deliveries with a page in the ledger of the fake WeChat.
+// countAtWeChat counts, in the ledger of the fake WeChat, the calls for messages with this page, and how many of them were
+// delivered.
 func countAtWeChat(ctx context.Context, url, secret, page string) (calls, delivered int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/ledger", nil)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 // callersClient manages the callers of Sendonce as the built-in admin.
 type callersClient struct{ url, user, password string }
 
-// createReceiver creates a caller with the role receiver alone, which may confirm the messages to this NATS subject, and returns
-// its token. If an earlier run of the command demo created the caller, createReceiver replaces the token.
+// createReceiver creates a caller and returns the token of the caller. The caller has only the role receiver, and may
+// confirm only messages to this NATS subject. If there is such a caller from an earlier demo, createReceiver replaces the
+// token of that caller.
 func (a callersClient) createReceiver(ctx context.Context, name, subject string) (string, error) {
 	var caller api.CallerResponse
 	status, err := a.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &caller)

@@ -28,7 +28,7 @@ import (
 const (
 	demoOrders   = 5
 	demoUser     = "anna"
-	demoTimeout  = 30 * time.Second // for all steps of one order
+	demoTimeout  = 30 * time.Second // for all steps of one order, or of the booking
 	demoInterval = 20 * time.Millisecond
 
 	insufficientPrivilege = "42501"
@@ -37,7 +37,8 @@ const (
 
 var errNoRun = errors.New("start make run first, in another terminal")
 
-// demo runs both services until ctx ends, each with its own database, on the `make run` with this home.
+// demo runs both services until ctx ends, each with its own database, on the Postgres and NATS of the `make run` that
+// keeps its data in home. It pays a few orders and prints the progress of each.
 func demo(ctx context.Context, home string, out io.Writer) error {
 	run, err := readRun(ctx, home)
 	if err != nil {
@@ -97,7 +98,8 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	return running.Wait()
 }
 
-// createPointsConsumer creates the consumer as the operator, because the receiver has no permission for that.
+// createPointsConsumer creates the consumer of the points service as NATS's user operator, because the NATS user of the
+// service has no permission for that.
 func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	nc, err := nats.Connect(operatorURL)
 	if err != nil {
@@ -123,7 +125,8 @@ func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	}
 }
 
-// readRun returns the settings of the `make run` with this home, whose server must be ready.
+// readRun returns the settings in home/run.env, the file that `make run` writes. The error says so if that `make run` is
+// not ready.
 func readRun(ctx context.Context, home string) (map[string]string, error) {
 	file := filepath.Join(home, "run.env")
 	text, err := os.ReadFile(file)
@@ -202,7 +205,7 @@ type walkthrough struct {
 }
 
 func (t walkthrough) run(ctx context.Context) error {
-	paidAt := time.Now().Unix() // makes the ids differ from those of earlier runs
+	paidAt := time.Now().Unix() // as a part of the ids, it makes them differ from those of earlier runs
 	for n := range demoOrders {
 		o := order{ID: fmt.Sprintf("demo-%d-%d", paidAt, n+1), User: demoUser, Amount: int64(10 * (n + 1))}
 		if err := t.payAndFollow(ctx, o); err != nil {
@@ -236,7 +239,7 @@ func (t walkthrough) payAndFollow(ctx context.Context, o order) error {
 	if err != nil {
 		return err
 	}
-	key := response[strings.LastIndex(response, " ")+1:] // of the message
+	key := response[strings.LastIndex(response, " ")+1:] // the client_msg_id of the message
 	fmt.Fprintf(t.out, "order paid            %s: %d by %s, stored with its message in one transaction\n", o.ID, o.Amount, o.User)
 
 	var m api.MessageResponse
@@ -272,7 +275,8 @@ func (t walkthrough) payAndFollow(ctx context.Context, o order) error {
 	return nil
 }
 
-// waitFor waits until done returns true: the message or order is then in the state.
+// waitFor calls done until it returns true, which means that the message or order is in the state. state is only used in
+// errors.
 func waitFor(ctx context.Context, state string, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); err != nil {

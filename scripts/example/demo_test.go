@@ -22,7 +22,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// writeRunHome writes run.env as a `make run` with these settings would, and returns its directory. Each of more is a further line.
+// writeRunHome writes run.env into a new directory, as a `make run` with these settings would, and returns the directory.
+// Each of more is one more line of the file.
 func writeRunHome(t *testing.T, sendonceURL, databaseURL, natsURL string, more ...string) string {
 	t.Helper()
 	home := t.TempDir()
@@ -87,7 +88,7 @@ func TestDemo(t *testing.T) {
 		for _, step := range []string{"order paid ", "message submitted ", "points given ", "message received "} {
 			require.Equal(t, demoOrders, strings.Count(p.Output(), "\n"+step)+strings.Count(p.Output()[:len(step)], step), step)
 		}
-		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", runs*150)) // 150 = the amounts of all demoOrders
+		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", runs*150)) // 150 = the sum of the amounts of all demoOrders
 		shown := regexp.MustCompile(`(?m)^  curl -d '(.*)' (http://\S+)/orders\n  curl (http://\S+)/points/anna$`).FindStringSubmatch(p.Output())
 		require.Len(t, shown, 4, p.Output())
 		require.Equal(t, fmt.Sprint(runs*150), pointsOf(t, shown[3], "anna"))

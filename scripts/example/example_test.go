@@ -29,7 +29,7 @@ const module = "github.com/sendonce/sendonce/"
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// restartableProcess is a process behind a proxy, whose URL stays the same when the process is restarted.
+// restartableProcess is a process behind a proxy. The proxy's URL stays the same when the process is restarted.
 type restartableProcess struct {
 	t         *testing.T
 	bin       string
@@ -43,15 +43,16 @@ type restartableProcess struct {
 	killPoint atomic.Pointer[killPoint]
 }
 
-// killPoint is a call during which a process is killed. The caller gets a 502 instead of the response.
+// killPoint is a call during which a test kills the called process or another one. The caller gets a 502 instead of the
+// response.
 type killPoint struct {
-	path    string // the end of the call's path
-	served  bool   // true = the called process serves the call before the kill; false = the call does not reach it
-	reached chan struct{}
-	resumed chan struct{}
+	path    string        // the end of the call's path
+	served  bool          // true = the called process serves the call before the kill; false = the call does not reach it
+	reached chan struct{} // closed by the proxy when the process is to be killed
+	resumed chan struct{} // closed by the test when the process is killed
 }
 
-// startBehindProxy starts the process and its proxy until the end of the test.
+// startBehindProxy starts the process and its proxy. Both run until the end of the test.
 func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) *restartableProcess {
 	t.Helper()
 	v.t = t
@@ -129,7 +130,8 @@ func (v *restartableProcess) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// killDuring runs act, kills v during a call to callee whose path ends with path, and starts v again.
+// killDuring runs act, waits for a call to callee with a path that ends with path, kills v during the call, and starts v
+// again. For served see killPoint.
 func (v *restartableProcess) killDuring(ctx context.Context, callee *restartableProcess, path string, served bool, act func()) {
 	v.t.Helper()
 	point := &killPoint{path: path, served: served, reached: make(chan struct{}), resumed: make(chan struct{})}
@@ -145,7 +147,7 @@ func (v *restartableProcess) killDuring(ctx context.Context, callee *restartable
 	v.start()
 }
 
-// postUntilStored repeats an order until the response is 200.
+// postUntilStored posts an order again and again until the response is 200.
 func postUntilStored(ctx context.Context, shop string, o order) error {
 	body, err := json.Marshal(o)
 	if err != nil {

@@ -5,9 +5,9 @@
 //	go run ./scripts/example order
 //	go run ./scripts/example points
 //
-// demo runs both with the Postgres and NATS of a running `make run`, pays a few orders and prints
-// the progress of each. booking sends one confirmation of a booking through the fake WeChat of
-// `make run`.
+// The command demo runs both with the Postgres and NATS of a running `make run`, pays a few orders and
+// prints the progress of each. The command booking submits the confirmation of one booking three times
+// to a running `make run`, whose fake WeChat delivers it once.
 package main
 
 import (

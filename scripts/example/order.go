@@ -19,7 +19,7 @@ import (
 const ordersDDL = `CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, customer text NOT NULL, amount bigint NOT NULL)`
 
 const (
-	maxOrder  = 4 << 10 // bytes
+	maxOrder  = 4 << 10 // bytes of the request's body
 	maxAmount = 1_000_000
 )
 

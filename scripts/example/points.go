@@ -23,7 +23,7 @@ const (
 	paidSubject  = "msg.orders.paid"
 	batchSize    = 16
 	ackWait      = 30 * time.Second // longer than a transaction and the longest Confirm together
-	pause        = time.Second
+	pause        = time.Second      // before a message is delivered again, and before the next try after an error of NATS
 )
 
 func runPoints(ctx context.Context, b backend) error {
@@ -92,7 +92,9 @@ func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-		MaxAckPending: 25, // 25 unacknowledged messages fit into max_pending of the server
+		// 25 messages of the maximum size fit into max_pending of the server (4 MiB), so that it does not disconnect this
+		// consumer.
+		MaxAckPending: 25,
 		// NATS delivers a message at most 10 times, so that a message that always fails does not delay others
 		// permanently. Sendonce sends the message again later, and lists it as stuck after the last send.
 		MaxDeliver: 10,
@@ -127,8 +129,8 @@ func (c pointsConsumer) consume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// handle acknowledges a message to NATS only after its points are committed and the
-// confirmation has reached Sendonce. Until then NATS or Sendonce delivers it again.
+// handle acknowledges a message to NATS only after its points are committed and Sendonce has
+// confirmed that it knows this. If one of these fails, NATS or Sendonce delivers the message again.
 func (c pointsConsumer) handle(ctx context.Context, msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()

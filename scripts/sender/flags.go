@@ -19,7 +19,7 @@ const usageText = `sender claims messages from a Sendonce service and sends them
 
   with make run, started with DEMO_SENDER=false; set SENDONCE_PASSWORD to the text of .sendonce/secrets/basic_auth_password:
     go run ./scripts/sender
-    (end the sender before make run: if another program listens on the port later, it would get the password)
+    (end the sender before you end make run: otherwise a program that then listens on the same port gets the password)
   a provider that accepts JSON and returns {"code": 0}:
     go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
       -http-header 'Authorization: Bearer …' -http-body '{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}' -http-ok code=0
@@ -27,37 +27,38 @@ const usageText = `sender claims messages from a Sendonce service and sends them
     go run ./scripts/sender -gateway flaky -flaky failed=0.1,retryable=0.2,hang=0.05
 
 Each flag may be set in the environment instead, such as -http-url as SENDER_HTTP_URL; but -url, -user and -password are
-SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, which make run writes into .sendonce/run.env.
-A template has the fields {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}, escaped for where they are used.
-Outcomes are ok, failed, retryable, released and unknown.
+SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, which make run writes into .sendonce/run.env. A flag overrides its variable.
+A template has the fields {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}. Their values are escaped
+as the URL, the form or the JSON body needs it.
+The outcomes of a send are ok, failed, retryable, released and unknown. -flaky and -flaky-script also accept panic and hang.
 
 `
 
 func newFlags(o *options) *flag.FlagSet {
 	o.http.Header, o.http.Outcomes, o.flaky.Shares = map[string]string{}, map[string]sender.Outcome{}, map[string]float64{}
 	f := flag.NewFlagSet("sender", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // parse collects the errors
+	f.SetOutput(io.Discard) // parseFlags collects the errors
 	f.StringVar(&o.url, "url", "http://127.0.0.1:8000", "the service's `address`")
-	f.StringVar(&o.user, "user", "admin", "the caller's `name`, which must have the role sender")
+	f.StringVar(&o.user, "user", "admin", "the `name` of a caller that has the role sender")
 	f.StringVar(&o.password, "password", "", "the caller's `token`, required; better set in the environment, since other users of this machine can see flags")
 	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, stored with each attempt")
 	f.StringVar(&o.config.Queue, "queue", "default", "the `queue` to claim from")
 	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that records which sends were started, on a disk that outlives the process; one for each sender")
-	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once")
-	f.Float64Var(&o.rate, "rate", 0, "`sends` per second, at most; 0 = no limit")
-	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which another sender gets the messages of a dead one, 10s to 1h")
+	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once, at most 300")
+	f.Float64Var(&o.rate, "rate", 0, "at most this number of `sends` starts per second; 0 = no limit")
+	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` for which tasks stay claimed after their sender died, 10s to 1h")
 	f.DurationVar(&o.config.Timeout, "timeout", 30*time.Second, "the `time` that one send may take")
 	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends in progress may take after Ctrl-C")
 	f.StringVar(&o.gateway, "gateway", "console", "what sends messages, `console|http|flaky`")
 	f.StringVar(&o.http.URL, "http-url", "", "the provider's URL, a `template`")
 	f.StringVar(&o.http.Method, "http-method", "POST", "the request's `method`")
 	f.Func("http-header", "a header of the request, `'Name: template'`; may be repeated; in the environment one on each line", eachPart("\n", o.addHeader))
-	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or the type of the header Content-Type")
+	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: of the type in the header Content-Type, or JSON if there is no such header")
 	f.Func("http-outcome", "outcomes of responses, a `list` such as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
-	f.Func("http-ok", "the field that makes a JSON response ok, `field=value`, such as result.code=0", o.setOKField)
-	f.Func("flaky", "shares of the sends, a `list` such as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
-	f.Func("flaky-script", "outcomes of the first sends, a `list` such as ok,retryable,panic", eachPart(",", o.addScript))
-	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the same `number` makes the same choices")
+	f.Func("http-ok", "a JSON response is ok only if its field has this value, `field=value`, such as result.code=0", o.setOKField)
+	f.Func("flaky", "the share of the sends with each outcome, a `list` such as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
+	f.Func("flaky-script", "outcomes of the first sends, a `list` such as ok,retryable,panic", eachPart(",", o.addToScript))
+	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the `number` from which the random choices follow: the same number, the same choices")
 	return f
 }
 
@@ -110,7 +111,7 @@ func (o *options) addShare(pair string) error {
 	return nil
 }
 
-func (o *options) addScript(name string) error {
+func (o *options) addToScript(name string) error {
 	o.flaky.Script = append(o.flaky.Script, name)
 	return nil
 }
@@ -124,12 +125,12 @@ func usage() string {
 	return usageText + text.String()
 }
 
-// parse returns a sender with the settings of the flags and the environment. The sender logs to out.
-// The error lists all mistakes; after -h it is flag.ErrHelp.
-func parse(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
+// newSender returns a sender with the settings of the flags and the environment. The sender logs to out.
+// The error lists all mistakes; if -h is among args, it is flag.ErrHelp.
+func newSender(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
 	var o options
 	f := newFlags(&o)
-	bad, help := read(f, args)
+	bad, help := parseFlags(f, args)
 	if help {
 		return nil, flag.ErrHelp
 	}
@@ -162,8 +163,8 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	return worker, nil
 }
 
-// read parses the arguments. It continues after an error, so that it returns all errors.
-func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
+// parseFlags parses args. It continues after an error, so that it returns all errors.
+func parseFlags(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	for len(args) > 0 {
 		err := f.Parse(args)
 		if errors.Is(err, flag.ErrHelp) {

@@ -17,7 +17,7 @@ import (
 const exitBadFlags = 2
 
 func main() {
-	worker, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
+	worker, err := newSender(os.Args[1:], os.LookupEnv, os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Print(usage())
@@ -30,7 +30,7 @@ func main() {
 		os.Exit(exitBadFlags)
 	}
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	// A second Ctrl-C does not wait for sends in progress.
+	// A second Ctrl-C ends the process at once: it does not wait for sends in progress.
 	context.AfterFunc(ctx, release)
 	if err := worker.Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -30,31 +30,31 @@ var (
 	passwordEnv = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
 )
 
-func TestParseDefaults(t *testing.T) {
+func TestOnlyPasswordIsRequired(t *testing.T) {
 	t.Parallel()
-	_, err := parse(nil, passwordEnv, noOutput)
+	_, err := newSender(nil, passwordEnv, noOutput)
 	require.NoError(t, err)
-	_, err = parse(nil, noEnv, noOutput)
+	_, err = newSender(nil, noEnv, noOutput)
 	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "there is no default password")
 }
 
-func TestParseGateways(t *testing.T) {
+func TestFlagsOfEachGateway(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
 		"-gateway console -rate 0.5 -concurrency 300 -lease 10s",
 		"-gateway http -http-url http://x/{{.PhoneNumber}} -http-method GET -http-header A:b -http-header C:d -http-outcome 404=ok,5xx=failed -http-ok a.b=0",
 		"-gateway flaky -flaky failed=0.5,hang=0.5 -flaky-script ok,panic -flaky-seed 7",
 	} {
-		_, err := parse(strings.Fields(line), passwordEnv, noOutput)
+		_, err := newSender(strings.Fields(line), passwordEnv, noOutput)
 		require.NoError(t, err, line)
 	}
 }
 
-func TestReadFlags(t *testing.T) {
+func TestParseFlags(t *testing.T) {
 	t.Parallel()
 	var o options
 	f := newFlags(&o)
-	bad, help := read(f, []string{"-http-header", "X-Time: 10:00", "-http-ok", "code=a=b", "-http-outcome", "404=failed, unreachable=released", "-flaky", "hang=0.25"})
+	bad, help := parseFlags(f, []string{"-http-header", "X-Time: 10:00", "-http-ok", "code=a=b", "-http-outcome", "404=failed, unreachable=released", "-flaky", "hang=0.25"})
 	require.Empty(t, bad)
 	require.False(t, help)
 	require.Equal(t, map[string]string{"X-Time": "10:00"}, o.http.Header)
@@ -68,7 +68,7 @@ func TestReadEnv(t *testing.T) {
 	t.Parallel()
 	var o options
 	f := newFlags(&o)
-	_, _ = read(f, []string{"-app", "mine"})
+	_, _ = parseFlags(f, []string{"-app", "mine"})
 	bad := readEnv(f, envOf(map[string]string{
 		"SENDONCE_URL": "https://s", "SENDONCE_USER": "u", "SENDONCE_PASSWORD": "p",
 		"SENDER_APP": "theirs", "SENDER_LEASE": "20s", "SENDER_QUEUE": "", "SENDER_HTTP_HEADER": "A: b\nC: d",
@@ -79,16 +79,16 @@ func TestReadEnv(t *testing.T) {
 	require.Equal(t, map[string]string{"A": "b", "C": "d"}, o.http.Header)
 }
 
-func TestParseRejectsFlagsOfOtherGateway(t *testing.T) {
+func TestFlagsOfOtherGatewayAreRejected(t *testing.T) {
 	t.Parallel()
-	_, err := parse([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), noOutput)
+	_, err := newSender([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), noOutput)
 	require.ErrorContains(t, err, "-http-url is for -gateway http")
 	require.ErrorContains(t, err, "-flaky-seed is for -gateway flaky")
 }
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	_, err := parse([]string{"-rate", "x", "-h"}, noEnv, noOutput)
+	_, err := newSender([]string{"-rate", "x", "-h"}, noEnv, noOutput)
 	require.True(t, errors.Is(err, flag.ErrHelp))
 	newFlags(&options{}).VisitAll(func(f *flag.Flag) { require.Contains(t, usage(), "\n  -"+f.Name+" ") })
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// terminal is a log handler that writes one line for each record: what the sender does, or how to fix a failure.
+// terminal is a log handler that writes one line for each record: what the sender did, or what failed and how to fix it.
 type terminal struct {
 	out io.Writer // must be safe for concurrent use, such as os.Stderr
 	o   *options

@@ -1,5 +1,5 @@
-// Command test runs a command such as go test, so that all its packages share one Postgres
-// and the built binaries that they start.
+// Command test builds binaries, starts one Postgres unless DATABASE_URL is set, and runs the command
+// in its arguments, such as go test ./…: all test packages share the binaries and the Postgres.
 package main
 
 import (
@@ -13,7 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// binaries are built before the tests: several packages start them, or a package whose tests end late.
+// binaries are built before the tests, because several packages start them, or a package whose tests
+// are among the last to end.
 var binaries = []string{
 	"github.com/sendonce/sendonce/functions/sendonce", "github.com/sendonce/sendonce/functions/framework",
 	"github.com/sendonce/sendonce/scripts/sender", "github.com/sendonce/sendonce/scripts/example", "github.com/sendonce/sendonce/scripts/run",

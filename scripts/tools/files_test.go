@@ -19,7 +19,7 @@ import (
 	"testing"
 )
 
-// goPackage has fields of the output of `go list` for a package.
+// goPackage has those fields of a package in the output of `go list` that the test needs.
 type goPackage struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
@@ -45,10 +45,10 @@ func listPackages(t *testing.T) (packages []goPackage) {
 	}
 }
 
-// uses says which files a file uses, and by which names: uses[file][other file][name].
+// uses[file][other][name] is true if the file uses a name that the other file declares.
 type uses map[string]map[string]map[string]bool
 
-// fileUses returns which files of a package use which others. The files are parsed in fset.
+// fileUses returns which files of a package use which others. The caller has parsed the files with fset.
 func fileUses(fset *token.FileSet, imports types.Importer, path string, files []*ast.File) (uses, error) {
 	info := types.Info{Uses: map[*ast.Ident]types.Object{}}
 	pkg, err := (&types.Config{Importer: imports}).Check(path, fset, files, &info)

@@ -1,5 +1,5 @@
-// Package tools has its own module, so that the module of Sendonce does not depend on these
-// tools: kustomize, which the tests of deploy run, and kin-openapi.
+// Package tools has checks of this repository. It is a module of its own, so that the module of Sendonce
+// does not depend on its tools: kustomize, which the tests of deploy run, and kin-openapi.
 package tools
 
 import (
