@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// SVG plots the rates over time and the latencies of the measurements with these names. If one was made
-// with several numbers of connections, the last is plotted.
+// SVG plots the rates over time and the latencies of the measurements with these names. If a measurement was
+// made with several numbers of connections, only the number that came last is plotted.
 func (t *Table) SVG(names ...string) string {
 	rows := t.named(names)
 	var b strings.Builder
@@ -52,7 +52,7 @@ type panel struct {
 	lines                 []line
 }
 
-// axis goes from min to max. On a logarithmic axis, these and all positions are logarithms.
+// axis goes from min to max. On a logarithmic axis, min, max and all positions are logarithms to base 10.
 type axis struct {
 	min, max float64
 	ticks    []tick
@@ -65,12 +65,12 @@ type tick struct {
 
 type line struct {
 	name  string
-	parts [][]point // not joined with each other
+	parts [][]point // the points of a part are joined, but the parts are not
 }
 
 type point struct{ x, y float64 }
 
-// maxPoints is the most points of a line of rates.
+// maxPoints is the maximum number of points in a line of rates.
 const maxPoints = 400
 
 // ratePanel plots the rates over time, one round after another.
@@ -165,7 +165,7 @@ func logarithmic(lowest, highest float64) axis {
 	}
 	a := axis{min: math.Floor(lowest), max: math.Ceil(highest)}
 	for decade := a.min; decade <= a.max; decade++ {
-		for _, factor := range []float64{1, 2, 5} { // a step is 0.4 at most
+		for _, factor := range []float64{1, 2, 5} { // the distance of two ticks is 0.4 at most
 			at := decade + math.Log10(factor)
 			if at >= lowest-0.4 && at <= highest+0.4 {
 				a.ticks = append(a.ticks, tick{at, fmt.Sprintf("%g", factor*math.Pow(10, decade))})

@@ -35,7 +35,7 @@ func TestSVG(t *testing.T) {
 	}
 	table := &Table{Progress: io.Discard}
 	table.Add(Result{Name: "wake", Connections: 1, Took: []time.Duration{2300 * time.Microsecond}})
-	require.NotContains(t, table.SVG("wake"), "NaN", "a single value")
+	require.NotContains(t, table.SVG("wake"), "NaN", "a plot of a single duration")
 	plot := newTable().SVG("submit")
 	require.Equal(t, 3+1, strings.Count(plot, "<polyline"), "one line for the rate of each round, and one for the latency")
 	require.Contains(t, plot, "submit (64)")

@@ -9,9 +9,10 @@ import (
 
 const (
 	readyTimeout = time.Minute
-	drainTimeout = 40 * time.Second // more than the server's own default of 25 s
+	drainTimeout = 40 * time.Second // more than the 25 s of SENDONCE_DRAIN_TIMEOUT, for which the server waits
 )
 
+// terminate ends a process. It returns an error if the process had to be killed or its exit code is not 0.
 func terminate(p *sandbox.Process) error {
 	code, err := p.Terminate(drainTimeout)
 	if err == nil && code != 0 {

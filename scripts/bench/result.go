@@ -39,8 +39,8 @@ type call struct {
 	err         error
 }
 
-// newResult combines the calls of all connections. lasted is the time since the warm-up, negative if the phase ended during
-// the warm-up.
+// newResult combines the calls of all connections. lasted is the time since the end of the warm-up; it is negative if the
+// phase ended earlier.
 func newResult(connections [][]call, lasted time.Duration) Result {
 	lasted = max(lasted, 0)
 	r := Result{Series: make([]int, lasted/seriesStep), Failures: map[string]int{}}
@@ -66,7 +66,7 @@ func newResult(connections [][]call, lasted time.Duration) Result {
 // Latency returns the quantile q (0 to 1) of the durations.
 func (r Result) Latency(q float64) time.Duration { return load.Quantile(r.Took, q) }
 
-// Compare adds the ratio of r.Rate to the rate of a baseline; 0 = it was not measured.
+// Compare adds the ratio of r.Rate to the rate of a baseline. The rate 0 means that the baseline was not measured.
 func (r *Result) Compare(baseline string, rate float64) {
 	ratio := Ratio{Baseline: baseline, Rate: rate}
 	if rate > 0 {
@@ -84,8 +84,9 @@ func (r Result) Err() error {
 	return errors.Join(errs...)
 }
 
-// Sample calls measure for d, at most every 30 ms, because a process sends wake-ups of one function within 20 ms as one.
-// measure returns the durations of a measurement and of its baseline. The ratio is that of the medians.
+// Sample calls measure again and again for d, but at least once. It waits 30 ms from one start to the next, because a
+// process combines wake-ups of one function that are less than 20 ms apart. measure returns the durations of a
+// measurement and of its baseline. The ratio is that of the medians.
 func Sample(ctx context.Context, d time.Duration, baseline string, measure func() (took, baseline time.Duration, err error)) (r Result, err error) {
 	pace := time.NewTicker(30 * time.Millisecond)
 	defer pace.Stop()

@@ -20,16 +20,16 @@ import (
 
 const riverDatabase = "river"
 
-// River is a process of scripts/bench/river, a job queue that is compared with Sendonce.
+// River is a process of scripts/bench/river. The process measures the job queue River, which is compared with Sendonce.
 type River struct {
 	process *sandbox.Process
 	address string
 	conn    *pgx.Conn
-	jobs    int // number of jobs that were inserted
+	jobs    int // number of jobs that were inserted so far
 }
 
-// StartRiver builds River and starts it with its own database. It returns nil if the modules of River
-// cannot be downloaded.
+// StartRiver builds scripts/bench/river and starts it with its own database. If its modules cannot be
+// downloaded, StartRiver says so in progress and returns nil without an error.
 func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River, err error) {
 	fmt.Fprintln(progress, "building River")
 	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/sendonce/sendonce/scripts/bench")
@@ -74,7 +74,7 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 	return r, err
 }
 
-// Stop ends the process.
+// Stop ends the process and closes the connection.
 func (r *River) Stop(ctx context.Context) error {
 	var errs []error
 	if r.process != nil {
@@ -86,13 +86,13 @@ func (r *River) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Baseline returns the baseline that a path of River's process measures:
+// Baseline returns a baseline with this name. It is measured by a request to a path of River's process:
 //
 //	insert       32 goroutines insert jobs for d, each job with its own statement
 //	insert-many  4 goroutines insert jobs for d, 500 in each COPY
 //	work         jobs are worked until none is left; d is ignored
 //
-// It returns nil if r is nil.
+// Baseline returns nil if r is nil.
 func (r *River) Baseline(name, path string, d time.Duration) []Baseline {
 	if r == nil {
 		return nil
@@ -136,7 +136,8 @@ func (r *River) measure(ctx context.Context, path string, d time.Duration) (rows
 	return reply.Rows, reply.Seconds, err
 }
 
-// Check checks that the database has each inserted job, worked once, and no other job. It returns a line for the report.
+// Check checks that the database has each inserted job and no others, and that each was worked exactly once. It returns a
+// line for the report.
 func (r *River) Check(ctx context.Context) (string, error) {
 	const sql = `select count(*), count(*) filter (where state = 'completed' and attempt = 1) from river_job`
 	var jobs, worked int

@@ -17,15 +17,15 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-const backlogTimeout = 5 * time.Minute
+const backlogTimeout = 5 * time.Minute // of each wait for work in progress
 
 // BaselineSubject is a subject with a stream of its own. Publications to it are the baseline of messages.
 const BaselineSubject = "baseline"
 
-// Stack has processes of Sendonce with one database and one NATS server, which runs in this process.
+// Stack has processes of Sendonce with one database and one NATS server. The NATS server runs in this process.
 type Stack struct {
 	Machine   *Machine
-	Env       []string
+	Env       []string  // settings of all processes
 	Conn      *pgx.Conn // to the database of the processes
 	JS        jetstream.JetStream
 	processes []*sandbox.Process
@@ -72,8 +72,8 @@ func (s *Stack) Close() error {
 	return err
 }
 
-// Start starts a function ("" for all of them), waits until it is ready and returns its
-// address. The settings in more override those of the stack.
+// Start starts a process that serves a function, or all functions if function is "". It waits until
+// the process is ready, and returns its address. The settings in more override those in s.Env.
 func (s *Stack) Start(ctx context.Context, function string, more ...string) (string, error) {
 	p, err := s.run(slices.Concat(s.Env, more, []string{"FUNCTION_TARGET=" + function}))
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Stack) Start(ctx context.Context, function string, more ...string) (str
 	return address, p.WaitReady(ctx, "http://"+address+"/readyz")
 }
 
-// Connect starts a function and connects to it.
+// Connect starts a process that serves a function, and connects to it.
 func (s *Stack) Connect(ctx context.Context, function string) (*Client, error) {
 	address, err := s.Start(ctx, function)
 	if err != nil {
@@ -123,7 +123,8 @@ func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	return p, err
 }
 
-// Drain ends all processes. It returns an error if one had to be killed or ended with an error.
+// Drain ends all processes, in the reverse order of their start. It returns an error if a process had to be killed or its
+// exit code is not 0.
 func (s *Stack) Drain() error {
 	var errs []error
 	for _, p := range slices.Backward(s.processes) {
@@ -133,7 +134,7 @@ func (s *Stack) Drain() error {
 	return errors.Join(errs...)
 }
 
-// Wait waits until a condition on the database is true.
+// Wait waits until the query condition, which selects one boolean, returns true: at most 5 minutes.
 func (s *Stack) Wait(ctx context.Context, condition string, args ...any) error {
 	return WaitUntil(ctx, 500*time.Microsecond, strings.TrimSpace(condition), func() (isTrue bool, err error) {
 		err = s.Conn.QueryRow(ctx, condition, args...).Scan(&isTrue)
@@ -141,7 +142,8 @@ func (s *Stack) Wait(ctx context.Context, condition string, args ...any) error {
 	})
 }
 
-// WaitUntil calls check at intervals until it returns true or an error.
+// WaitUntil calls check at intervals until it returns true or an error, for at most 5 minutes. what is used only in the
+// error.
 func WaitUntil(ctx context.Context, interval time.Duration, what string, check func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, backlogTimeout)
 	defer cancel()

@@ -131,7 +131,7 @@ func medianLatency(row []Result, q float64) float64 {
 	return median(row, func(r Result) float64 { return ms(r.Latency(q)) })
 }
 
-// Sorted returns a value of each of the results, ascending.
+// Sorted returns the values of all results, ascending.
 func Sorted[R any](results []R, value func(R) float64) []float64 {
 	values := make([]float64, len(results))
 	for i, r := range results {
@@ -141,7 +141,7 @@ func Sorted[R any](results []R, value func(R) float64) []float64 {
 	return values
 }
 
-// known formats a value; 0 = not known.
+// known formats a value. A value of 0 is not known: known returns "-".
 func known(format string, value float64) string {
 	if value == 0 {
 		return "-"

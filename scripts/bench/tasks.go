@@ -38,13 +38,13 @@ const (
 	WithoutKey = false
 )
 
-// Waiting returns how many tasks were submitted and not claimed.
+// Waiting returns how many tasks were submitted and not yet claimed.
 func (t *Tasks) Waiting() int {
 	submitted, claimed, _ := t.Ledger.Tasks()
 	return submitted - claimed
 }
 
-// Unreported returns how many tasks were claimed and not reported.
+// Unreported returns how many tasks were claimed and not yet reported.
 func (t *Tasks) Unreported() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,7 +182,8 @@ func (t *Tasks) ReportBatch(c *Client, n int) (int, error) {
 	return n, nil
 }
 
-// ClaimAndReport claims up to n tasks, and then reports the success of as many claimed tasks in one call.
+// ClaimAndReport claims up to n tasks, and then reports the success of the same number of claimed tasks in one call. Some
+// of these may be tasks that another goroutine has claimed.
 func (t *Tasks) ClaimAndReport(c *Client, n int) (int, error) {
 	claimed, err := t.Claim(c, n)
 	if err != nil || claimed == 0 {

@@ -33,14 +33,14 @@ const (
 
 // coldStarts measures the starts of functions, each in its own process.
 type coldStarts struct {
-	binary   string
-	baseline string   // the binary of ./baseline
-	env      []string // of the functions
-	pooled   []string // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
-	admin    string   // Authorization header of a caller that may call everything but event functions
-	events   string   // Authorization header of a caller that may call event functions
-	session  string   // Cookie header of the same caller as admin, logged in to the console
-	tasks    []api.ClaimedTask
+	binary   string            // path of the binary of Sendonce
+	baseline string            // path of the binary of ./baseline
+	env      []string          // of the functions
+	pooled   []string          // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
+	admin    string            // Authorization header of a caller that may call everything but event functions
+	events   string            // Authorization header of a caller that may call event functions
+	session  string            // Cookie header of the same caller as admin, logged in to the console
+	tasks    []api.ClaimedTask // one for each start of the function report
 }
 
 // unpacked copies a binary in large writes, as container engines do when they unpack an image, and returns the path of the
@@ -62,7 +62,7 @@ func unpacked(binary string) (_ string, err error) {
 	return path, err
 }
 
-// measure measures the starts of every function, or only of the named ones.
+// measure measures the starts of the functions in only; of all functions if only is empty.
 func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, progress io.Writer) (rows []row, err error) {
 	baseline := stack.Machine.Binary + "-baseline"
 	if err := sandbox.Compile(ctx, baseline, "github.com/sendonce/sendonce/scripts/bench/cold/baseline"); err != nil {
@@ -82,7 +82,7 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 		defer func() { err = errors.Join(err, bouncer.Stop()) }()
 		c.pooled = append(slices.Clone(c.env), "DATABASE_URL="+bouncer.URL(bench.Database), "SENDONCE_DATABASE_POOLER=true")
 	}
-	if err := c.prepare(ctx, stack, 2*runs); err != nil { // half of them for starts through PgBouncer
+	if err := c.prepare(ctx, stack, 2*runs); err != nil { // half of the tasks are for starts through PgBouncer
 		return nil, fmt.Errorf("prepare the starts: %w", err)
 	}
 	for _, f := range functions.Catalogue() {
@@ -138,7 +138,7 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 	if c.session, err = logIn(ctx, address, "cold-admin", tokens["admin"]); err != nil {
 		return err
 	}
-	// A task is reported by the caller that claimed it.
+	// The caller that will report the tasks must also claim them.
 	client := api.NewClient("http://"+address, "cold-admin", tokens["admin"])
 	if _, err := client.SendBatch(ctx, slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "cold"}}, n)); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 	return err
 }
 
-// logIn returns the session cookie of the console.
+// logIn logs in to the console and returns the session cookie.
 func logIn(ctx context.Context, address, name, password string) (string, error) {
 	form := url.Values{"name": {name}, "password": {password}}
 	r, err := http.NewRequestWithContext(ctx, "POST", "http://"+address+"/console/login", strings.NewReader(form.Encode()))
@@ -169,7 +169,7 @@ func logIn(ctx context.Context, address, name, password string) (string, error) 
 	return resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value, nil
 }
 
-// firstCall returns a call of the function that needs at least one query to return 2xx.
+// firstCall returns a call to the function. The function needs at least one query to return 2xx.
 func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) {
 	method, path, body := "POST", "", ""
 	switch function {
@@ -215,7 +215,8 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	return r, nil
 }
 
-// measureFunction starts one function runs times. Each start is followed by one of the baseline.
+// measureFunction starts one function runs times. After each start it starts the baseline, and then, if PgBouncer is
+// installed, the function again through PgBouncer.
 func (c *coldStarts) measureFunction(ctx context.Context, function string, runs int) (row, error) {
 	result := row{function: function}
 	for run := range runs {
@@ -252,9 +253,9 @@ func (c *coldStarts) measureFunction(ctx context.Context, function string, runs 
 	return result, nil
 }
 
-// start returns the time from before the fork until the response of the first call, and the
-// settled resident memory. The process inherits the listener at which the call waits, so it
-// serves the call as soon as it is ready.
+// start starts a process, makes its first call and kills it. It returns the time from before the
+// fork until the response, and the settled resident memory. The process inherits a listener at
+// which the call waits already, so it serves the call as soon as it can.
 func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

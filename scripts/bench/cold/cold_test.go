@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
-// The durations are not checked, since other tests run at the same time.
+// The test measures a private Postgres, even if DATABASE_URL is set. It is not parallel, because of Setenv.
+// It does not check the durations, since tests of other packages run at the same time.
 func TestShortRun(t *testing.T) {
 	sandbox.Slow(t)
 	t.Setenv("DATABASE_URL", "")

@@ -1,6 +1,6 @@
 // Command cold is `make bench-cold`. It measures the memory of each function, and the time from its start to
-// its first response, which needs a login to Postgres and a query. After each start it starts the baseline: a
-// program with net/http and pgx only.
+// its first response, which needs a login to Postgres and a query. After each start of a function, it starts
+// the baseline: a program with net/http and pgx only. It fails if a function exceeds a limit in row.go.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	})
 }
 
-// run measures the named functions, or all if there are none.
+// run measures these functions; all functions if there are no names.
 func run(ctx context.Context, runs int, functions []string, progress io.Writer) (rows []row, report string, err error) {
 	if runs < 1 || runs > 500 {
 		return nil, "", errors.New("-runs must be from 1 to 500")

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	ratioLimit    = 2.5        // median of the ratios to the baseline
-	residentLimit = 25_000_000 // bytes
+	ratioLimit    = 2.5        // of the median of the ratios to the baseline
+	residentLimit = 25_000_000 // bytes, of the maximum of all starts
 )
 
 // row has the starts of one function, in time order.

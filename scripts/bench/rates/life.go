@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// inFlight is the maximum number of tasks that are submitted and not reported. With a lower limit, claims often return
-// less than a batch; with a higher one, tasks only wait longer.
+// inFlight is the maximum number of tasks that are submitted and not yet reported. With a lower limit, claims often return
+// less than a batch. With a higher limit, the rate is the same and tasks wait longer.
 const inFlight = 2000
 
 // life measures the whole life of tasks: it submits them one by one and, at the same time, claims and reports them in
@@ -90,8 +90,8 @@ func (l *life) takeBatch(ctx context.Context) bool {
 	}
 }
 
-// send claims and reports up to n tasks. The claim skips tasks that other claims have locked, so send returns the missing
-// ones to addClaimable.
+// send claims and reports up to n tasks. The claim skips tasks that other claims have locked. Tasks that the claim did not
+// return can still be claimed, so send adds them again with addClaimable.
 func (l *life) send(c *bench.Client, n int) (int, error) {
 	sent, err := l.ClaimAndReport(c, n)
 	for range sent {

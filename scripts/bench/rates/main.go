@@ -1,8 +1,8 @@
 // Command rates is `make bench`. It measures the rates and latencies of submissions, claims and
 // reports of one server over HTTP, and how long a wake-up through NATS takes from one process to
-// another. The baselines are pgbench, the job queue River, and publications to NATS. Each measurement
-// follows that of its baseline, in rounds; a first round is not counted. At the end the database must
-// match the responses: each task and each message once.
+// another. The baselines are pgbench, the job queue River, and publications to NATS. In each round, each
+// measurement follows that of its baseline; a first round is not counted. At the end the database must
+// match the responses: it must have each accepted task and each accepted message once, and no others.
 package main
 
 import (
@@ -22,9 +22,9 @@ import (
 func main() {
 	o := options{connections: []int{1, 64, 256}}
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, after a first one that is not counted")
-	flag.DurationVar(&o.duration, "duration", time.Second, "how long one measurement lasts")
+	flag.DurationVar(&o.duration, "duration", time.Second, "how long one measurement lasts at most")
 	flag.DurationVar(&o.life, "life", 0, "how long tasks are submitted, claimed and reported at the same time in each round (default -duration)")
-	flag.Float64Var(&o.rate, "rate", 0, "submissions per second at times that are fixed in advance (default half of the measured rate)")
+	flag.Float64Var(&o.rate, "rate", 0, "number of submissions per second in the measurement \"submit at fixed times\" (default half of the rate that was measured before)")
 	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which are two batches")
 	flag.StringVar(&o.json, "json", "", "file for every measurement of every round, with its rate over time")
 	flag.StringVar(&o.svg, "svg", "", "file for a plot of the rates over time and of the latencies")
@@ -101,11 +101,11 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if err != nil {
 		return "", err
 	}
-	p := peers{s.Machine, river}
+	sources := baselineSources{s.Machine, river}
 	t, roundOptions := tasks{bench.NewTasks(1)}, o
 	roundOptions.life = min(o.life, o.duration) // in the first round, which is not counted
 	err = table.Rounds(o.rounds, func(table *bench.Table) error {
-		err := t.round(ctx, roundOptions, p, address, table)
+		err := t.round(ctx, roundOptions, sources, address, table)
 		roundOptions.life = o.life
 		return err
 	})
@@ -125,9 +125,9 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 }
 
 // round makes each measurement of tasks once.
-func (t tasks) round(ctx context.Context, o options, compared peers, address string, table *bench.Table) error {
+func (t tasks) round(ctx context.Context, o options, sources baselineSources, address string, table *bench.Table) error {
 	var submitted float64 // rate with a key and the largest number of connections
-	for _, phase := range t.phases(o, compared) {
+	for _, phase := range t.phases(o, sources) {
 		p := phase()
 		p.Duration = o.duration
 		r, err := p.Measure(ctx, address)
@@ -149,7 +149,7 @@ func (t tasks) round(ctx context.Context, o options, compared peers, address str
 	}
 	r.Compare(submitKeyed, submitted)
 	table.Add(r)
-	if r, err = t.measureLife(ctx, o, compared.machine, address); err != nil {
+	if r, err = t.measureLife(ctx, o, sources.machine, address); err != nil {
 		return err
 	}
 	table.Add(r)

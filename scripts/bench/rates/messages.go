@@ -18,7 +18,7 @@ const (
 	publishBaseline = "publish"
 )
 
-// messages saves messages without confirmation, which are final when they are sent.
+// messages saves messages with "confirm": false. Such a message is final when it is sent.
 type messages struct {
 	ledger *load.Ledger
 	number atomic.Int64
@@ -39,7 +39,8 @@ func (m *messages) save(c *bench.Client) (id string, err error) {
 }
 
 // relayedSQL returns the messages per second from the first batch after $1 to the last. finished_at
-// is the start of the transaction of a batch.
+// is the start of the transaction of a batch, so the messages of the last batch are not counted: when
+// this transaction ended is not known.
 const relayedSQL = `
 with done as (select finished_at from message_done where finished_at >= $1),
 ends as (select min(finished_at) as oldest, max(finished_at) as newest from done)

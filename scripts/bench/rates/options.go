@@ -5,7 +5,7 @@ import "time"
 type options struct {
 	rounds      int
 	duration    time.Duration // of each phase, at most
-	connections []int         // of the submit phases
+	connections []int         // of the phases that submit, ascending
 	life        time.Duration // of the phase "whole life"
 	rate        float64       // of submissions at fixed times; 0 = half of the measured rate
 	messages    int           // number of messages that wait for the relay in each round

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/scripts/bench"
 )
 
-// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
+// The test measures a private Postgres, even if DATABASE_URL is set. It is not parallel, because of Setenv.
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer

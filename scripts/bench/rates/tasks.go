@@ -28,24 +28,24 @@ const (
 	wholeLife      = "whole life"
 )
 
-// peers are compared with Sendonce. river is nil if it could not be downloaded.
-type peers struct {
+// baselineSources measure the baselines of tasks. river is nil if its modules could not be downloaded.
+type baselineSources struct {
 	machine *bench.Machine // for pgbench
 	river   *bench.River
 }
 
-// phases returns functions that create the phases which submit, claim and report tasks. Call each function after the
-// previous phase has run: MaxRows depends on the tasks that are left.
-func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
+// phases returns functions, each of which creates a phase that submits, claims or reports tasks. Call a function only after
+// the previous phase has run: MaxRows depends on the tasks that are left.
+func (t tasks) phases(o options, sources baselineSources) (list []func() bench.Phase) {
 	pgbench := func(connections int) []bench.Baseline {
-		return []bench.Baseline{compared.machine.Pgbench(min(connections, maxPgbenchConnections), o.duration/2)}
+		return []bench.Baseline{sources.machine.Pgbench(min(connections, maxPgbenchConnections), o.duration/2)}
 	}
 	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
 			p := bench.Phase{Name: submitKeyed, Connections: n, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithKey), Baselines: pgbench(n)}
 			if n == most {
-				p.Baselines = append(p.Baselines, compared.river.Baseline("River, insert", "insert", o.duration/2)...)
+				p.Baselines = append(p.Baselines, sources.river.Baseline("River, insert", "insert", o.duration/2)...)
 			}
 			return p
 		})
@@ -56,7 +56,7 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: submitBatch, Connections: senders, MaxRows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,
-				Baselines: compared.river.Baseline("River, insert 500", "insert-many", o.duration/2)}
+				Baselines: sources.river.Baseline("River, insert 500", "insert-many", o.duration/2)}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: "claim 100", Connections: senders, MaxRows: t.Waiting() / 2, Batch: batchRows, Call: t.Claim}
@@ -69,6 +69,6 @@ func (t tasks) phases(o options, compared peers) (list []func() bench.Phase) {
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: claimAndReport, Connections: senders, MaxRows: t.Waiting(), Batch: batchRows, Call: t.ClaimAndReport,
-				Baselines: compared.river.Baseline("River, work", "work", 0)}
+				Baselines: sources.river.Baseline("River, work", "work", 0)}
 		})
 }

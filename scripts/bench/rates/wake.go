@@ -14,7 +14,8 @@ const (
 	pollWait = 25 // seconds; less than bench.CallTimeout
 )
 
-// idleSQL reports whether the functions are connected to this database and have sent no query within the last 300 ms.
+// idleSQL returns true if the functions have connections to this database, and all of these have been idle for the last
+// 300 ms.
 const idleSQL = `
 select coalesce(bool_and(state = 'idle') and max(state_change) < clock_timestamp() - interval '300 ms', false)
 from pg_stat_activity where datname = current_database() and usename = 'sendonce_hot'`
@@ -57,7 +58,7 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 		table.Add(r)
 		return err
 	})
-	return fmt.Sprintf("Checked: %d waiting claims returned the one task that was submitted.", woken), err
+	return fmt.Sprintf("Checked: %d waiting claims got a response, each with the task that had just been submitted.", woken), err
 }
 
 // pollResult is a task that a poll returned, or the error that ended the poll.
@@ -66,7 +67,8 @@ type pollResult struct {
 	err error
 }
 
-// startPolls starts a process of the function claim, and keeps 1000 claims waiting there until the process ends.
+// startPolls starts a process that serves the function claim, and keeps 1000 claims (pollers) waiting there until the
+// process ends.
 func startPolls(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) {
 	address, err := s.Start(ctx, "claim")
 	if err != nil {

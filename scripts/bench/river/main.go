@@ -1,6 +1,7 @@
-// Command river measures the job queue River in the same Postgres, for `make bench`. It has its own
-// module, so that Sendonce does not depend on River. It migrates the database at DATABASE_URL, prints
-// its address, and makes one measurement for each request to /insert, /insert-many or /work.
+// Command river measures the job queue River in the Postgres that `make bench` measures Sendonce in. The
+// command is a module of its own, so that Sendonce does not depend on River. It migrates the database at
+// DATABASE_URL, prints the address at which it listens, and makes one measurement for each request to
+// /insert, /insert-many or /work.
 package main
 
 import (
@@ -27,9 +28,9 @@ import (
 )
 
 const (
-	inserters     = 32 // goroutines, each with a connection
-	manyInserters = 4
-	manyRows      = 500
+	inserters     = 32  // goroutines of /insert, each with a connection
+	manyInserters = 4   // goroutines of /insert-many
+	manyRows      = 500 // jobs in one statement of /insert-many
 	workTimeout   = time.Minute
 )
 
@@ -45,11 +46,11 @@ type worker struct{ river.WorkerDefaults[sms] }
 
 func (*worker) Work(context.Context, *river.Job[sms]) error { return nil }
 
-// peer measures River. It makes one measurement at a time.
-type peer struct {
+// measurer measures River. It is not for concurrent use: one measurement must end before the next begins.
+type measurer struct {
 	driver  *riverpgxv5.Driver
 	client  *river.Client[pgx.Tx] // inserts only; work creates its own
-	waiting int64                 // jobs that are inserted and not worked
+	waiting int64                 // number of jobs that are inserted and not yet worked
 }
 
 func main() {
@@ -66,21 +67,21 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config.MaxConns = inserters + 4 // for the notifier, the leader and the completer
+	config.MaxConns = inserters + 4 // 4 for River's notifier, leader and completer
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	p := &peer{driver: riverpgxv5.New(pool)}
-	migrator, err := rivermigrate.New(p.driver, &rivermigrate.Config{Logger: logger})
+	m := &measurer{driver: riverpgxv5.New(pool)}
+	migrator, err := rivermigrate.New(m.driver, &rivermigrate.Config{Logger: logger})
 	if err != nil {
 		return err
 	}
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return err
 	}
-	if p.client, err = river.NewClient(p.driver, &river.Config{Logger: logger}); err != nil {
+	if m.client, err = river.NewClient(m.driver, &river.Config{Logger: logger}); err != nil {
 		return err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,9 +89,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/insert", p.serve(p.insert))
-	mux.HandleFunc("/insert-many", p.serve(p.insertMany))
-	mux.HandleFunc("/work", p.serve(p.work))
+	mux.HandleFunc("/insert", m.serve(m.insert))
+	mux.HandleFunc("/insert-many", m.serve(m.insertMany))
+	mux.HandleFunc("/work", m.serve(m.work))
 	server := &http.Server{Handler: mux}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	fmt.Printf("{\"address\":%q}\n", listener.Addr())
@@ -104,7 +105,7 @@ var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level:
 
 // serve returns a handler that makes a measurement and responds with the rows and the seconds. The query
 // parameter "for" is how long to measure.
-func (p *peer) serve(measure func(context.Context, time.Duration) (int64, time.Duration, error)) http.HandlerFunc {
+func (m *measurer) serve(measure func(context.Context, time.Duration) (int64, time.Duration, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("for"), "0s"))
 		if err != nil {
@@ -120,20 +121,20 @@ func (p *peer) serve(measure func(context.Context, time.Duration) (int64, time.D
 	}
 }
 
-func (p *peer) insert(ctx context.Context, d time.Duration) (int64, time.Duration, error) {
-	return p.repeat(d, inserters, func() (int, error) {
-		_, err := p.client.Insert(ctx, newSMS(), nil)
+func (m *measurer) insert(ctx context.Context, d time.Duration) (int64, time.Duration, error) {
+	return m.repeat(d, inserters, func() (int, error) {
+		_, err := m.client.Insert(ctx, newSMS(), nil)
 		return 1, err
 	})
 }
 
-func (p *peer) insertMany(ctx context.Context, d time.Duration) (int64, time.Duration, error) {
-	return p.repeat(d, manyInserters, func() (int, error) {
+func (m *measurer) insertMany(ctx context.Context, d time.Duration) (int64, time.Duration, error) {
+	return m.repeat(d, manyInserters, func() (int, error) {
 		batch := make([]river.InsertManyParams, manyRows)
 		for i := range batch {
 			batch[i].Args = newSMS()
 		}
-		return p.client.InsertManyFast(ctx, batch)
+		return m.client.InsertManyFast(ctx, batch)
 	})
 }
 
@@ -144,7 +145,7 @@ func newSMS() sms {
 }
 
 // repeat calls insert from n goroutines for d.
-func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error)) (int64, time.Duration, error) {
+func (m *measurer) repeat(d time.Duration, n int, insert func() (rows int, err error)) (int64, time.Duration, error) {
 	var rows atomic.Int64
 	var failed atomic.Pointer[error]
 	var inserts sync.WaitGroup
@@ -163,7 +164,7 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 	}
 	inserts.Wait()
 	took := time.Since(startedAt)
-	p.waiting += rows.Load()
+	m.waiting += rows.Load()
 	if err := failed.Load(); err != nil {
 		return 0, 0, *err
 	}
@@ -172,10 +173,10 @@ func (p *peer) repeat(d time.Duration, n int, insert func() (rows int, err error
 
 // work works all waiting jobs. It counts a job after its completion has been committed. The settings are
 // those of River's own benchmark, which are faster than the defaults.
-func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time.Duration, err error) {
+func (m *measurer) work(ctx context.Context, _ time.Duration) (rows int64, took time.Duration, err error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{})
-	client, err := river.NewClient(p.driver, &river.Config{
+	client, err := river.NewClient(m.driver, &river.Config{
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
 		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2000}},
 		Logger: logger, Workers: workers,
@@ -184,7 +185,7 @@ func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time
 		return 0, 0, err
 	}
 	completed, unsubscribe := client.SubscribeConfig(&river.SubscribeConfig{
-		ChanSize: int(p.waiting) + 1, Kinds: []river.EventKind{river.EventKindJobCompleted},
+		ChanSize: int(m.waiting) + 1, Kinds: []river.EventKind{river.EventKindJobCompleted},
 	})
 	defer unsubscribe()
 	startedAt := time.Now()
@@ -193,14 +194,14 @@ func (p *peer) work(ctx context.Context, _ time.Duration) (rows int64, took time
 	}
 	defer func() { err = errors.Join(err, client.Stop(ctx)) }()
 	limit := time.After(workTimeout)
-	for ; rows < p.waiting; rows++ {
+	for ; rows < m.waiting; rows++ {
 		select {
 		case <-completed:
 		case <-limit:
-			return 0, 0, fmt.Errorf("%d of %d jobs were worked within %v", rows, p.waiting, workTimeout)
+			return 0, 0, fmt.Errorf("%d of %d jobs were worked within %v", rows, m.waiting, workTimeout)
 		}
 	}
 	took = time.Since(startedAt)
-	p.waiting = 0
+	m.waiting = 0
 	return rows, took, nil
 }

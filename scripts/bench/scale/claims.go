@@ -17,8 +17,8 @@ import (
 const (
 	submitters  = 32
 	senders     = 8
-	batchRows   = 20 // of a claim, on average
-	maxRows     = 100
+	batchRows   = 20                     // tasks of a claim or report, on average
+	maxRows     = 100                    // of a claim or report
 	warmupPart  = 5                      // the warm-up is 1/warmupPart of the duration
 	changeEvery = 200 * time.Millisecond // between calls of changePartitions
 )
@@ -40,7 +40,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 		return "", "", err
 	}
 	c := &claims{options: o, Tasks: bench.NewTasks(1), stack: s, address: address, progress: progress}
-	c.table.WriteString("| claims | tasks/s | p50 ms | p95 ms | p99 ms | slowest ms | p99 to the one before |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	c.table.WriteString("| claims | tasks/s | p50 ms | p95 ms | p99 ms | slowest ms | ratio of p99 |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	previous, err := c.measure(ctx, "in empty tables", o.duration, bench.Result{})
 	if err != nil {
 		return "", "", err
@@ -86,7 +86,7 @@ func (c *claims) checkTasks(ctx context.Context) error {
 	return c.Ledger.CheckTasks(ctx, c.stack.Conn)
 }
 
-// measurePinned measures claims while an old transaction prevents vacuum from removing dead rows.
+// measurePinned measures claims while an open transaction with a snapshot prevents vacuum from removing dead rows.
 func (c *claims) measurePinned(ctx context.Context, previous bench.Result) error {
 	oldTx, err := pgx.Connect(ctx, c.stack.Machine.URL())
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *claims) measurePinned(ctx context.Context, previous bench.Result) error
 	return err
 }
 
-// measureWhile measures while it calls work every changeEvery, with n = 0, 1, 2, …
+// measureWhile measures claims, and at the same time calls work every changeEvery, with n = 0, 1, 2, …
 func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, previous bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error)
@@ -127,8 +127,9 @@ func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration,
 	return r, errors.Join(err, <-ended)
 }
 
-// changePartitions creates and drops partitions as sweep does. It creates those of month n+4 from now, for n below 20. And
-// for each log it creates a partition of month n of the year 2001, and drops it.
+// changePartitions creates and drops partitions as sweep does. If n is below 20, it creates those of all months until n+4
+// months from now. For each log, it creates a partition for a month of the past, n months after January 2001, and drops
+// this partition.
 func (c *claims) changePartitions(ctx context.Context, n int) error {
 	if n < 20 {
 		if _, err := c.stack.Conn.Exec(ctx, "select make_log_partitions($1)", n+4); err != nil {

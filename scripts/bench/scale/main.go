@@ -17,11 +17,11 @@ import (
 
 func main() {
 	var o options
-	flag.IntVar(&o.connections, "connections", 256, "number of connections, over all processes, that submit while processes are measured")
+	flag.IntVar(&o.connections, "connections", 256, "number of connections to all processes together, while numbers of processes are measured")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each number of processes is measured")
-	flag.DurationVar(&o.duration, "duration", 10*time.Second, "how long a measurement of claims lasts; one of processes lasts a tenth of it")
+	flag.DurationVar(&o.duration, "duration", 10*time.Second, "how long a measurement of claims lasts; a measurement of processes lasts a tenth of this")
 	flag.Float64Var(&o.rate, "rate", 1000, "tasks per second that are submitted, claimed and reported while claims are measured")
-	flag.IntVar(&o.rows, "rows", 10_000_000, "number of finished tasks in the tables when claims are measured again")
+	flag.IntVar(&o.rows, "rows", 10_000_000, "number of finished tasks in the tables in all measurements of claims but the first")
 	flag.DurationVar(&o.pin, "pin", 10*time.Minute, "how long claims are measured beside a transaction that keeps vacuum from removing dead rows, and before it without one")
 	flag.Parse()
 	bench.Main("bench-scale", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
@@ -56,4 +56,5 @@ processes. The load generator runs on the same machine. The ratio is to one proc
 Claims: %.0f tasks a second are submitted one by one with keys, and as many are claimed and reported in batches, at times that are fixed in
 advance. The durations of claims count from these times. One measurement is made beside an open transaction: it has a snapshot, so that vacuum
 cannot remove rows that were updated or deleted after it began. In another, partitions of all logs are created and dropped every 200 ms.
+The ratio of a p99 is to that of the row before, and in the row "without these changes" to that of the row "beside … finished tasks".
 `

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Not parallel, because of Setenv: it measures a private Postgres, even if DATABASE_URL is set.
+// The test measures a private Postgres, even if DATABASE_URL is set. It is not parallel, because of Setenv.
 func TestShortRun(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer

@@ -1,8 +1,8 @@
-// Command twophase is `make bench-two-phase`. It measures the latency until a message is accepted by
-// a stream, also while the database stalls, the latency until a message is saved, and how fast
-// accepted messages are saved. Each measurement follows that of its baseline, in rounds; the first round is
-// not counted. At the end every acknowledged message must be in the database once, and must have
-// reached its receiver.
+// Command twophase is `make bench-two-phase`. It measures how long it takes until a message is accepted (it
+// is in a stream of NATS), also while the database stalls; how long it takes until a message is saved (it is
+// in Postgres); and how fast accepted messages are saved. In each round, each measurement follows that of its
+// baseline; the first round is not counted. At the end every acknowledged message must be in the database
+// once, and must have reached its receiver at least once.
 package main
 
 import (
@@ -70,7 +70,7 @@ func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, err
 	return t.check(ctx)
 }
 
-// startAll starts a server with all functions and its trigger.
+// startAll starts a server with all functions, and its trigger. It waits until the trigger has created its consumers.
 func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string, err error) {
 	if address, err = t.Start(ctx, "", more...); err != nil {
 		return "", err
@@ -82,7 +82,7 @@ func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string
 	return address, err
 }
 
-// measureAcks measures messages with the acknowledgement "saved", and with "accepted".
+// measureAcks measures messages with the acknowledgement "saved", and messages with "accepted".
 func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 	address, err := t.startAll(ctx)
 	if err != nil {
@@ -153,7 +153,8 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 }
 
 // savedRateSQL returns the rows per second from the first transaction to the last, for messages after
-// the sequence number $1. saved_at is the start of the transaction of a row.
+// the sequence number $1. saved_at is the start of the transaction of a row, so the rows of the last
+// transaction are not counted: when this transaction ended is not known.
 const savedRateSQL = `
 with s as (select saved_at from accepted_messages where accept_seq > $1), ends as (select min(saved_at) as oldest, max(saved_at) as newest from s)
 select coalesce(count(*) filter (where saved_at < newest) / nullif(extract(epoch from newest - oldest), 0), 0)::float8

@@ -51,7 +51,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, MaxRows: bench.NoLimit, Call: call}
 }
 
-// publish measures how many publications per second are acknowledged if n goroutines make one publication at a time each.
+// publish returns how many publications per second are acknowledged if each of n goroutines makes one at a time.
 func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	g := load.New(ctx)
 	for range n {
@@ -104,8 +104,8 @@ const (
 	savedType   = "sendonce.ack.saved.v1"
 )
 
-// check compares the acknowledged messages with the database, with the messages of the receivers, and
-// with the notices to the senders of accepted messages.
+// check compares the acknowledged messages with the database and with the messages that the receivers got,
+// and the accepted ones with the notices to their senders.
 func (t *twoPhase) check(ctx context.Context) (string, error) {
 	notices, err := t.readInboxes(ctx)
 	if err != nil {

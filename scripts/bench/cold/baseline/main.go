@@ -1,5 +1,5 @@
-// Command baseline is a minimal function with a database: net/http and pgx, with a login
-// and a query for each call. The starts of the functions are compared with its starts.
+// Command baseline is the smallest function with a database: it has only net/http and pgx, and
+// each call needs a login and a query. Its starts are the baseline of the starts of functions.
 package main
 
 import (
