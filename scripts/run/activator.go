@@ -18,7 +18,7 @@ import (
 
 const (
 	activatorConnections = 1024
-	bodyTimeout          = 10 * time.Second // for the header and the body of a call
+	callReadTimeout      = 10 * time.Second // until the header and the body of a call have arrived
 )
 
 // routes maps paths to functions; the longest match decides. A path that ends with a slash also matches the paths below
@@ -68,10 +68,10 @@ type activator struct {
 	functions map[string]*function
 	http      *httpserver.Server
 	done      chan struct{} // closed once the port is no longer served
-	err       error         // why Serve ended; nil after Terminate; read it only after done is closed
+	err       error         // why Serve ended; nil = because of Terminate; read it only after done is closed
 }
 
-// startActivator serves the reserved port.
+// startActivator opens a port for each function, and serves the reserved port. It starts no process yet.
 func startActivator(s settings, binary string, env []string, nats broker, port *reservedPort, logs, out io.Writer) (*activator, error) {
 	a := &activator{functions: map[string]*function{}, done: make(chan struct{})}
 	for _, name := range routes {
@@ -90,7 +90,7 @@ func startActivator(s settings, binary string, env []string, nats broker, port *
 		return nil, errors.Join(err, a.close())
 	}
 	a.http = httpserver.New(a, activatorConnections, log.New(logs, "", log.LstdFlags))
-	a.http.ReadTimeout = bodyTimeout
+	a.http.ReadTimeout = callReadTimeout
 	go func() {
 		defer close(a.done)
 		if err := a.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -156,12 +156,13 @@ func (a *activator) Output() string {
 	}
 }
 
-// Terminate ends every function once its calls in progress have ended, and then stops serving the port. If calls take
-// longer than grace, Terminate cuts them off and returns an error.
+// Terminate ends every process once its calls in progress have ended, and then stops serving the port. A process that
+// takes longer than drainTimeout is killed, and connections that are open after grace are closed; then Terminate returns
+// an error.
 func (a *activator) Terminate(grace time.Duration) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	// The functions end first, because that also ends the long polls.
+	// The processes end first, because their end also ends the long polls.
 	err = a.close()
 	if shutdownErr := a.http.Shutdown(ctx); shutdownErr != nil {
 		err = errors.Join(err, shutdownErr, a.http.Close())
@@ -169,6 +170,7 @@ func (a *activator) Terminate(grace time.Duration) (code int, err error) {
 	return a.ExitCode(), err
 }
 
+// close closes all functions at the same time.
 func (a *activator) close() (err error) {
 	errs := make(chan error)
 	for _, f := range a.functions {

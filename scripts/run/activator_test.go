@@ -74,7 +74,7 @@ func (h testRun) startPoll(t *testing.T) func() pollResult {
 	return func() pollResult { return <-result }
 }
 
-// pids returns the process ids that the run has printed for a function.
+// pids returns the ids of all processes that the run has started for a function or the trigger, as printed.
 func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	t.Helper()
 	var all []int
@@ -86,7 +86,8 @@ func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	return all
 }
 
-// waitForPid waits until n processes of a function have started, and returns the id of the last one.
+// waitForPid waits until n processes of a function or the trigger have started since the start of the run, and returns the
+// id of the last one.
 func waitForPid(t *testing.T, p *sandbox.Process, function string, n int) int {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, time.Minute, 10*time.Millisecond)
@@ -177,7 +178,7 @@ func TestInterruptEndsLongPolls(t *testing.T) {
 	}
 	got := poll()
 	require.NoError(t, got.err)
-	require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "503 if it arrived after the interrupt")
+	require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "200, or 503 if the claim arrived after the interrupt")
 }
 
 func TestProcessesEndWithKilledRun(t *testing.T) {
@@ -333,8 +334,8 @@ func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	require.False(t, thief.listens.Load())
 }
 
-// rawCall sends text, which may be a part of a request, over a new connection. It returns a function that waits for the
-// response, and returns the status and how long the response took. The status is 0 if there is no response.
+// rawCall sends text, which may be only a part of a request, over a new connection. It returns a function that waits for
+// the response and returns its status and how long it took. The status is 0 if there is no response.
 func (h testRun) rawCall(t *testing.T, text string) func() (status int, took time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the programs of make run with the build command in the arguments, and prints the progress. One command
-# builds both programs with the flags of make build, so that nothing is compiled twice.
+# Builds the two programs of make run, scripts/run and the functions, and prints the progress. The arguments are the build
+# command, with the flags of make build. One command builds both programs, so that nothing is compiled twice.
 set -eu
 mkdir -p .sendonce/bin
 packages=$(CGO_ENABLED=0 go list -deps ./scripts/run ./functions/sendonce | wc -l)

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-const drainTimeout = 40 * time.Second // more than the server's own default of 25 s
+const drainTimeout = 40 * time.Second // more than the default of SENDONCE_DRAIN_TIMEOUT, 25 s
 
-// child is a process, or a group of processes with the same methods as sandbox.Process.
+// child is a process, or something that starts processes itself: the activator or a supervisor. For the methods see
+// sandbox.Process.
 type child interface {
 	WaitReady(ctx context.Context, url string) error
 	Exited() <-chan struct{}
@@ -18,7 +19,7 @@ type child interface {
 	Terminate(grace time.Duration) (code int, err error)
 }
 
-// drain ends a child after its calls in progress, and prints that it ended. It does nothing if the child has ended already.
+// drain does what finish does, and prints that the child ended. It does nothing if the child has ended already.
 func drain(name string, child child, out io.Writer) error {
 	if hasEnded(child) {
 		return nil
@@ -30,7 +31,8 @@ func drain(name string, child child, out io.Writer) error {
 	return nil
 }
 
-// finish ends a child after its calls in progress. An exit code other than 0 is an error.
+// finish ends a child once its calls in progress have ended, and kills it if this takes longer than drainTimeout. A kill or
+// an exit code other than 0 is an error.
 func finish(child child) error {
 	code, err := child.Terminate(drainTimeout)
 	if err == nil && code != 0 {

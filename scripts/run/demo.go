@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// runDemoSender claims SMS tasks, prints their messages and reports them as sent, until ctx is done. If an error ends
-// the demo sender earlier, it prints the error.
+// runDemoSender claims SMS tasks, prints their messages and reports them as sent, until ctx is done or an error ends the
+// demo sender; then runDemoSender prints the error.
 func runDemoSender(ctx context.Context, s settings, out io.Writer) {
 	worker, err := sender.New(sender.Config{
 		Client: api.NewClient(s.url(), s.username, s.password), AppID: "demo-sender", Gateway: sender.NewConsole(out),

@@ -22,9 +22,9 @@ const (
 	maxBody      = 16 << 20 // bytes; no function accepts more
 )
 
-// function is one function of the catalogue. A process runs while the function has calls, and for idleTimeout after the
-// last call. One lock guards the start, the end and the number of calls, so no call reaches a process that is being
-// ended: the call waits for the next process.
+// function is one function of the catalogue, with PROCS=1. Its process starts with a call, and runs while the function has
+// calls and for idleTimeout after the last call. One lock guards the start, the end and the number of calls, so no call
+// reaches a process that is being ended: the call waits for the next process.
 type function struct {
 	name        string
 	binary      string
@@ -32,16 +32,16 @@ type function struct {
 	idleTimeout time.Duration // a process without calls is ended after this time
 	log         io.Writer
 	out         io.Writer
-	url         string
+	url         string   // at which the process listens
 	socket      *os.File // the listener, which every process inherits
 
 	mu        sync.Mutex
 	process   *process // nil before the first start and after an end
 	proxy     http.Handler
-	calls     int
-	idleSince time.Time   // since when calls is 0
+	calls     int         // number of calls in progress
+	idleSince time.Time   // when calls became 0
 	idleTimer *time.Timer // calls endWhenIdle
-	ending    bool
+	ending    bool        // close was called: no process may be started
 }
 
 // listen opens a port for f on the loopback address.
@@ -86,8 +86,8 @@ func readBody(w http.ResponseWriter, r *http.Request) error {
 	return errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Time{}))
 }
 
-// beginCall counts a call, starts the process if there is none, and returns a handler that forwards the
-// call. Unless beginCall returns an error, the caller must call endCall.
+// beginCall counts a call, starts a process if none runs, and returns a handler that forwards the call to the
+// process. Unless beginCall returns an error, the caller must call endCall after the call.
 func (f *function) beginCall() (http.Handler, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,6 +142,7 @@ func (f *function) start() error {
 	return nil
 }
 
+// watch prints it if p ends by itself.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
@@ -177,6 +178,7 @@ func (f *function) forward(p *process) http.Handler {
 	}
 }
 
+// endWhenIdle ends the process if there has been no call for idleTimeout.
 func (f *function) endWhenIdle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,7 +194,7 @@ func (f *function) endWhenIdle() {
 	printStep(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.idleTimeout))
 }
 
-// close ends the process after its calls in progress, and closes the socket.
+// close ends the process once its calls in progress have ended, and closes the socket. Later calls get errEnding.
 func (f *function) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLimitLogMovesLongLog(t *testing.T) {
+func TestLimitLogCopiesAndEmptiesLongLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log, err := openLog(dir, "sendonce.log")
@@ -27,7 +27,7 @@ func TestLimitLogMovesLongLog(t *testing.T) {
 		fmt.Fprint(log, line)
 		require.NoError(t, limitLog(name, 100))
 		require.Empty(t, text(name))
-		require.Equal(t, line, text(name+".1"), "each move replaces the file")
+		require.Equal(t, line, text(name+".1"), "the new copy must replace the one before")
 		fmt.Fprint(log, "short\n")
 		require.NoError(t, limitLog(name, 100))
 		require.Equal(t, "short\n", text(name))

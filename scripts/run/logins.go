@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// processEnv returns the environment of the server, the trigger and migrate. ownerEnv has variables that only migrate
-// gets in addition: the login of the owner of the database. The first run generates the secrets that are not set.
-// SENDONCE_TRIGGER_USER is the caller as which the trigger calls the API; migrate creates it, with the role trigger only.
+// processEnv returns the environment of the server, the trigger and migrate, and ownerEnv, the variables that only migrate
+// gets in addition: the login of the owner of the database. The first run generates the secrets that are not set. The
+// trigger calls the API as the caller SENDONCE_TRIGGER_USER; migrate creates this caller, with the role trigger only.
 func (s settings) processEnv(databaseURL, natsURL string) (env, ownerEnv []string, err error) {
 	env, err = s.withSecret(s.serverEnv(databaseURL, natsURL), "SENDONCE_ENCRYPTION_KEYS", "encryption_keys", newEncryptionKey)
 	if err != nil {
@@ -25,8 +25,8 @@ func (s settings) processEnv(databaseURL, natsURL string) (env, ownerEnv []strin
 	return env, ownerEnv, err
 }
 
-// withSecret returns env with setting_FILE, the path of home/secrets/name; the first run generates this secret. If the user
-// has set the secret, withSecret returns env unchanged.
+// withSecret returns env with the variable <setting>_FILE, the path of home/secrets/<name>; the first run generates this
+// secret. If the user has set the secret, withSecret returns env unchanged.
 func (s settings) withSecret(env []string, setting, name string, generate func() string) ([]string, error) {
 	if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
 		return env, nil
@@ -35,9 +35,9 @@ func (s settings) withSecret(env []string, setting, name string, generate func()
 	return append(env, setting+"_FILE="+file), err
 }
 
-// logins replaces the login of the owner in env by the roles of the server, whose passwords the first run generates.
-// ownerEnv has the login of the owner, for migrate. If SENDONCE_HOT_ROLE is set and empty, the server logs in as the
-// owner: logins returns env unchanged.
+// logins removes the login of the owner from DATABASE_URL in env, and adds the passwords of the database roles as which the
+// server logs in; the first run generates these passwords. ownerEnv has the login of the owner, for migrate. If
+// SENDONCE_HOT_ROLE is set and empty, the server logs in as the owner: logins returns env unchanged, and no ownerEnv.
 func (s settings) logins(env []string, ownerURL string) (serverEnv, ownerEnv []string, err error) {
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil

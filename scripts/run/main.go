@@ -1,7 +1,8 @@
-// Command run is `make run`. It starts Postgres, NATS, one server process with all functions,
-// the trigger, a fake WeChat, a demo sender, and a sink that prints webhooks. With PROCS=1
-// each function has its own process, which starts when the function is called and ends after
-// a time without calls. The data is in SENDONCE_HOME. Everything ends with this process.
+// Command run is `make run`. It starts Postgres (unless DATABASE_URL is set), NATS (unless NATS_URL
+// is set), one server process with all functions, the trigger, a fake WeChat (unless WECHAT_APP_ID is
+// set), a demo sender, and a sink that prints webhooks. With PROCS=1 each function has its own process,
+// which starts when the function is called and ends after a time without calls. The data is in
+// SENDONCE_HOME. Everything that this process has started ends with it.
 package main
 
 import (
@@ -27,7 +28,8 @@ const (
 	readyTimeout = time.Minute
 	serverName   = "the server" // its name among the children, and in messages
 
-	// memoryLimit (bytes) limits the embedded NATS server, whose memory otherwise grows with its streams.
+	// memoryLimit is the GOMEMLIMIT of this process, in bytes, unless the user has set one. Without a limit, the
+	// memory of the NATS server in this process grows with its streams.
 	memoryLimit = 256 << 20
 )
 
@@ -108,7 +110,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer log.Close()
-	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the processes have ended
+	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // ends after the processes, not with ctx
 	defer stop()
 	go limitLogs(running, s.home, out)
 	printStep(out, "serve", "logs in "+log.Name())
@@ -155,7 +157,7 @@ func migrate(ctx context.Context, binary string, env []string, out io.Writer) er
 	return nil
 }
 
-// startServer starts one process for all functions, or the activator.
+// startServer starts one process that serves all functions; with PROCS=1 it starts the activator.
 func startServer(s settings, binary string, env []string, nats broker, port *reservedPort, log *os.File, out io.Writer) (child, error) {
 	if s.procs {
 		return startActivator(s, binary, env, nats, port, log, out)
@@ -177,7 +179,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 	}
 	printStep(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
 	env = withoutBasicAuthPassword(withOnlySecretsOf(env, "trigger"))
-	if s.hasMetricsPort() { // the server uses that port
+	if s.hasMetricsPort() { // the server listens on that port, so the trigger cannot
 		env = append(env, metricsSetting+"=open")
 	}
 	return supervise("trigger", func() (*sandbox.Process, error) {
@@ -185,8 +187,9 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 	}, out, firstPause)
 }
 
-// runUntilEnd waits until the server is ready, writes run.env, and starts the sink and the demo
-// sender. It returns nil once ctx is done, or an error if a child has ended by itself.
+// runUntilEnd waits until the server is ready, writes run.env, starts the sink and the demo sender, and
+// waits until ctx is done or a child ends. It returns nil if ctx is done, and an error if the server does
+// not become ready or a child has ended by itself.
 func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

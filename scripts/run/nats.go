@@ -19,15 +19,16 @@ import (
 // examplePoints is the NATS user of the service in `make example` that gives customers points for paid orders.
 const examplePoints = "points"
 
-// natsLimits limits all connections, with and without a login, and the subscriptions of each connection. The clients of the
-// run can connect even if other programs open connections all the time: NATS closes a connection without a login after 2 s.
+// natsLimits limits the number of all connections together, with and without a login, and the number of subscriptions of
+// each connection. The clients of the run can connect even if other programs open connections all the time: NATS closes a
+// connection without a login after 2 s.
 const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 
 // broker is the NATS server of the run.
 type broker struct {
 	url       string            // the value of NATS_URL, or the URL of the started server without credentials
-	passwords map[string]string // by user; nil = NATS_URL is set, and has the login
-	files     map[string]string // the files with these passwords, by user
+	passwords map[string]string // by user; nil = NATS_URL is set, so the user has chosen the login
+	files     map[string]string // paths of the files with these passwords, by user; nil as passwords
 	stop      func() error
 }
 
@@ -82,7 +83,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	return b, nil
 }
 
-// login returns env with the credentials of a NATS user. If NATS_URL is set, it returns env unchanged.
+// login returns env with the credentials of a NATS user, in place of others. If NATS_URL is set, it returns env unchanged.
 func (b broker) login(user string, env []string) []string {
 	if b.files == nil {
 		return env
@@ -94,8 +95,8 @@ func (b broker) login(user string, env []string) []string {
 	return append(env, "NATS_USER="+user, "NATS_PASSWORD_FILE="+b.files[user])
 }
 
-// runEnv returns the lines of run.env about NATS: the URL with the login of the operator, and the URL and the JetStream
-// domain for the receiver of `make example`.
+// runEnv returns the lines of run.env about NATS: the URL with the login of the operator, and for `make example` the URL
+// with the login of its points service, and the JetStream domain. If NATS_URL is set, there is only this URL.
 func (b broker) runEnv() string {
 	if b.files == nil {
 		return "NATS_URL=" + b.url + "\n"

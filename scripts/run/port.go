@@ -21,16 +21,16 @@ import (
 
 const (
 	refuserConnections = 128
-	killedRunTimeout   = 3 * time.Second // how long the processes of a killed run may take to end
+	killedRunTimeout   = 3 * time.Second // how long a new run waits for the processes of a killed run to end
 )
 
 // reservedPort is the port of the API. It stays open during the whole run, even while no server runs: otherwise another
 // program could listen on the port and receive the passwords of callers.
 type reservedPort struct {
 	listener *net.TCPListener
-	socket   *os.File // a copy, for the server process
+	socket   *os.File // a copy, for the server process or the activator
 	refusing sync.Once
-	refuser  *httpserver.Server
+	refuser  *httpserver.Server // responds with 503 to every call
 }
 
 // reservePort listens on the port of s. It waits up to killedRunTimeout for a port that is in use. New connections wait
@@ -93,8 +93,8 @@ func (p *reservedPort) close() {
 }
 
 // listenOnSavedPort listens on the loopback port that an earlier run saved under name, so that clients find each run at
-// the same port. If no port was saved, or if the saved port is taken, listenOnSavedPort saves a free port, one that the
-// system assigns to no connection while this run is stopped.
+// the same port. If no port was saved, or if the saved port is taken, listenOnSavedPort saves a free port below 32768:
+// while no run has the port, the system does not assign it to a connection of another program.
 func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
 	file := filepath.Join(home, name+".port")
 	saved := savedPort(file)

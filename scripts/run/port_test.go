@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Not parallel: if another test starts a process, the process has the ports of this test until its exec.
+// Not parallel: if another test starts a process, that process holds the open ports of this test until its exec.
 func TestListenOnSavedPort(t *testing.T) {
 	home, out := t.TempDir(), &sandbox.LogBuffer{}
 	listen := func(name string) int {

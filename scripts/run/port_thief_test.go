@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// portThief is another program that listens on a port as soon as the port is free, and reads the passwords that are sent
-// to the port.
+// portThief stands for another program that listens on a port as soon as the port is free, and reads the passwords that
+// are sent to the port.
 type portThief struct {
 	listens atomic.Bool
 	stolen  atomic.Pointer[string] // the first call with a password
@@ -104,5 +104,5 @@ func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run: the server ended unexpectedly with -1")
 	require.Eventually(t, thief.listens.Load, 10*time.Second, 10*time.Millisecond)
-	require.Nil(t, thief.stolen.Load(), "no process may make calls after the end of the run")
+	require.Nil(t, thief.stolen.Load(), "after the end of the run, no process of it may send a password to the port")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // startPostgres starts a Postgres server, unless DATABASE_URL is set. It returns the URL of the
-// database and the server, which must be stopped.
+// database, and the server. Call Stop of the server in both cases.
 func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
 	if s.databaseURL != "" {
 		printStep(out, "postgres", "at DATABASE_URL")

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// responseTimeout is how long a call waits for a response after the process has ended.
+// responseTimeout is how long a call still waits for its response after the process has ended.
 const responseTimeout = 2 * time.Second
 
 // process is the process of a function.
@@ -21,8 +21,8 @@ type process struct {
 	transport *http.Transport
 }
 
-// startProcess starts a function on listener. The output of the function goes to log, and is also kept in memory: if the
-// function does not start, its last lines are printed.
+// startProcess starts a process of a function, which serves listener. Its output goes to log, and is also kept in memory:
+// if the process does not start, the last lines of the output are printed.
 func startProcess(binary string, env []string, listener *os.File, log io.Writer) (*process, error) {
 	p, err := startSendonce(sandbox.Command{Path: binary, Env: env, Listener: listener, Output: log})
 	if err != nil {
@@ -33,8 +33,8 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 }
 
 // startSendonce starts a command that inherits its listener (socket activation). If this process is killed, the child is
-// killed at once, without a drain: after the end of the run any program may listen on its ports, and the child would send
-// passwords there.
+// killed at once, without a drain: after the end of the run any program may listen on the ports of the run, and the child
+// would send passwords there.
 func startSendonce(c sandbox.Command) (*sandbox.Process, error) {
 	c.Env = append(slices.Clone(c.Env), "LISTEN_FDS=1", "LISTEN_PID=")
 	c.OrphanSignal = syscall.SIGKILL

@@ -11,7 +11,7 @@ import (
 
 var errEnding = errors.New("the run is ending")
 
-// respondBusy responds with 503 to a call that reached no process.
+// respondBusy responds with 503 to a call that reached no process because of err. name is the called function.
 func respondBusy(w http.ResponseWriter, name string, err error) {
 	message := "the function " + name + " did not start"
 	if errors.Is(err, errEnding) {
@@ -21,7 +21,7 @@ func respondBusy(w http.ResponseWriter, name string, err error) {
 	respondError(w, http.StatusServiceUnavailable, task.CodeServerBusy, message)
 }
 
-// respondError responds with an error to a call that reaches no function.
+// respondError responds with an error to a call that is not forwarded to a process.
 func respondError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)

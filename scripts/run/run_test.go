@@ -32,8 +32,8 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 type testRun struct {
 	home string
 	port int
-	bin  string   // of this command
-	env  []string // of every start
+	bin  string   // path of the binary of this command
+	env  []string // further variables for every start
 }
 
 func newTestRun(t *testing.T) testRun {
@@ -42,7 +42,7 @@ func newTestRun(t *testing.T) testRun {
 	if h.env = sandbox.SharedEnv(); len(h.env) > 0 {
 		return h
 	}
-	// `make run` builds the binary there: if the binary is up to date, nothing is linked.
+	// `make run` builds the functions into home/bin. If an up-to-date binary is there already, nothing is linked.
 	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
 	built, err := os.ReadFile(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce"))
 	require.NoError(t, err)

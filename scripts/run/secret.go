@@ -21,8 +21,8 @@ func newEncryptionKey() string {
 	return base64.StdEncoding.EncodeToString(key)
 }
 
-// secretFile returns the path of home/secrets/name, a file that only its owner may read. If the file does not exist,
-// secretFile writes the result of generate to it.
+// secretFile returns the path of home/secrets/name. If the file does not exist, secretFile writes the result of generate
+// to it, so that only its owner may read it.
 func secretFile(home, name string, generate func() string) (string, error) {
 	path := filepath.Join(home, "secrets", name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +40,7 @@ func writeSecret(home, name, text string) (string, error) {
 	return writePrivate(dir, name, text)
 }
 
-// writePrivate atomically writes a file that only its owner may read, and returns the path.
+// writePrivate atomically writes the file dir/name, which only its owner may read, and returns its path.
 func writePrivate(dir, name, text string) (string, error) {
 	path := filepath.Join(dir, name)
 	file, err := os.CreateTemp(dir, name+".*") // with mode 0600
@@ -69,8 +69,8 @@ func netrcOf(user, password string) string {
 	return fmt.Sprintf("machine %s login %s password %s\n", loopback, quoteIfNeeded(user), quoteIfNeeded(password))
 }
 
-// withPassword returns s with the admin's password: the value of BASIC_AUTH_PASSWORD, or else the text of the file of
-// BASIC_AUTH_PASSWORD_FILE, or else the text of a file in the home, which the first run generates.
+// withPassword returns s with the admin's password: the value of BASIC_AUTH_PASSWORD, or else the text of the file that
+// BASIC_AUTH_PASSWORD_FILE names, or else the text of home/secrets/basic_auth_password, which the first run generates.
 func (s settings) withPassword() (settings, error) {
 	if s.password != "" {
 		return s, nil
@@ -95,8 +95,7 @@ func (s settings) withPassword() (settings, error) {
 	return s, nil
 }
 
-// withOnlySecretsOf returns env with only those secrets that at least one of the readers reads. A reader is a function or
-// a command.
+// withOnlySecretsOf returns env without the secrets that none of the readers reads. A reader is a function or a command.
 func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {

@@ -27,12 +27,12 @@ const (
 // settings are read from the environment and the file .env.
 type settings struct {
 	port         int
-	home         string // absolute; data, logs and the binary
+	home         string // absolute path of the directory with the data, the logs and the binary
 	username     string
-	password     string // if BASIC_AUTH_PASSWORD is not set, withPassword reads it
-	passwordFile string // absolute; "" = the password is that of BASIC_AUTH_PASSWORD
-	demoSender   bool
-	sink         bool
+	password     string            // if BASIC_AUTH_PASSWORD is not set, withPassword reads it
+	passwordFile string            // absolute; "" = the password is that of BASIC_AUTH_PASSWORD
+	demoSender   bool              // start the demo sender
+	sink         bool              // start the sink
 	procs        bool              // each function has its own process
 	procsIdle    time.Duration     // a process without calls is ended after this time
 	databaseURL  string            // "" = start a private Postgres
@@ -57,7 +57,7 @@ func readSettings() (settings, error) {
 	return parseSettings(all)
 }
 
-// parseSettings returns the settings. The error lists all mistakes.
+// parseSettings returns the settings in all. The error lists all mistakes.
 func parseSettings(all map[string]string) (settings, error) {
 	s := settings{
 		username:    cmp.Or(all["BASIC_AUTH_USERNAME"], "admin"),
@@ -102,7 +102,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	return s, errors.Join(bad...)
 }
 
-// hasMetricsPort reports whether /metrics of the server has its own port.
+// hasMetricsPort reports whether SENDONCE_METRICS is a port: then the server serves /metrics there and not at the API.
 func (s settings) hasMetricsPort() bool {
 	_, err := strconv.Atoi(s.all[metricsSetting])
 	return err == nil
@@ -123,8 +123,8 @@ func (s settings) runEnv(databaseURL, nats string) string {
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// serverEnv returns the environment of the server, the trigger and migrate: all settings of the user, some of them
-// replaced. The login to the database is that of the owner; logins replaces it.
+// serverEnv returns the environment of the server, the trigger and migrate: all settings of the user, of which it
+// replaces some. DATABASE_URL has the login of the owner of the database; logins replaces it.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	sinkName        = "the sink of make run" // the description of the endpoint: a later run finds the endpoint by it
-	sinkConnections = 128                    // limits the memory of a flood of calls to about 12 MB
+	sinkName        = "the sink of make run" // the description of the endpoint, by which a later run finds the endpoint
+	sinkConnections = 128                    // so a flood of calls uses at most about 12 MB of memory
 	maxWebhook      = 80 << 10               // bytes: 64 KiB of data and the envelope
 	registerTimeout = 10 * time.Second
 	readTimeout     = 10 * time.Second
@@ -39,11 +39,12 @@ type sink struct {
 	endpoint string               // the id of the endpoint
 	secret   string               // verifies webhooks of the endpoint
 	signing  string               // the signing secret of the admin; verifies callbacks of tasks and messages
-	printed  *loglimit.ByKey[int] // limits the lines of unverified calls, by their status
+	printed  *loglimit.ByKey[int] // limits the lines of unverified calls, by the status of the response
 }
 
-// listenForSink opens the port of the sink before the server starts, and the port stays open until close, so that no
-// other program can receive the webhooks. It returns nil if the setting SINK is false.
+// listenForSink opens the port of the sink. Call it before the server starts: the port stays open until close, so that no
+// other program can receive the webhooks. It returns nil if the setting SINK is false, and a sink without a port if the
+// server may not call the sink.
 func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error) {
 	if !s.sink {
 		return nil, nil
@@ -52,7 +53,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	if !s.allowsSink() {
 		return k, nil
 	}
-	// Preferably the port after that of the API, which examples in the docs use.
+	// If it is free, the sink has the port after that of the API, which examples in the docs use.
 	listener, err := listenLocally(ctx, s.port+1)
 	if err != nil {
 		listener, err = listenOnSavedPort(ctx, s.home, "sink", out)
@@ -64,8 +65,8 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	return k, nil
 }
 
-// open registers the endpoint at the server, which must be ready, and then accepts calls. Earlier calls wait until then,
-// because the sink has no secrets yet to verify them. If open returns an error, it has closed the port.
+// open registers the sink as an endpoint at the server, which must be ready, and then accepts calls. Earlier calls wait
+// until then, because the sink has no secrets yet to verify them. If open returns an error, the port is closed.
 func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if k.listener == nil {
 		return fmt.Errorf("the server would not call it: %s does not have %s", outgoingSetting, loopback)
@@ -79,7 +80,7 @@ func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	return nil
 }
 
-// register creates the endpoint, after it has deleted the endpoints that killed runs left.
+// register deletes the endpoints that killed runs left, and then creates the endpoint of this run.
 func (k *sink) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -134,7 +135,7 @@ func (k *sink) removeEndpoint() {
 	}
 }
 
-// close closes the port.
+// close stops the server, if open has started it, and closes the port.
 func (k *sink) close() {
 	if k == nil || k.listener == nil {
 		return
@@ -200,8 +201,8 @@ func (k *sink) refuse(w http.ResponseWriter, status int, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// printLimited prints one line a minute for each status: any program on this machine can make unverified
-// calls.
+// printLimited prints at most one line a minute for each status, because any program on this machine can make
+// unverified calls.
 func (k *sink) printLimited(status int, line string) {
 	unprinted, ok := k.printed.Next(status)
 	if !ok {

@@ -76,7 +76,7 @@ func (g *registry) byID() map[string]api.EndpointResponse {
 	return all
 }
 
-// settingsFor returns settings of `make run` with a new home, whose API is server.
+// settingsFor returns settings of a `make run` with a new home. server stands for its API.
 func settingsFor(t *testing.T, server *httptest.Server) settings {
 	t.Helper()
 	at, err := url.Parse(server.URL)
@@ -155,7 +155,7 @@ func TestSinkPrintsVerifiedWebhooks(t *testing.T) {
 	}
 }
 
-func TestSinkPrintsOtherEndpoints(t *testing.T) {
+func TestSinkPrintsWebhooksOfOtherEndpoints(t *testing.T) {
 	t.Parallel()
 	server, k, out := newSink(t)
 	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
@@ -201,7 +201,7 @@ func TestSinkLimitsLinesOfUnverifiedCalls(t *testing.T) {
 	})
 }
 
-// Not parallel: if another test starts a process, the process has the ports of this test until its exec.
+// Not parallel: if another test starts a process, that process holds the open ports of this test until its exec.
 func TestSinkRemovesItsEndpoint(t *testing.T) {
 	server := &registry{signing: api.NewWebhookSecret(), endpoints: []api.EndpointResponse{
 		{ID: "killed", Description: sinkName}, {ID: "of another program", Description: "mine"}, {ID: "killed too", Description: sinkName},
@@ -224,7 +224,7 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 
 	k, err = openSink(t.Context(), s, out, out)
 	require.NoError(t, err)
-	require.Equal(t, before, k.url, "the URL must be that of the previous run")
+	require.Equal(t, before, k.url, "the URL must be that of the first sink")
 	require.Empty(t, out.String())
 	listening.Close()
 	k.removeEndpoint()
@@ -233,7 +233,7 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 	require.Contains(t, out.String(), "; the next run deletes it\n")
 }
 
-// Not parallel: if another test starts a process, the process has the ports of this test until its exec.
+// Not parallel: if another test starts a process, that process holds the open ports of this test until its exec.
 func TestSinkRegistrationFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

@@ -11,17 +11,17 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The pause before a restart doubles each time, up to longestPause. If the process had run for stableAfter, the pause is
-// the first one again.
+// The pause before a restart doubles each time, up to longestPause. After a process that ran for at least stableAfter, the
+// pause is the first one again.
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 30 * time.Second
 	stableAfter  = time.Minute
 
-	exitBadSettings = 2 // a restart would fail, too
+	exitBadSettings = 2 // exit code after which there is no restart: a restart would fail, too
 )
 
-// supervisor is a child that restarts its process when the process ends by itself.
+// supervisor is a child that restarts its process when the process ends by itself, unless the exit code is exitBadSettings.
 type supervisor struct {
 	name  string
 	start func() (*sandbox.Process, error)
@@ -35,10 +35,11 @@ type supervisor struct {
 	ending context.Context // done when the process must not be restarted
 	end    context.CancelFunc
 	done   chan struct{} // closed once no process runs or will be started
-	err    error         // of the last start; read it after done
+	err    error         // why the last restart failed; nil = it did not; read it only after done is closed
 }
 
-// supervise starts a process, and starts another one each time the process ends by itself.
+// supervise starts a process, and restarts it each time it ends by itself, until it ends with exitBadSettings or a restart
+// fails. pause is the pause before the first restart.
 func supervise(name string, start func() (*sandbox.Process, error), out io.Writer, pause time.Duration) (*supervisor, error) {
 	s := &supervisor{name: name, start: start, out: out, pause: pause, done: make(chan struct{})}
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -66,7 +67,8 @@ func (s *supervisor) startNext() error {
 	return nil
 }
 
-// watch restarts the process until the supervisor ends.
+// watch waits for the end of the process and restarts it, until Terminate is called, the process ends with exitBadSettings,
+// or a restart fails.
 func (s *supervisor) watch() {
 	defer close(s.done)
 	for delay := s.pause; ; delay = min(2*delay, longestPause) {
@@ -94,7 +96,7 @@ func (s *supervisor) current() *sandbox.Process {
 	return s.process
 }
 
-// WaitReady waits until a GET of url returns 200, while the current process runs.
+// WaitReady waits until a GET of url returns 200. It fails if the current process ends first, even if it is restarted.
 func (s *supervisor) WaitReady(ctx context.Context, url string) error {
 	return s.current().WaitReady(ctx, url)
 }
@@ -108,8 +110,8 @@ func (s *supervisor) ExitCode() int {
 	return s.current().ExitCode()
 }
 
-// Output returns the output of the current or last process, and the error that prevented
-// a restart.
+// Output returns the output of the current process, or of the last one and the error of a failed
+// restart.
 func (s *supervisor) Output() string {
 	text := s.current().Output()
 	if hasEnded(s) && s.err != nil {
@@ -118,7 +120,8 @@ func (s *supervisor) Output() string {
 	return text
 }
 
-// Terminate ends the process without a restart. The code is 0 if no process was running.
+// Terminate ends the process without a restart, and kills it if it still runs after grace. The code is 0 if no process
+// was running.
 func (s *supervisor) Terminate(grace time.Duration) (code int, err error) {
 	s.mu.Lock()
 	s.end()

@@ -11,12 +11,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The fake WeChat has one template, and one user who consents to messages of it.
+// The fake WeChat has one template, and one user, who consents to messages with this template.
 const (
 	wechatTemplate   = "tmpl-1"
 	wechatUser       = "oABC123"
-	wechatConsents   = 1000 // messages
-	wechatLedgerSize = 1000 // calls in the ledger
+	wechatConsents   = 1000 // number of messages to which the user consents
+	wechatLedgerSize = 1000 // number of the newest calls that the ledger keeps
 )
 
 // startWeChat starts a fake WeChat that prints messages instead of sending them, and returns settings that use the fake
@@ -31,7 +31,7 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (_ settings, st
 	if err != nil {
 		return s, nil, err
 	}
-	// A new app id in each run, since the access token of an earlier run is not valid.
+	// Each run has a new app id. With that of an earlier run, the server would use an access token that is not valid here.
 	o := sandbox.WeChatOptions{AppID: "wx-" + rand.Text(), Secret: secret, Templates: []string{wechatTemplate}, OneTime: true, Keep: wechatLedgerSize,
 		Log: func(format string, args ...any) {
 			fmt.Fprintln(out, "wechat:", strings.TrimSpace(printable(fmt.Sprintf(format, args...))))
