@@ -45,8 +45,8 @@ func TestLedger(t *testing.T) {
 	const kills, noKills = true, false
 	const data, key, task = "hello", "key", "task"
 	message := load.Message{Sender: "ann", N: 1}
-	// newFilled returns a ledger with one task, message and subscribe message, each done once, and the
-	// statistics and deliveries that match it.
+	// newFilled returns a ledger with one task, one message and one subscribe message, each done once, and the
+	// statistics and the deliveries that match the ledger.
 	newFilled := func(t *testing.T) (*ledger, api.StatisticsResponse, map[string]int) {
 		l := newLedger()
 		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// replaceUnderLoad replaces the container of each service, as an upgrade does.
+// replaceUnderLoad replaces the container of each service, as an upgrade does, and repeats that for each round.
 func (s *stack) replaceUnderLoad(ctx context.Context, services []string, rounds int) error {
 	return s.underLoad(ctx, slices.Repeat(services, rounds), "replaced", s.replace)
 }
@@ -35,17 +35,18 @@ func (s *stack) replace(ctx context.Context, name string) (detail string, err er
 	return fmt.Sprintf("ended in %4d ms, ", took.Milliseconds()), err
 }
 
-// killUnderLoad kills each service and waits until podman has restarted it.
+// killUnderLoad kills each service. After each kill it waits until podman has restarted the service.
 func (s *stack) killUnderLoad(ctx context.Context, services []string) error {
 	return s.underLoad(ctx, services, "killed", s.kill)
 }
 
+// kill kills the process of a service, and waits until the service has another process and is healthy.
 func (s *stack) kill(ctx context.Context, name string) (detail string, err error) {
 	before, err := s.inspect(ctx, name)
 	if err != nil {
 		return "", err
 	}
-	if before.State.Pid == 0 { // kill would end this process and all of its group
+	if before.State.Pid == 0 { // syscall.Kill would kill this program and all of its process group
 		return "", errors.New("it has ended already")
 	}
 	if err := syscall.Kill(before.State.Pid, syscall.SIGKILL); err != nil {
@@ -62,7 +63,7 @@ func (s *stack) kill(ctx context.Context, name string) (detail string, err error
 
 // underLoad disrupts one service after another during traffic. Calls of every function must succeed before the first
 // disruption and after each. At the end underLoad compares the responses with the statistics and the deliveries. verb is
-// "replaced" or "killed"; detail is for the log.
+// "replaced" or "killed". disrupt returns after the service works again; its detail is for the log.
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(ctx context.Context, name string) (detail string, err error)) error {
 	kills := verb == "killed"
 	before, err := s.client.Statistics(ctx)
@@ -72,7 +73,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	t := s.receivers.newTraffic(s.client)
 	restarts := map[string]int{}
 	for name := range s.services {
-		if name == "migrate" { // has ended after the start
+		if name == "migrate" { // its process ends after the migrations
 			continue
 		}
 		c, err := s.inspect(ctx, name)
@@ -118,10 +119,11 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 		return err
 	}
 	log.Printf("     %s", strings.Join(t.summary(), "\n              "))
-	return errors.Join(t.resubmit(ctx, s.client), t.checkOnce(s.receivers.delivered(), kills), t.failed(), s.checkViolations(ctx))
+	return errors.Join(t.resubmit(ctx, s.client), t.checkOnce(s.receivers.delivered(), kills), t.firstFailures(), s.checkViolations(ctx))
 }
 
-// checkRestarts returns an error if a service has ended, or has another number of restarts than expected.
+// checkRestarts returns an error if a service has ended, or if podman has restarted it more or less often than restarts
+// says.
 func (s *stack) checkRestarts(ctx context.Context, restarts map[string]int) error {
 	for name, want := range restarts {
 		c, err := s.inspect(ctx, name)

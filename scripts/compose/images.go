@@ -22,8 +22,8 @@ type image struct {
 	changes  []string                // instructions of a Dockerfile, for podman import
 }
 
-// baseImages returns the image names of compose.yaml by variable, and the base image of
-// the Dockerfile as "GO_IMAGE".
+// baseImages returns the names of the images that are not built from this repository: those in
+// compose.yaml by their variable, and the base image of the Dockerfile as "GO_IMAGE".
 func baseImages(repository string) (map[string]string, error) {
 	compose, err := os.ReadFile(filepath.Join(repository, "deploy", "compose", "compose.yaml"))
 	dockerfile, err2 := os.ReadFile(filepath.Join(repository, "deploy", "Dockerfile"))
@@ -60,6 +60,7 @@ func (s *stack) makeImages(ctx context.Context) error {
 	return nil
 }
 
+// importImage collects the contents of i in an archive, and imports the archive into podman as the image name.
 func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	root, archive := s.path("root"), s.path("image.tar")
 	defer os.RemoveAll(root)
@@ -92,8 +93,8 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	return err
 }
 
-// filesOfPrograms returns the programs and their libraries that are not in paths, each once: an image must not have a
-// file twice.
+// filesOfPrograms returns the files of i.programs and of their libraries. An image must not have a file twice, so
+// filesOfPrograms returns each file once and leaves out files in i.paths.
 func (i image) filesOfPrograms(ctx context.Context) (files []string, err error) {
 	for _, program := range i.programs {
 		path, err := exec.LookPath(program)
@@ -112,7 +113,7 @@ func (i image) filesOfPrograms(ctx context.Context) (files []string, err error) 
 	}), nil
 }
 
-// librariesOf returns the shared libraries of a program.
+// librariesOf returns the paths of the shared libraries of a program.
 func librariesOf(ctx context.Context, program string) (libraries []string, err error) {
 	out, err := exec.CommandContext(ctx, "ldd", program).CombinedOutput()
 	if err != nil && !bytes.Contains(out, []byte("not a dynamic executable")) {

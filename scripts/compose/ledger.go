@@ -13,7 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// ledger adds to load.Ledger the webhooks, the subscribe messages, and the submissions that resubmit repeats at the end.
+// ledger has what load.Ledger has, and also the webhooks, the subscribe messages, and the submissions, so that resubmit can
+// repeat these at the end.
 type ledger struct {
 	*load.Ledger
 
@@ -21,7 +22,7 @@ type ledger struct {
 	failures  []error                    // calls that failed after all repeats, and wrong responses
 	requests  map[string]api.SendRequest // submissions by idempotency key
 	subscribe map[string]bool            // subscribe messages by data
-	events    map[string]int             // number of webhooks by task
+	events    map[string]int             // number of webhooks by task; each subscribe message also has a task
 }
 
 func newLedger() *ledger {
@@ -34,8 +35,8 @@ func (l *ledger) fail(err error) {
 	l.failures = append(l.failures, err)
 }
 
-// failed joins the first ten failures.
-func (l *ledger) failed() error {
+// firstFailures joins the first ten failures.
+func (l *ledger) firstFailures() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return errors.Join(l.failures[:min(len(l.failures), 10)]...)
@@ -60,8 +61,8 @@ func (l *ledger) subscribed(data string) {
 	l.subscribe[data] = true
 }
 
-// change compares two statistics: how many tasks were live before and are live now, and how many
-// more have succeeded, failed or are held. A live task is neither final nor held.
+// change compares two statistics: how many tasks were live before, how many are live now, and how many
+// more have succeeded, have failed, or are held now. A live task is neither final nor held.
 type change struct{ wereLive, live, succeeded, failed, held int64 }
 
 func changeOf(before, now api.TaskStatistics) change {
@@ -78,10 +79,10 @@ func liveTasks(s api.TaskStatistics) int64 {
 	return s.ScheduledTasks + s.PendingNewTasks + s.PendingRetryTasks + s.ProcessingTasks - s.HeldTasks
 }
 
-// checkDone returns an error until everything is done. If a process is killed while it sends a subscribe message, it is
-// unknown whether WeChat delivered the message: the message becomes held when its lease ends, perhaps only during the
-// next traffic. So with kills any number of subscribe messages may be held or live. Without kills only those may become held
-// that were live before the traffic.
+// checkDone returns an error until everything that was submitted is done. If a process is killed while it sends a
+// subscribe message, it is unknown whether WeChat delivered the message: the message becomes held when its lease ends,
+// perhaps only during the next traffic. So with kills any number of subscribe messages may be held or live. Without kills
+// a subscribe message may become held only if it was live before the traffic.
 func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +91,7 @@ func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error
 		return fmt.Errorf("%d tasks and %d subscribe messages are not final", tasks.live, subscribe.live)
 	}
 	if tasks.failed+subscribe.failed > 0 || tasks.held > 0 || subscribe.held > subscribe.wereLive && !kills {
-		return fmt.Errorf("%d tasks and %d subscribe messages have failed, %d and %d are held", tasks.failed, subscribe.failed, tasks.held, subscribe.held)
+		return fmt.Errorf("%d tasks and %d subscribe messages have failed; %d tasks and %d subscribe messages are held", tasks.failed, subscribe.failed, tasks.held, subscribe.held)
 	}
 	ids := l.TaskIDs()
 	if tasks.succeeded != int64(len(ids)) {
@@ -113,7 +114,7 @@ func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error
 	return l.CheckReceived()
 }
 
-// resubmit repeats every submission: each key must still return its task.
+// resubmit repeats every submission. It returns an error if a key returns another task than the first time.
 func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 	ids := l.TaskIDs()
 	for batch := range slices.Chunk(slices.Collect(maps.Values(l.requests)), 500) {
@@ -130,8 +131,9 @@ func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 	return nil
 }
 
-// checkOnce returns an error for everything that was claimed, reported, received or delivered twice. delivered counts the
-// deliveries of WeChat by data. With kills a subscribe message may be missing.
+// checkOnce returns an error for each task that was not claimed and reported exactly once, each message that was not
+// received exactly once, and each subscribe message that was not delivered exactly once; with kills, a subscribe message
+// may also be missing. delivered counts the deliveries of WeChat by data.
 func (l *ledger) checkOnce(delivered map[string]int, kills bool) error {
 	wrong := []error{l.CheckTasksDone(), l.CheckReceivedOnce()}
 	l.mu.Lock()

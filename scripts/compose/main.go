@@ -3,16 +3,17 @@
 //
 //	make compose-test
 //
-// starts the stack, checks the gateway and Prometheus, replaces and then kills every service
-// under load, changes to the profile compact with the same volumes, repeats the checks, and
-// removes everything.
+// starts the stack and checks the gateway and Prometheus. Then, under load, it replaces every
+// function, the trigger and the gateway, and kills each of these, NATS and Postgres. It changes to
+// the profile compact with the same volumes, checks its gateway, replaces and kills its one
+// function service under load, and removes everything.
 //
 //	make rolling
 //
-// only replaces every service under load, twice.
+// replaces every function, the trigger and the gateway twice, and kills nothing.
 //
-// deploy/Dockerfile builds the image of Sendonce. The other images of compose.yaml are made
-// from programs of this machine, under the same names.
+// deploy/Dockerfile builds the image of Sendonce. Its base image and the other images of
+// compose.yaml are made from programs of this machine, under the same names.
 package main
 
 import (
@@ -33,8 +34,8 @@ func main() {
 	limit := flag.Duration("limit", 15*time.Minute, "the time that the whole run may take")
 	keep := flag.Bool("keep", false, "keep the containers running and do not remove the folder")
 	rolling := flag.Bool("rolling", false, "only replace services under load: no kills, no change to the profile compact")
-	rounds := flag.Int("rounds", 1, "how often each service is replaced")
-	only := flag.String("only", "", "replace and kill only these services, separated by commas; in the profile split")
+	rounds := flag.Int("rounds", 1, "how often each service of the profile split is replaced")
+	only := flag.String("only", "", "in the profile split, replace and kill only these `services`, separated by commas")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -104,7 +105,7 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 	return nil
 }
 
-// checkSelection returns an error if only, the flag -only, names a service that this program does not replace or kill.
+// checkSelection returns an error if only, the value of -only, names a service that this program never replaces or kills.
 func (s *stack) checkSelection(only string) error {
 	known := append(s.functions(), "nats", "postgres", "trigger", "gateway")
 	for name := range strings.SplitSeq(only, ",") {

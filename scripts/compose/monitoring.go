@@ -40,6 +40,7 @@ func (s *stack) queryPrometheus(ctx context.Context, path string, data any) erro
 	}{data})
 }
 
+// checkTargets returns an error until Prometheus scrapes every target.
 func (s *stack) checkTargets(ctx context.Context) error {
 	var found struct {
 		ActiveTargets []struct{ Health, ScrapeURL, LastError string }
@@ -59,6 +60,7 @@ func (s *stack) checkTargets(ctx context.Context) error {
 	return nil
 }
 
+// checkRules returns an error until Prometheus has evaluated every alert rule.
 func (s *stack) checkRules(ctx context.Context) error {
 	var found struct {
 		Groups []struct {

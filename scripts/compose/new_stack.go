@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
+// newStack copies deploy/compose of the repository and starts podman, but no container.
 func newStack(repository string) (*stack, error) {
 	for _, name := range []string{"podman", "runc", "caddy", "prometheus", "wget"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -51,7 +52,7 @@ func (s *stack) copyCompose() error {
 	)
 }
 
-// remove removes what is left in our own store of podman, and the folder.
+// remove removes all that is in our own store of podman, and s.dir.
 func (s *stack) remove() error {
 	s.stopPodman()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum is the checksum of the module; its
-// go.sum has the checksums of all dependencies.
+// The module of the Docker Compose CLI, which Debian 12 does not package. cliSum is the checksum of the module; the
+// module's go.sum has the checksums of all its dependencies.
 const (
 	cliModule  = "github.com/docker/compose/v2"
 	cliVersion = "v2.40.3"
@@ -31,8 +31,8 @@ func cliPath() (string, error) {
 	return filepath.Join(cache, "sendonce", "docker-compose-"+cliVersion), err
 }
 
-// buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is there.
-// The build takes some minutes. go install rejects this module, because its go.mod has an exclude directive.
+// buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is there already. The build takes
+// some minutes. It is no go install, which rejects a module whose go.mod has an exclude directive.
 func (s *stack) buildCLI(ctx context.Context) error {
 	path, err := cliPath()
 	if err != nil {
@@ -130,6 +130,7 @@ type container struct {
 	}
 }
 
+// inspect returns the state of the one container of a service.
 func (s *stack) inspect(ctx context.Context, service string) (c container, err error) {
 	err = s.getPodman(ctx, "containers/"+s.project+"-"+service+"-1/json", &c)
 	return c, err
@@ -170,7 +171,7 @@ func (s *stack) command(ctx context.Context, name string, args ...string) *exec.
 	return cmd
 }
 
-// output runs a program and returns its output.
+// output runs a program and returns its stdout.
 func (s *stack) output(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := s.command(ctx, name, args...).Output()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// outgoing is the network of the services that call webhooks and WeChat. The subnet is fixed, so
-// that this machine's address in it is known in advance.
+// outgoing is the subnet of the network outgoing, which the services have that call webhooks and WeChat.
+// The subnet is fixed, so that the address of this machine in it is known in advance.
 const (
 	outgoing        = "10.77.1.0/24"
 	receiverAddress = "10.77.1.1:9000"
@@ -29,8 +29,8 @@ type receivers struct {
 	current atomic.Pointer[traffic]
 }
 
-// startReceivers starts the servers, which run until the end of this process. The network outgoing must exist: it has
-// receiverAddress.
+// startReceivers starts the servers, which run until the end of this process. The network outgoing must exist, because
+// this machine has receiverAddress only in this network.
 func startReceivers(ctx context.Context) (*receivers, error) {
 	wechat, err := sandbox.StartWeChat(ctx, sandbox.WeChatOptions{})
 	if err != nil {
@@ -53,12 +53,13 @@ func startReceivers(ctx context.Context) (*receivers, error) {
 	return r, nil
 }
 
-// subscribe registers the endpoint for webhooks.
+// subscribe registers the receiver of webhooks as an endpoint.
 func (r *receivers) subscribe(ctx context.Context, client *api.Client) error {
 	_, err := client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + receiverAddress + "/webhook", Events: []string{"task.succeeded"}})
 	return err
 }
 
+// newTraffic returns a new traffic, whose ledger records webhooks from now on.
 func (r *receivers) newTraffic(client *api.Client) *traffic {
 	r.number++
 	t := newTraffic(client, r.number)
@@ -83,7 +84,7 @@ func (r *receivers) webhook(_ http.ResponseWriter, req *http.Request) {
 	t.eventReceived(event.Data.TaskID)
 }
 
-// delivered counts the subscribe messages that WeChat has delivered, by their data.
+// delivered returns how often WeChat has delivered each subscribe message, by the data of the message.
 func (r *receivers) delivered() map[string]int {
 	counts := map[string]int{}
 	for _, send := range r.wechat.Delivered() {

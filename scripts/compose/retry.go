@@ -8,7 +8,7 @@ import (
 
 const waitTimeout = time.Minute // for the stack to reach an expected state
 
-// retryUntil repeats check until it returns no error.
+// retryUntil calls check until it returns no error, for at most limit.
 func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

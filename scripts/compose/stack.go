@@ -8,13 +8,13 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// packages is the command that installs the required packages.
+// packages is the command that installs the required packages on Debian.
 const packages = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql prometheus wget"
 
 // stack is a running copy of deploy/compose, with its podman, client and receivers.
 type stack struct {
-	repository string // its root
-	dir        string // temporary, created by newStack
+	repository string // path of its root
+	dir        string // a temporary folder, created by newStack
 	project    string // the project name for Compose
 	port       string // of the gateway
 	services   map[string]service
@@ -35,7 +35,8 @@ func (s *stack) path(parts ...string) string {
 
 func (s *stack) composeDir() string { return s.path("deploy") }
 
-// functions returns the names of the services that are functions: those with a profile, except Prometheus.
+// functions returns the names of the services that run functions: those with a profile, except Prometheus. In the profile
+// compact, the only one is sendonce.
 func (s *stack) functions() []string {
 	var names []string
 	for name, service := range s.services {

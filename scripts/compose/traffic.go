@@ -16,21 +16,21 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// maxTries is how often one call is tried. The pauses between the tries add up to 20 s, twice
-// the time that the gateway waits for a function.
+// maxTries is how often one call is tried, including the first try. The pauses between the tries add
+// up to about 20 s, twice the time that the gateway waits for a function.
 const maxTries = 10
 
 // tally counts the calls of one function.
 type tally struct {
-	calls    atomic.Int64
-	refused  atomic.Int64 // responses of 500 and above
-	broken   atomic.Int64 // calls without a response
+	calls    atomic.Int64 // calls that have ended, successfully or not; each may have had several tries
+	refused  atomic.Int64 // tries with a response of 500 or above
+	broken   atomic.Int64 // tries without a response
 	repeated atomic.Int64 // calls that succeeded after a failed try
 }
 
 // traffic calls functions through the gateway, and records the responses in its ledger.
 type traffic struct {
-	number  int // of this traffic in the run
+	number  int // of this traffic in the run: a part of keys and names, so that no traffic repeats those of another
 	client  *api.Client
 	tallies map[string]*tally
 	*ledger
@@ -52,9 +52,10 @@ func newTraffic(client *api.Client, number int) *traffic {
 	return t
 }
 
-// countingTransport counts the failed tries of a call.
+// countingTransport counts each failed try in the attempts of its call.
 type countingTransport struct{ next http.RoundTripper }
 
+// attempts counts the failed tries of one call.
 type attempts struct {
 	tally  *tally
 	failed atomic.Int64
@@ -62,7 +63,7 @@ type attempts struct {
 
 type attemptsKey struct{}
 
-// RoundTrip sends r and counts it if it failed.
+// RoundTrip sends r, and counts it if it gets no response or one of 500 or above.
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := c.next.RoundTrip(r)
 	a, counted := r.Context().Value(attemptsKey{}).(*attempts)
@@ -103,14 +104,15 @@ func (t *traffic) sums() (all sums) {
 	return all
 }
 
-// waitForCalls waits until two more calls of each function have ended. It returns an error if a call failed.
+// waitForCalls waits until two more calls of each function but stream have ended: the first may have begun before. It
+// returns an error if a call failed.
 func (t *traffic) waitForCalls(ctx context.Context) error {
 	before := map[string]int64{}
 	for name, n := range t.tallies {
 		before[name] = n.calls.Load()
 	}
 	return retryUntil(ctx, waitTimeout, func(context.Context) error {
-		if err := t.failed(); err != nil {
+		if err := t.firstFailures(); err != nil {
 			return err
 		}
 		for name, n := range t.tallies {
@@ -122,8 +124,8 @@ func (t *traffic) waitForCalls(ctx context.Context) error {
 	})
 }
 
-// callDuring makes calls while do runs. Then it stops submitting, and waits until done returns no error, which means
-// that everything that was submitted is done.
+// callDuring makes calls while do runs. Then it stops submitting, and waits until everything that was submitted is done:
+// until done returns no error.
 func (t *traffic) callDuring(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	submitting, working := load.New(ctx), load.New(ctx)
@@ -168,7 +170,7 @@ func start(g *load.Generator, kind string, interval time.Duration, do func(ctx c
 	})
 }
 
-// submit submits tasks, every tenth with a send time, and every tenth twice.
+// submit submits tasks: one of ten with a send time, and another one of ten twice.
 func (t *traffic) submit(g *load.Generator, who int) {
 	start(g, "submit", 20*time.Millisecond, func(ctx context.Context, n int) {
 		key := fmt.Sprintf("task-%d-%d-%d", t.number, who, n)
@@ -189,11 +191,11 @@ func (t *traffic) submit(g *load.Generator, who int) {
 	})
 }
 
-// leaseSeconds is longer than the restart of a killed service. It is less than waitTimeout, so that the tasks of a lost
-// claim can be claimed again in time.
+// leaseSeconds is longer than the restart of a killed service takes. It is less than waitTimeout, so that the tasks of a
+// claim whose response was lost can be claimed again in time.
 const leaseSeconds = 20
 
-// claim claims tasks and reports them, one at a time or all at once.
+// claim claims tasks and reports them: those of every second claim in one call, all others one by one.
 func (t *traffic) claim(g *load.Generator, who int) {
 	app := fmt.Sprint("phone-", who)
 	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
@@ -230,12 +232,13 @@ func (t *traffic) claim(g *load.Generator, who int) {
 	})
 }
 
-// repeatable reports whether a claim that failed with err may succeed later.
+// repeatable reports whether err is a failure of a claim after which a repeat may succeed.
 func repeatable(err error) bool {
 	var refused *api.Error
 	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
 }
 
+// reportTogether sends all reports in one call.
 func (t *traffic) reportTogether(ctx context.Context, app string, reports []api.ReportRequest) {
 	if len(reports) == 0 {
 		return
@@ -258,7 +261,7 @@ func (t *traffic) reportTogether(ctx context.Context, app string, reports []api.
 // receiver returns the user to whom messages are sent.
 func (t *traffic) receiver() string { return fmt.Sprint("bob-", t.number) }
 
-// sendMessages submits messages. Every second one requests the acknowledgement "accepted", all others "saved".
+// sendMessages submits messages, which request in turn the acknowledgements "saved" and "accepted".
 func (t *traffic) sendMessages(g *load.Generator, who int) {
 	start(g, "messages", 50*time.Millisecond, func(ctx context.Context, n int) {
 		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", t.number, who), N: n + 1}
@@ -330,7 +333,7 @@ func (t *traffic) query(g *load.Generator) {
 	})
 }
 
-// summary returns a line for each function.
+// summary returns a line for each function that was called.
 func (t *traffic) summary() (lines []string) {
 	for name, n := range t.tallies {
 		if n.calls.Load() > 0 {

@@ -17,13 +17,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// useProfiles writes .env for profiles, separated by commas, and reads their services.
+// useProfiles writes an .env with these profiles, separated by commas, and reads their services into s.services.
 func (s *stack) useProfiles(ctx context.Context, profiles string) error {
 	example, err := os.ReadFile(filepath.Join(s.composeDir(), ".env.example"))
 	if err != nil {
 		return err
 	}
-	// An operator sets the same variables. WeChat is a fake.
+	// An operator may set the same variables. Here, WeChat is a fake.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
 		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
@@ -41,7 +41,8 @@ func (s *stack) useProfiles(ctx context.Context, profiles string) error {
 	return err
 }
 
-// writeSettings writes the settings of the profile split and reads its services.
+// writeSettings chooses the port of the gateway, writes the program `compose` and the settings of the profile split, and
+// reads the services of this profile.
 func (s *stack) writeSettings(ctx context.Context) error {
 	port, err := sandbox.FreePort()
 	if err != nil {
@@ -51,7 +52,7 @@ func (s *stack) writeSettings(ctx context.Context) error {
 	return errors.Join(s.writeComposeCommand(ctx), s.useProfiles(ctx, "split"))
 }
 
-// up starts everything with `deploy/compose/up`.
+// up starts everything with `deploy/compose/up`, starts the receivers, checks the image, and registers the endpoint.
 func (s *stack) up(ctx context.Context) error {
 	if _, err := s.output(ctx, "./up", "--wait"); err != nil {
 		return err
@@ -91,7 +92,7 @@ exec %[5]s "$@"
 	return os.WriteFile(s.path("compose"), []byte(script), 0o755)
 }
 
-// imageLimit (bytes) is enough for a static binary with certificates and time zones.
+// imageLimit is the maximum size of the image in bytes: enough for a static binary with certificates and time zones.
 const imageLimit = 28_000_000
 
 // checkImage returns an error if the image is too large or runs as root.
@@ -112,7 +113,7 @@ func (s *stack) checkImage(ctx context.Context) error {
 	return nil
 }
 
-// compact replaces the containers of the functions by one for all, with the same volumes and image.
+// compact replaces the containers of the functions with one container for all, with the same volumes and image.
 func (s *stack) compact(ctx context.Context) error {
 	if _, err := s.compose(ctx, "down"); err != nil {
 		return err
@@ -152,5 +153,5 @@ func (s *stack) logs() string {
 	return b.String()
 }
 
-// isSuccess reports whether a log line is that of a call that succeeded.
+// isSuccess reports whether a log line is that of a call with a 2xx response.
 func isSuccess(line string) bool { return strings.Contains(line, `"status":2`) }
