@@ -96,7 +96,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 			}
 			now := t.sums()
 			log.Printf("     %s %-9s %sback after %5d ms: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat",
-				verb, name, detail, recovery.Milliseconds(), now.refused-counted.refused, now.broken-counted.broken, now.repeated-counted.repeated)
+				verb, name, detail, recovery.Milliseconds(), now.serverErrors-counted.serverErrors, now.broken-counted.broken, now.repeated-counted.repeated)
 			if kills {
 				restarts[name]++
 			} else {

@@ -86,9 +86,9 @@ func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err 
 				return s.killUnderLoad(ctx, selected("nats", "postgres", "trigger", "gateway"))
 			}},
 			step{"change to one container for all functions, with the same data", s.compact},
-			step{"check its gateway", func(ctx context.Context) error { return checkGateway(ctx, s.client, "compact") }},
-			step{"replace it under load", func(ctx context.Context) error { return s.replaceUnderLoad(ctx, s.functions(), 1) }},
-			step{"kill it under load", func(ctx context.Context) error { return s.killUnderLoad(ctx, s.functions()) }},
+			step{"check the gateway in the profile compact", func(ctx context.Context) error { return checkGateway(ctx, s.client, "compact") }},
+			step{"replace this container under load", func(ctx context.Context) error { return s.replaceUnderLoad(ctx, s.functions(), 1) }},
+			step{"kill this container under load", func(ctx context.Context) error { return s.killUnderLoad(ctx, s.functions()) }},
 		)
 	}
 	for _, step := range append(steps, step{"remove everything", s.down}) {

@@ -22,10 +22,10 @@ const maxTries = 10
 
 // tally counts the calls of one function.
 type tally struct {
-	calls    atomic.Int64 // calls that have ended, successfully or not; each may have had several tries
-	refused  atomic.Int64 // tries with a response of 500 or above
-	broken   atomic.Int64 // tries without a response
-	repeated atomic.Int64 // calls that succeeded after a failed try
+	calls        atomic.Int64 // calls that have ended, successfully or not; each may have had several tries
+	serverErrors atomic.Int64 // tries with a response of 500 or above
+	broken       atomic.Int64 // tries without a response
+	repeated     atomic.Int64 // calls that succeeded after a failed try
 }
 
 // traffic calls functions through the gateway, and records the responses in its ledger.
@@ -73,7 +73,7 @@ func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		a.tally.broken.Add(1)
 		a.failed.Add(1)
 	case res.StatusCode >= http.StatusInternalServerError:
-		a.tally.refused.Add(1)
+		a.tally.serverErrors.Add(1)
 		a.failed.Add(1)
 	}
 	return res, err
@@ -93,11 +93,11 @@ func (t *traffic) call(ctx context.Context, function string, do func(context.Con
 }
 
 // sums are the counters of all functions together.
-type sums struct{ refused, broken, repeated int64 }
+type sums struct{ serverErrors, broken, repeated int64 }
 
 func (t *traffic) sums() (all sums) {
 	for _, n := range t.tallies {
-		all.refused += n.refused.Load()
+		all.serverErrors += n.serverErrors.Load()
 		all.broken += n.broken.Load()
 		all.repeated += n.repeated.Load()
 	}
@@ -338,7 +338,7 @@ func (t *traffic) summary() (lines []string) {
 	for name, n := range t.tallies {
 		if n.calls.Load() > 0 {
 			lines = append(lines, fmt.Sprintf("%-9s %6d calls: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat", name,
-				n.calls.Load(), n.refused.Load(), n.broken.Load(), n.repeated.Load()))
+				n.calls.Load(), n.serverErrors.Load(), n.broken.Load(), n.repeated.Load()))
 		}
 	}
 	slices.Sort(lines)

@@ -129,8 +129,8 @@ func (c pointsConsumer) consume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// handle acknowledges a message to NATS only after its points are committed and Sendonce has
-// confirmed that it knows this. If one of these fails, NATS or Sendonce delivers the message again.
+// handle gives the points of a message, confirms the message to Sendonce, and then acknowledges it
+// to NATS. If one of these steps fails, NATS or Sendonce delivers the message again.
 func (c pointsConsumer) handle(ctx context.Context, msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()

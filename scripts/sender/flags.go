@@ -45,7 +45,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.StringVar(&o.config.Queue, "queue", "default", "the `queue` to claim from")
 	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that records which sends were started, on a disk that outlives the process; one for each sender")
 	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once, at most 300")
-	f.Float64Var(&o.rate, "rate", 0, "at most this number of `sends` starts per second; 0 = no limit")
+	f.Float64Var(&o.rate, "rate", 0, "the maximum number of `sends` that start in a second; 0 = no limit")
 	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` for which tasks stay claimed after their sender died, 10s to 1h")
 	f.DurationVar(&o.config.Timeout, "timeout", 30*time.Second, "the `time` that one send may take")
 	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends in progress may take after Ctrl-C")
@@ -54,10 +54,10 @@ func newFlags(o *options) *flag.FlagSet {
 	f.StringVar(&o.http.Method, "http-method", "POST", "the request's `method`")
 	f.Func("http-header", "a header of the request, `'Name: template'`; may be repeated; in the environment one on each line", eachPart("\n", o.addHeader))
 	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: of the type in the header Content-Type, or JSON if there is no such header")
-	f.Func("http-outcome", "outcomes of responses, a `list` such as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
+	f.Func("http-outcome", "the outcome for a status, a class of statuses, or no connection, a `list` such as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
 	f.Func("http-ok", "a JSON response is ok only if its field has this value, `field=value`, such as result.code=0", o.setOKField)
 	f.Func("flaky", "the share of the sends with each outcome, a `list` such as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
-	f.Func("flaky-script", "outcomes of the first sends, a `list` such as ok,retryable,panic", eachPart(",", o.addToScript))
+	f.Func("flaky-script", "outcomes of the first sends, in this order, a `list` such as ok,retryable,panic; for later sends, -flaky counts", eachPart(",", o.addToScript))
 	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the `number` from which the random choices follow: the same number, the same choices")
 	return f
 }

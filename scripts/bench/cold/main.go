@@ -53,5 +53,5 @@ const text = `Each function alone, %d starts: the time from before the fork unti
 least one query. The baseline is a program that needs only net/http and pgx for a login and one query; it is started after each start of the
 function, and the ratio is that of the two. Through PgBouncer, as in the production overlay, a start uses open connections: the median of as
 many starts. Memory is the VmRSS after the first call, once it is stable, the maximum of all starts; a part of it is pages of the binary, which
-instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memory as after its image was unpacked.
+instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in the page cache, as after its image was unpacked.
 `
