@@ -59,7 +59,7 @@ func (c *Client) Post(path string, key, body []byte) ([]byte, error) {
 		return nil, withoutAddresses(err)
 	}
 	if status := c.response.StatusCode(); status/100 != 2 {
-		return nil, fmt.Errorf("%d %s", status, Text(c.response.Body(), "error"))
+		return nil, fmt.Errorf("%d %s", status, JSONString(c.response.Body(), "error"))
 	}
 	return c.response.Body(), nil
 }
@@ -74,9 +74,9 @@ func withoutAddresses(err error) error {
 	return err
 }
 
-// Text finds the first member with this name and a string value in JSON, and returns the value as it is written there,
+// JSONString finds the first member with this name and a string value in JSON, and returns the value as it is written there,
 // with its escapes; "" = there is none. A JSON decoder would cost more than the call.
-func Text(body []byte, name string) string {
+func JSONString(body []byte, name string) string {
 	_, rest, found := bytes.Cut(body, []byte(`"`+name+`":"`))
 	if !found {
 		return ""

@@ -9,7 +9,7 @@ import (
 
 const (
 	readyTimeout = time.Minute
-	drainTimeout = 40 * time.Second // more than the 25 s of SENDONCE_DRAIN_TIMEOUT, for which the server waits
+	drainTimeout = 40 * time.Second // more than the default of SENDONCE_DRAIN_TIMEOUT, 25 s
 )
 
 // terminate ends a process. It returns an error if the process had to be killed or its exit code is not 0.

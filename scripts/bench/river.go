@@ -70,7 +70,7 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 	ready, cancelReady := context.WithTimeout(ctx, readyTimeout)
 	defer cancelReady()
 	err = r.process.WaitFor(ready, "}\n") // a line of JSON with the address
-	r.address = Text([]byte(r.process.Output()), "address")
+	r.address = JSONString([]byte(r.process.Output()), "address")
 	return r, err
 }
 

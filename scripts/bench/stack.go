@@ -84,7 +84,7 @@ func (s *Stack) Start(ctx context.Context, function string, more ...string) (str
 	if err := p.WaitFor(ctx, `"msg":"listening"`); err != nil {
 		return "", err
 	}
-	address := Text([]byte(p.Output()), "address")
+	address := JSONString([]byte(p.Output()), "address")
 	return address, p.WaitReady(ctx, "http://"+address+"/readyz")
 }
 

@@ -75,11 +75,11 @@ func (t *Table) String() string {
 	var b strings.Builder
 	b.WriteString(tableHead)
 	for _, row := range t.rows {
-		fmt.Fprintf(&b, "| %s | %d | %s |", row[0].Name, row[0].Connections, known("%.0f", median(row, func(r Result) float64 { return r.Rate })))
+		fmt.Fprintf(&b, "| %s | %d | %s |", row[0].Name, row[0].Connections, formatOrDash("%.0f", median(row, func(r Result) float64 { return r.Rate })))
 		for _, q := range []float64{0.50, 0.95, 0.99, 0.999} {
-			fmt.Fprintf(&b, " %s |", known("%.1f", medianLatency(row, q)))
+			fmt.Fprintf(&b, " %s |", formatOrDash("%.1f", medianLatency(row, q)))
 		}
-		fmt.Fprintf(&b, " %s |", known("%.2f", median(row, func(r Result) float64 { return r.Cores })))
+		fmt.Fprintf(&b, " %s |", formatOrDash("%.2f", median(row, func(r Result) float64 { return r.Cores })))
 		for i, first := range row[0].Ratios {
 			if i > 0 {
 				b.WriteString("| | | | | | | | |")
@@ -88,7 +88,7 @@ func (t *Table) String() string {
 			if ratios[0] > 0 {
 				ratio = fmt.Sprintf("%.2f (%.2f to %.2f)", load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1])
 			}
-			fmt.Fprintf(&b, " %s | %s | %s |\n", first.Baseline, known("%.0f", median(row, func(r Result) float64 { return r.Ratios[i].Rate })), ratio)
+			fmt.Fprintf(&b, " %s | %s | %s |\n", first.Baseline, formatOrDash("%.0f", median(row, func(r Result) float64 { return r.Ratios[i].Rate })), ratio)
 		}
 		if len(row[0].Ratios) == 0 {
 			b.WriteString(" - | - | - |\n")
@@ -141,8 +141,8 @@ func Sorted[R any](results []R, value func(R) float64) []float64 {
 	return values
 }
 
-// known formats a value. A value of 0 is not known: known returns "-".
-func known(format string, value float64) string {
+// formatOrDash formats a value. A value of 0 is not known: formatOrDash returns "-".
+func formatOrDash(format string, value float64) string {
 	if value == 0 {
 		return "-"
 	}

@@ -72,7 +72,7 @@ func (t *Tasks) SubmitOne(c *Client, withKey bool) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if id = Text(response, "task_id"); id == "" {
+	if id = JSONString(response, "task_id"); id == "" {
 		return "", errors.New("the response to a submission has no task_id")
 	}
 	return id, t.Ledger.Submitted(string(appendKey(nil, number)), id)
@@ -135,7 +135,7 @@ func (t *Tasks) Claim(c *Client, n int) (int, error) {
 func ParseClaimed(response []byte) (claimed []Claimed) {
 	for part := range bytes.SplitSeq(response, []byte(`{"task_id"`)) {
 		if _, _, found := bytes.Cut(part, []byte(`"claim_id":`)); found {
-			claimed = append(claimed, Claimed{ID: string(part[2:38]), ClaimID: Text(part, "claim_id")}) // part begins with :" and a UUID of 36 bytes
+			claimed = append(claimed, Claimed{ID: string(part[2:38]), ClaimID: JSONString(part, "claim_id")}) // part begins with :" and a UUID of 36 bytes
 		}
 	}
 	return claimed

@@ -176,8 +176,8 @@ func natsImage(ctx context.Context) (image, error) {
 	}, nil
 }
 
-// startPostgres is the entry point of the image. It does the part of the official entry point that compose.yaml needs.
-const startPostgres = `#!/bin/sh
+// postgresEntryPoint is the entry point of the image. It does the part of the official entry point that compose.yaml needs.
+const postgresEntryPoint = `#!/bin/sh
 set -eu
 data=${PGDATA:-/var/lib/postgresql/data}
 if [ ! -s $data/PG_VERSION ]; then
@@ -205,7 +205,7 @@ func postgresImage(context.Context) (image, error) {
 		files: func(root string) error {
 			data := filepath.Join(root, "var/lib/postgresql/data")
 			return errors.Join(
-				os.WriteFile(filepath.Join(root, "start"), []byte(startPostgres), 0o755),
+				os.WriteFile(filepath.Join(root, "start"), []byte(postgresEntryPoint), 0o755),
 				os.Mkdir(filepath.Join(root, "etc"), 0o755),
 				os.WriteFile(filepath.Join(root, "etc/passwd"), fmt.Appendf(nil, "postgres:x:%d:%[1]d::/tmp:/bin/sh\n", postgresUser), 0o644),
 				os.MkdirAll(data, 0o755), os.Chmod(data, 0o700), os.Chown(data, postgresUser, postgresUser),

@@ -32,7 +32,7 @@ func cliPath() (string, error) {
 }
 
 // buildCLI builds the Docker Compose CLI into the user's cache directory, unless it is there already. The build takes
-// some minutes. It is no go install, which rejects a module whose go.mod has an exclude directive.
+// some minutes. buildCLI does not use go install, which rejects a module whose go.mod has an exclude directive.
 func (s *stack) buildCLI(ctx context.Context) error {
 	path, err := cliPath()
 	if err != nil {

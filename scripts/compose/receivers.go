@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// outgoing is the subnet of the network outgoing, which the services have that call webhooks and WeChat.
-// The subnet is fixed, so that the address of this machine in it is known in advance.
+// outgoing is the subnet of the network outgoing. The services that call webhooks and WeChat are in this
+// network. The subnet is fixed, so that the address of this machine in it is known in advance.
 const (
 	outgoing        = "10.77.1.0/24"
 	receiverAddress = "10.77.1.1:9000"
@@ -59,7 +59,7 @@ func (r *receivers) subscribe(ctx context.Context, client *api.Client) error {
 	return err
 }
 
-// newTraffic returns a new traffic, whose ledger records webhooks from now on.
+// newTraffic returns a new traffic and makes it the current one: from now on its ledger records the webhooks.
 func (r *receivers) newTraffic(client *api.Client) *traffic {
 	r.number++
 	t := newTraffic(client, r.number)

@@ -19,21 +19,21 @@ type child interface {
 	Terminate(grace time.Duration) (code int, err error)
 }
 
-// drain does what finish does, and prints that the child ended. It does nothing if the child has ended already.
+// drain does what terminate does, and prints that the child ended. It does nothing if the child has ended already.
 func drain(name string, child child, out io.Writer) error {
 	if hasEnded(child) {
 		return nil
 	}
-	if err := finish(child); err != nil {
+	if err := terminate(child); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	printStep(out, "drained", name)
 	return nil
 }
 
-// finish ends a child once its calls in progress have ended, and kills it if this takes longer than drainTimeout. A kill or
+// terminate ends a child once its calls in progress have ended, and kills it if this takes longer than drainTimeout. A kill or
 // an exit code other than 0 is an error.
-func finish(child child) error {
+func terminate(child child) error {
 	code, err := child.Terminate(drainTimeout)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("it ended with %d:\n%s", code, tail(child.Output()))

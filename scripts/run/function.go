@@ -187,7 +187,7 @@ func (f *function) endWhenIdle() {
 	}
 	p := f.process
 	f.process = nil // so that watch prints nothing
-	if err := finish(p); err != nil {
+	if err := terminate(p); err != nil {
 		printStep(f.out, "failed", fmt.Sprintf("%s ended with an error: %v", f.name, err))
 		return
 	}

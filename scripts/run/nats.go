@@ -28,7 +28,7 @@ const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 type broker struct {
 	url       string            // the value of NATS_URL, or the URL of the started server without credentials
 	passwords map[string]string // by user; nil = NATS_URL is set, so the user has chosen the login
-	files     map[string]string // paths of the files with these passwords, by user; nil as passwords
+	files     map[string]string // paths of the files with these passwords, by user; nil if passwords is nil
 	stop      func() error
 }
 

@@ -21,8 +21,8 @@ type process struct {
 	transport *http.Transport
 }
 
-// startProcess starts a process of a function, which serves listener. Its output goes to log, and is also kept in memory:
-// if the process does not start, the last lines of the output are printed.
+// startProcess starts a process that serves a function on listener. The output of the process goes to log, and is also
+// kept in memory: if the process does not start, the last lines of the output are printed.
 func startProcess(binary string, env []string, listener *os.File, log io.Writer) (*process, error) {
 	p, err := startSendonce(sandbox.Command{Path: binary, Env: env, Listener: listener, Output: log})
 	if err != nil {

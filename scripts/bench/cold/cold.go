@@ -43,9 +43,9 @@ type coldStarts struct {
 	tasks    []api.ClaimedTask // one for each start of the function report
 }
 
-// unpacked copies a binary in large writes, as container engines do when they unpack an image, and returns the path of the
+// copyAsUnpacked copies a binary in large writes, as container engines do when they unpack an image, and returns the path of the
 // copy. The kernel caches the output of a linker in single pages, from which a process starts more slowly.
-func unpacked(binary string) (_ string, err error) {
+func copyAsUnpacked(binary string) (_ string, err error) {
 	from, err := os.Open(binary)
 	if err != nil {
 		return "", err
@@ -68,7 +68,7 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 	if err := sandbox.Compile(ctx, baseline, "github.com/sendonce/sendonce/scripts/bench/cold/baseline"); err != nil {
 		return nil, err
 	}
-	if baseline, err = unpacked(baseline); err != nil {
+	if baseline, err = copyAsUnpacked(baseline); err != nil {
 		return nil, err
 	}
 	c := &coldStarts{binary: stack.Machine.Binary, baseline: baseline, env: stack.Env}
@@ -130,7 +130,7 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 		if err != nil {
 			return err
 		}
-		tokens[role] = bench.Text(created, "token")
+		tokens[role] = bench.JSONString(created, "token")
 		request := http.Request{Header: http.Header{}}
 		request.SetBasicAuth("cold-"+role, tokens[role])
 		*header = request.Header.Get("Authorization")

@@ -33,7 +33,7 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 		if err != nil {
 			return err
 		}
-		if m.Binary, err = unpacked(m.Binary); err != nil {
+		if m.Binary, err = copyAsUnpacked(m.Binary); err != nil {
 			return err
 		}
 		// The function wechat needs an app. It does not call WeChat, since there is nothing to send.

@@ -31,7 +31,7 @@ func (m *messages) save(c *bench.Client) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if id = bench.Text(response, "server_msg_id"); id == "" {
+	if id = bench.JSONString(response, "server_msg_id"); id == "" {
 		return "", errors.New("the response to a message has no server_msg_id")
 	}
 	m.ledger.Sent(load.Message{Sender: "bench", N: n}, load.Sent{ID: id, Ack: "saved"})

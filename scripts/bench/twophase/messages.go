@@ -41,7 +41,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 		if err != nil {
 			return 0, err
 		}
-		id, got := bench.Text(response, "server_msg_id"), bench.Text(response, "ack")
+		id, got := bench.JSONString(response, "server_msg_id"), bench.JSONString(response, "ack")
 		if id == "" || got != ack {
 			return 0, fmt.Errorf("the acknowledgement is %q, but %s was requested", got, ack)
 		}
@@ -151,7 +151,7 @@ func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
 		}
 		switch kind := m.Headers().Get("ce-type"); kind {
 		case savedType:
-			notified[bench.Text(m.Data(), "server_msg_id")] = true
+			notified[bench.JSONString(m.Data(), "server_msg_id")] = true
 		case messageType:
 			var got load.Message
 			if err := json.Unmarshal(m.Data(), &got); err != nil {
