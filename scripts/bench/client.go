@@ -74,8 +74,8 @@ func withoutAddresses(err error) error {
 	return err
 }
 
-// JSONString finds the first member with this name and a string value in JSON, and returns the value as it is written there,
-// with its escapes; "" = there is none. A JSON decoder would cost more than the call.
+// JSONString returns the value of the first member of JSON that has this name and a string as value; "" = there is none.
+// Escapes in the value are not decoded. A JSON decoder would cost more than the call.
 func JSONString(body []byte, name string) string {
 	_, rest, found := bytes.Cut(body, []byte(`"`+name+`":"`))
 	if !found {

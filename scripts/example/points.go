@@ -92,8 +92,8 @@ func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-		// 25 messages of the maximum size fit into max_pending of the server (4 MiB), so that it does not disconnect this
-		// consumer.
+		// 25 messages of 64 KiB, the maximum size, fit into max_pending of the server (4 MiB): if more is waiting, the
+		// server closes the connection.
 		MaxAckPending: 25,
 		// NATS delivers a message at most 10 times, so that a message that always fails does not delay others
 		// permanently. Sendonce sends the message again later, and lists it as stuck after the last send.

@@ -19,7 +19,7 @@ type child interface {
 	Terminate(grace time.Duration) (code int, err error)
 }
 
-// drain does what terminate does, and prints that the child ended. It does nothing if the child has ended already.
+// drain terminates a child and prints that it ended, unless it has ended already.
 func drain(name string, child child, out io.Writer) error {
 	if hasEnded(child) {
 		return nil
@@ -31,8 +31,8 @@ func drain(name string, child child, out io.Writer) error {
 	return nil
 }
 
-// terminate ends a child once its calls in progress have ended, and kills it if this takes longer than drainTimeout. A kill or
-// an exit code other than 0 is an error.
+// terminate ends a child once its calls in progress have ended, and kills it if this takes longer than drainTimeout. A kill
+// or an exit code other than 0 is an error.
 func terminate(child child) error {
 	code, err := child.Terminate(drainTimeout)
 	if err == nil && code != 0 {

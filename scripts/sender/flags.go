@@ -29,7 +29,7 @@ const usageText = `sender claims messages from a Sendonce service and sends them
 Each flag may be set in the environment instead, such as -http-url as SENDER_HTTP_URL; but -url, -user and -password are
 SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, which make run writes into .sendonce/run.env. A flag overrides its variable.
 A template has the fields {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}. Their values are escaped
-as the URL, the form or the JSON body needs it.
+as the URL, a form or JSON requires.
 The outcomes of a send are ok, failed, retryable, released and unknown. -flaky and -flaky-script also accept panic and hang.
 
 `
@@ -57,7 +57,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.Func("http-outcome", "the outcome for a status, a class of statuses, or no connection, a `list` such as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
 	f.Func("http-ok", "a JSON response is ok only if its field has this value, `field=value`, such as result.code=0", o.setOKField)
 	f.Func("flaky", "the share of the sends with each outcome, a `list` such as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
-	f.Func("flaky-script", "outcomes of the first sends, in this order, a `list` such as ok,retryable,panic; for later sends, -flaky counts", eachPart(",", o.addToScript))
+	f.Func("flaky-script", "outcomes of the first sends, in this order, a `list` such as ok,retryable,panic; later sends follow -flaky", eachPart(",", o.addToScript))
 	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the `number` from which the random choices follow: the same number, the same choices")
 	return f
 }
