@@ -80,7 +80,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/loglimit":    {},
 	"shared/metrics":     {},
 	"shared/retry":       {},
-	"shared/robot":       {ours: []string{"shared/api", "shared/message", "shared/task"}},
+	"shared/robot":       {ours: []string{"shared/api", "shared/message", "shared/task", "shared/text"}},
 	"shared/settings":    {ours: []string{"shared/api", "shared/bus", "shared/config", "shared/decode", "shared/store", "shared/task"}},
 	"shared/text":        {},
 	"shared/waiters":     {},
@@ -110,7 +110,7 @@ var layers = map[string]struct{ ours, outside []string }{
 }
 
 // testsOnly may be imported only by tests, by scripts and by each other.
-var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "shared/sandbox/natsserver", module + "functions/internal/cluster", module + "shared/store/storetest", module + "shared/bus/bustest", "github.com/stretchr/testify"}
+var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", module + "shared/sandbox/natsserver", module + "functions/internal/cluster", module + "functions/internal/contract", module + "shared/auth/authtest", module + "shared/store/storetest", module + "shared/bus/bustest", "github.com/stretchr/testify"}
 
 func TestImportsPointOneWay(t *testing.T) {
 	t.Parallel()
