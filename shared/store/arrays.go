@@ -9,11 +9,11 @@ import (
 )
 
 // arrayCodec encodes array parameters, such as the columns of a BulkStatement, five times as fast as pgx. For each element,
-// pgx looks up the encoding, and mostly allocates memory. arrayCodec leaves other Go types, the text format and scanning
-// to pgx.
+// pgx looks up the encoding, and mostly allocates memory. arrayCodec leaves to pgx: Go types that plan does not support,
+// the text format, and scanning.
 type arrayCodec struct {
 	pgtype.ArrayCodec
-	plan func(value any) pgtype.EncodePlan // returns nil for a Go type that is left to pgx
+	plan func(value any) pgtype.EncodePlan // returns nil for a Go type that it does not support
 }
 
 // PlanEncode implements pgtype.Codec.
@@ -123,7 +123,7 @@ func (p arrayPlan[T]) Encode(value any, buf []byte) ([]byte, error) {
 	return buf, nil
 }
 
-// nullablePlan is arrayPlan for a []*T with nulls.
+// nullablePlan is arrayPlan for a []*T. A nil element is encoded as null.
 type nullablePlan[T any] struct {
 	oid    uint32
 	append func(buf []byte, v T) []byte

@@ -35,8 +35,9 @@ func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after st
 const revealedSQL = `
 select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
 
-// RecordReveal adds an audit entry for each of the subjects, whose hidden data was shown to the operator. after is the JSON
-// of each entry. If the last hour has the same entry, no entry is added, so that reveals cannot fill the disk.
+// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is the JSON of
+// each entry. If the operator has an entry with the same action and subject from the last hour, no entry is added, so that
+// reveals cannot fill the disk.
 func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
 	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table
 	if err != nil {
@@ -56,11 +57,11 @@ func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after strin
 	return db.Hot.SendBatch(ctx, &batch).Close()
 }
 
-// AuditEntry is a manual change of a row. Before and After are JSON, or "" if there was no row. If
-// both are equal, no entry is stored.
+// AuditEntry is a manual change of a row. Before and After are the row as JSON, or "" if there was no row before or after
+// the change. If both are equal, the entry is not stored.
 type AuditEntry struct{ Action, Subject, Before, After string }
 
-// Audited commits a manual change together with its audit entry.
+// Audited commits a manual change together with its audit entry. If change returns an error, nothing is committed.
 func (db *DB) Audited(ctx context.Context, by Operator, change func(tx pgx.Tx) (AuditEntry, error)) error {
 	return runAudited(ctx, db.Hot, by, change)
 }

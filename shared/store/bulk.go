@@ -12,7 +12,7 @@ import (
 // text and the plan of the statement are the same for any number of rows.
 type BulkStatement[R any] struct {
 	// Text is the statement. It gets the rows from "unnest(@arrays) as t (@columns)". @set
-	// stands for "name = t.name" for each column except the first.
+	// stands for "name = t.name" of each column except the first, separated by commas.
 	Text    string
 	Columns func() []BulkColumn[R]
 

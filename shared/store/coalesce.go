@@ -14,9 +14,9 @@ const (
 	flushRows      = 500              // the most rows of one flush
 	reservedRows   = 50               // the most rows of one flush of the reserved flusher
 	flushers       = 2                // flushers besides the reserved flusher; also how many failed flushes of one caller may run again at once
-	concurrentRows = 200              // a second flusher starts only if at least so many rows wait (exception: see shouldFlush)
+	concurrentRows = 200              // while another flusher runs, a flush starts only if so many rows wait (exception: see shouldFlush)
 	maxQueued      = 10_000           // the most waiting rows of all callers (see enqueue)
-	flushTimeout   = 15 * time.Second // timeout of a flush, including all its tries
+	flushTimeout   = 15 * time.Second // timeout of a flush, including the tries that follow it (commitAgain); each half of a divided flush has its own
 )
 
 // Coalescer is group commit: calls that arrive while transactions are under way share the next
@@ -25,8 +25,8 @@ const (
 //
 // Callers share a Coalescer fairly. Each caller has its own queue of rows and an equal share of a
 // flush. One more flusher is reserved for callers with no row in a flush under way. This flusher takes few
-// rows, so a caller with a single row never waits for a large flush of other callers. A flush that fails is
-// divided by caller before it is divided by row.
+// rows, so the first row of a caller does not wait until a large flush of other callers ends. A flush that fails because
+// of a row (IsRowError) is divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
 	// DivideTimeouts divides a flush by caller also if it fails by the statement_timeout. It is set before the first call of Do.
 	DivideTimeouts bool
@@ -42,7 +42,7 @@ type Coalescer[In, Out any] struct {
 	underWay map[int64]int // for each caller, the flushes under way that have rows of the caller; no entry for 0
 	running  int           // running flushers, without the reserved flusher
 	reserved bool          // the reserved flusher is running
-	retries  *fairLimiter  // one slot for each caller whose rows run again (commitAgain)
+	retries  *fairLimiter  // a slot is one commitAgain
 }
 
 // entry is a row with its result. All rows of one call share done.
@@ -158,10 +158,10 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	}
 }
 
-// commit flushes a batch and releases its calls. If single rows may be at fault (IsRowError), the batch is run again in
-// two parts, each with half of the callers. A part with one caller is run row by row, so that only the rows
-// at fault fail. After a statement_timeout (DivideTimeouts), the batch is run again once for each caller. commitAgain runs in
-// goroutines of its own, so that other callers need not wait. After any other error, all rows of the batch fail at once.
+// commit flushes a batch and lets its calls return. If single rows may be at fault (IsRowError), the batch is run again in
+// two parts, each with half of the callers. If a part with one caller fails too, it is run row by row, so that only the
+// rows at fault fail. After a statement_timeout (DivideTimeouts), the batch is run again once for each caller. commitAgain
+// runs in goroutines of its own, so that other callers need not wait. After any other error, all rows of the batch fail.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)
@@ -185,7 +185,7 @@ func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 		}()
 	case len(batch) == 1 || !IsRowError(err):
 		cancel()
-		release(batch, err)
+		finish(batch, err)
 	case len(parts) > 1:
 		cancel()
 		half := len(parts) / 2
@@ -209,26 +209,28 @@ func splitByCaller[In, Out any](batch []*entry[In, Out]) (parts [][]*entry[In, O
 	return parts
 }
 
-// commitAgain runs the rows of one caller, whose flush failed with err, within the time that is left of the flush. After a row error it
-// runs them one by one. If no slot becomes free in this time, all rows fail with err.
+// commitAgain runs the rows of one caller after their flush failed with err, within the time that is left of the flush.
+// After a row error (IsRowError) it runs them one by one, otherwise together first. If no slot of retries becomes free in
+// this time, all rows fail with err.
 //
-// If the failed flush may have been committed, no time is left, because RetryLostCommit uses all of it. So no row is committed twice.
+// If the failed flush may have been committed, no time is left, because RetryLostCommit uses all of it. So commitAgain
+// does not commit a row twice.
 func (c *Coalescer[In, Out]) commitAgain(ctx context.Context, rows []*entry[In, Out], err error) {
 	caller := rows[0].caller
 	if c.retries.acquire(ctx, caller) != nil {
-		release(rows, err)
+		finish(rows, err)
 		return
 	}
 	defer c.retries.release(caller)
 	ctx = WithCaller(ctx, caller) // limits the connections that one caller uses
 	if !IsRowError(err) {
 		if err = c.try(ctx, rows, false); len(rows) == 1 || !IsRowError(err) {
-			release(rows, err)
+			finish(rows, err)
 			return
 		}
 	}
 	for i := range rows {
-		release(rows[i:i+1], c.try(ctx, rows[i:i+1], true))
+		finish(rows[i:i+1], c.try(ctx, rows[i:i+1], true))
 	}
 }
 
@@ -252,7 +254,8 @@ func (c *Coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], al
 	return err
 }
 
-func release[In, Out any](rows []*entry[In, Out], err error) {
+// finish stores the error of the rows. A call returns when all its rows are finished.
+func finish[In, Out any](rows []*entry[In, Out], err error) {
 	for _, e := range rows {
 		e.err = err
 		e.done.Done()

@@ -46,8 +46,8 @@ func newFlushes() *flushes {
 	return f
 }
 
-// enqueueRows enqueues n rows like r; done receives the error of the last one.
-func (f *flushes) enqueueRows(n int, r row) (done <-chan error) {
+// enqueueRows enqueues n copies of r, as one call of Do. The channel receives the error of the last row.
+func (f *flushes) enqueueRows(n int, r row) <-chan error {
 	returned := make(chan error, 1)
 	entries := make([]entry[row, int], n)
 	var all sync.WaitGroup
@@ -65,7 +65,7 @@ func (f *flushes) enqueueRows(n int, r row) (done <-chan error) {
 	return returned
 }
 
-// nextFlush waits until a flush starts, and returns its number of rows of each caller.
+// nextFlush waits until a flush starts, and returns how many rows of each caller it has.
 func (f *flushes) nextFlush(t *testing.T) map[int64]int {
 	t.Helper()
 	select {
@@ -81,7 +81,7 @@ func (f *flushes) nextFlush(t *testing.T) map[int64]int {
 	}
 }
 
-// endUntil ends flushes until the call returns whose error comes from returned.
+// endUntil ends flushes until a call of enqueueRows returns its error on the channel returned.
 func (f *flushes) endUntil(t *testing.T, returned <-chan error) error {
 	t.Helper()
 	for {

@@ -13,7 +13,7 @@
 // references have no foreign key, for one of two reasons. A foreign key would lock, and so write to, the
 // referenced row each time (measured on Postgres 15). Or the referenced row may be missing:
 //
-//	task_live, task_done -> tasks, and the same tables of messages
+//	task_live, task_done -> tasks; message_live, message_done -> messages
 //	    with a foreign key 500 results take 20 ms instead of 4 ms, with 30 % more WAL
 //	subscribe_message_sends -> subscribe_message_logs
 //	    with a foreign key an insert takes 0.5 ms instead of 0.2 ms
@@ -26,29 +26,29 @@
 //
 // # Transactions
 //
-// Leases, send times and expiries are compared with the database's now(), never with a process's clock.
+// Leases, send times and expiries are compared with the clock of the database, never with the clock of a process.
 //
 // Rows are updated and deleted by id, never by ctid: after a statement has waited for a lock, the row may have a newer
 // version with another ctid, which the statement would miss.
 //
-// Calls of tasks.Submit, tasks.Report and messages.Submit share transactions (Coalescer). If
-// the response to a COMMIT is lost, the transaction is repeated and finds out whether the first try was
+// Calls of tasks.Submit, tasks.Report and messages.Submit share transactions, and so do small claims of one queue
+// (Coalescer). If the response to a COMMIT is lost, the transaction is repeated and finds out whether the first try was
 // committed. Ids are made before the commit, so a repeated submission finds its own primary key, a claim
 // finds its own claim_id, and a report finds its row in report_logs.
 //
-// Callers get connections in turn (fairLimiter), and one caller has at most half of a pool.
-// WithCaller sets the caller of a context. Work for several callers is not limited: flushes, events, shared
-// caches and others.
+// Callers that wait for connections get them in turn, and one caller has at most half of a pool (connectionLimiter).
+// WithCaller sets the caller of a context. Work for several callers is not limited, such as flushes, the relay of
+// events and the loading of shared caches.
 //
 // # Events
 //
-// A transaction that changes tasks also writes their events: one row of event_outbox for each
+// A transaction that changes tasks also writes the events that Config.Events selects: one row of event_outbox for each
 // caller and kind of change. If no endpoint and no callback URL receives the kind, no row is
-// written. The id of the row is assigned while the task is locked, so ids order the events of one
+// written. The id of the row is assigned while the tasks are locked, so ids order the events of one
 // task.
 //
-// dead_letters has the events that a function will never accept. An operator decides about them. The table also
-// counts the panics of events that may become dead letters.
+// dead_letters has the events that a function will never accept; an operator decides what to do with them. A row
+// with dead = false is not a dead letter yet: it counts how often a function panicked while it handled the event.
 //
 // # Stream pauses
 //
@@ -56,21 +56,21 @@
 // event_outbox.stream). A stream that is full, has no leader or does not reply gets a row in
 // stream_pauses. Until the pause ends, relays read one row per caller of that stream and update
 // no row. The first pause lasts 2 s. Each further pause lasts twice as long, up to a minute. After the pause, a
-// few messages or one row of events are tried. If the stream accepts them, the pause is removed and
-// the rest follows in order. The names of streams that do not belong to Sendonce are unknown. The subjects of
-// these streams are divided into 64 groups by a hash of the first token, and the subjects of one group are
-// paused together.
+// few messages or one row of events are tried. If the stream accepts them, the row is deleted and
+// the other messages and events follow in order. Streams that do not belong to Sendonce are not paused by name, because
+// it does not know their names: their subjects are divided into 64 groups by a hash of the first token, and the
+// subjects of one group are paused together.
 //
-// If a stream refuses a single message or event, for example because of a limit of the subject,
-// the next_at of that row becomes later, and other rows are published before it. While the broker is
-// unavailable, no stream is paused and no waiting row is updated. The error is in stream_pauses, in
-// one row per stream with failures 0.
+// If a stream does not accept a single message or event, for example because of a limit of the subject,
+// the next_at of that row becomes later, and other rows are published before it. While the broker itself is
+// unavailable, no stream is paused and no waiting row is updated. stream_pauses then has the error, in one row per
+// stream. The row has failures 0, unless the stream itself had failed before.
 //
 // # Roles
 //
 // Roles has the database users. The settings of Hot, Admin and Retention make plans use the
 // indexes, even if statements were prepared while the tables were empty. Read, for lists and
-// statistics, is read-only. Migrations make these settings with ALTER ROLE, so that they also apply
+// statistics, is read-only. The command migrate makes these settings with ALTER ROLE, so that they also apply
 // behind PgBouncer. A SET after connecting would not apply there.
 //
 // # Indexes of the original SMS tables

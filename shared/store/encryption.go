@@ -21,15 +21,15 @@ const (
 var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 
 // Keys encrypt secrets that must be stored and read back: signing secrets of webhooks and
-// access tokens of providers. Encrypt uses the first key. Decrypt uses any of the keys. The zero
-// Keys cannot encrypt.
+// access tokens of providers. Encrypt uses the first key. Decrypt uses the key whose id is in the value. The zero
+// Keys can neither encrypt nor decrypt.
 //
 // An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
-// GCM with a random nonce (NIST SP 800-38D). The key id is the beginning of the
-// key's SHA-256. The argument row is additional authenticated data: the table and id
+// GCM with a random nonce (NIST SP 800-38D). The key id is the first 4 bytes of the
+// key's SHA-256, in hex. The argument row is additional authenticated data: the table and id
 // of the row that has the value. Other data, such as the caller of the row, may follow after
-// a space. So Decrypt refuses a value that was copied to another row, or to a row of another
-// caller with the same id.
+// a space. So Decrypt refuses a value that was copied to another row, or whose row was given
+// to another caller.
 type Keys struct {
 	ids  []string // newest first
 	aead map[string]cipher.AEAD
@@ -64,7 +64,7 @@ func ParseKeys(text string) (Keys, error) {
 	return k, nil
 }
 
-// RowID returns the table and id from the argument row of Encrypt, without other data.
+// RowID returns only the table and id of the argument row of Encrypt.
 func RowID(row string) string {
 	id, _, _ := strings.Cut(row, " ")
 	return id
@@ -82,7 +82,7 @@ func (k Keys) Encrypt(row, secret string) (string, error) {
 // IsEmpty reports whether no key is set.
 func (k Keys) IsEmpty() bool { return len(k.ids) == 0 }
 
-// NewestPrefix returns the prefix of all values that the first key has encrypted. Keys must not be empty.
+// NewestPrefix returns the prefix of all values that the first key has encrypted. It panics if no key is set.
 func (k Keys) NewestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
 // Decrypt reverses Encrypt. Its errors are ErrDecrypt.

@@ -136,19 +136,19 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
-	// move makes a stored secret of the caller from the signing secret of the caller to. The role of the functions may do this without
-	// the key.
-	move := func(from, to int64) {
+	// makeSigningSecret takes a stored secret from a caller and makes it the signing secret of a caller. An attacker who can log in as
+	// the hot role can do this without the key.
+	makeSigningSecret := func(from, to int64) {
 		var id task.ID
 		var secret string
 		require.NoError(t, db.Hot.QueryRow(t.Context(), `delete from webhook_endpoints where caller_id = $1 returning id, secret`, from).Scan(&id, &secret))
 		_, err := db.Hot.Exec(t.Context(), `insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)`, id, to, secret)
 		require.NoError(t, err)
 	}
-	move(7, 8)
+	makeSigningSecret(7, 8)
 	_, err = secretOf(8)
 	require.ErrorIs(t, err, store.ErrDecrypt, "it was the signing secret of another caller")
-	move(9, 9)
+	makeSigningSecret(9, 9)
 	_, err = secretOf(9)
 	require.ErrorIs(t, err, store.ErrDecrypt, "it was the secret of an endpoint")
 	signing, err := db.Webhooks.SigningSecrets(t.Context(), []int64{0, 8, 9}, storetest.FirstSecret)

@@ -21,8 +21,8 @@ const (
 	codeCheckViolation    = "23514"
 	codeUniqueViolation   = "23505"
 	CodeLockTimeout       = "55P03"
-	CodeQueryCanceled     = "57014" // statement_timeout
-	codeReadOnly          = "25006" // a standby, during a failover
+	CodeQueryCanceled     = "57014" // statement_timeout or pg_cancel_backend
+	codeReadOnly          = "25006" // a standby, during a fail-over; or default_transaction_read_only
 	codeProtocolViolation = "08P01"
 	codeUndefinedTable    = "42P01" // also with a wrong search_path
 	codeUndefinedFunction = "42883"
@@ -42,8 +42,8 @@ func KeyInFlight() error {
 
 func NotFound(noun string) error { return task.Refuse(task.CodeNotFound, "no such "+noun) }
 
-// IsRowError reports whether a failed batch may succeed without some of its rows. The cause of such an error is a row
-// with invalid data, a lock that a row waits for, a deadlock or another rollback by Postgres.
+// IsRowError reports whether a failed batch may succeed without some of its rows: the database will never accept a row
+// (IsPoison), a lock was not granted within lock_timeout, or Postgres rolled back the transaction, such as after a deadlock.
 func IsRowError(err error) bool {
 	code := SQLState(err)
 	return strings.HasPrefix(code, "40") || code == CodeLockTimeout || IsPoison(err)
@@ -57,7 +57,7 @@ func IsPoison(err error) bool {
 	return len(code) == 5 && slices.Contains([]string{"21", "22", "23", "54"}, code[:2])
 }
 
-// connectionLostError is the error of a transaction that may have been committed before its connection broke.
+// connectionLostError is the error of a transaction whose connection broke, so that it may have been committed.
 type connectionLostError struct{ error }
 
 func (l connectionLostError) Unwrap() error { return l.error }
@@ -112,9 +112,9 @@ func SQLState(err error) string {
 	return ""
 }
 
-// TimedOutOnRowOf reports whether err is a lock timeout of a wait for a row or key of one of these tables or indexes:
-// another transaction has locked the row or inserts the same key. The result is false for a lock of a whole table. It is
-// also false if lc_messages is a language in which Postgres puts the name of the table or index between other quotes.
+// TimedOutOnRowOf reports whether err is a lock timeout of a wait for a row or key of a table or index whose name begins
+// with one of names: another transaction has locked the row or inserts the same key. The result is false for a lock of a
+// whole table. It is also false if lc_messages is a language in which Postgres puts other quotes around the name.
 func TimedOutOnRowOf(err error, names ...string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == CodeLockTimeout && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(pg.Where, `"`+name) })
@@ -126,7 +126,7 @@ func Violates(err error, constraint string) bool {
 	return ok && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
 }
 
-// Wrap adds the failed operation to a database error. A transient error becomes server_busy and
+// Wrap adds the name of the failed operation to a database error. A transient error becomes server_busy and
 // keeps its cause for the log. nil and errors of type task.Error are returned unchanged.
 func Wrap(operation string, err error) error {
 	switch {

@@ -7,10 +7,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// HasEndpoint is the condition that the caller of a row of the table changed has an endpoint for the kind of the
-// row. receiversSQL of package webhooks has the same condition. If neither an endpoint nor a callback URL
-// receives an event, the event is not written, since it would only fill the stream. The statement with this
-// condition is part of the last round trip before the commit. So if an endpoint is created while the transaction
+// HasEndpoint is a condition for a row of a table named changed: the caller of the row has an enabled endpoint that
+// receives events of the row's kind. receiversSQL of package webhooks has the same condition. If neither an endpoint nor
+// a callback URL receives an event, the event is not written, since it would only fill the stream. The statement with
+// this condition must be in the last round trip before the commit. So if an endpoint is created while the transaction
 // waits for a lock, the endpoint receives the event.
 const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or changed.kind = any(e.events)))`
@@ -18,20 +18,20 @@ const HasEndpoint = `exists (select from webhook_endpoints e where e.caller_id =
 // Notifier calls Config.OnEvents and Config.OnFailed after the commit of a transaction.
 type Notifier struct {
 	db     *DB
-	rows   int64 // of event_outbox that the transaction writes
+	rows   int64 // of event_outbox that the transaction writes, or may write
 	failed bool  // a task failed, and the failure counts for alerts
 }
 
 // NewNotifier returns the notifier of one transaction.
 func (db *DB) NewNotifier() *Notifier { return &Notifier{db: db} }
 
-// CountEvents adds a number of event rows that the transaction writes or may write.
+// CountEvents adds a number of rows of event_outbox that the transaction writes or may write.
 func (n *Notifier) CountEvents(rows int64) { n.rows += rows }
 
 // CountFailure makes Notify call OnFailed.
 func (n *Notifier) CountFailure() { n.failed = true }
 
-// CountRows adds the number of event rows that the statement q writes.
+// CountRows adds the number of rows of event_outbox that the statement q writes.
 func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	q.Exec(func(tag pgconn.CommandTag) error {
 		n.rows += tag.RowsAffected()
@@ -39,7 +39,8 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	})
 }
 
-// CollectIDs counts the event row that the statement q writes, if any, and reads the ids of this row into ids.
+// CollectIDs is CountRows for a statement that writes at most one row and returns the ids of this row. It reads them into
+// ids.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		return Each(rows, []any{ids}, func() { n.rows++ })
@@ -62,7 +63,7 @@ func (n *Notifier) Notify(err error) error {
 	return err
 }
 
-// Kinds of events that are not of tasks.
+// Kinds of events, except those of tasks.
 const (
 	KindWebhookDisabled = "webhook.disabled" // an endpoint was disabled
 	KindMessageSaved    = "message.saved"    // an accepted message was saved

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectionWaitLimit is how long a call of a caller waits for a connection before it fails as overloaded.
+// connectionWaitLimit is how long work of a caller waits for a slot of connectionLimiter before it fails as overloaded.
 const connectionWaitLimit = 10 * time.Second
 
 // fairLimiter shares slots among callers. Waiting callers get the free slots in turn (see callerQueues).
@@ -33,7 +33,7 @@ func newFairLimiter(slots, share int) *fairLimiter {
 	return &fairLimiter{slots: slots, share: share, byCaller: map[int64]int{}}
 }
 
-// acquire waits for a slot until ctx ends. If there is no error, the caller must call release later.
+// acquire waits for a slot until ctx ends. If it returns nil, release must be called later.
 func (l *fairLimiter) acquire(ctx context.Context, caller int64) error {
 	l.mu.Lock()
 	if l.inUse < l.slots && l.belowShare(caller) {
@@ -54,10 +54,10 @@ func (l *fairLimiter) acquire(ctx context.Context, caller int64) error {
 	if l.waiting.remove(caller, func(other limiterWait) bool { return other == wait }) {
 		return ctx.Err()
 	}
-	return nil // granted in the meantime
+	return nil // the slot was granted when ctx ended
 }
 
-// release frees a slot and grants it to the next caller that waits.
+// release frees a slot and grants the free slots to the next waiting callers that are below their share.
 func (l *fairLimiter) release(caller int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ type (
 )
 
 // WithCaller marks work with the returned context as work for one caller; id 0 is the built-in admin. This work is
-// limited to the caller's share of the connections. Unmarked work is not limited.
+// limited to the caller's share of the connections (connectionLimiter). Unmarked work is not limited.
 func WithCaller(ctx context.Context, id int64) context.Context {
 	return context.WithValue(ctx, callerKey{}, id)
 }
@@ -100,9 +100,9 @@ func WithoutCaller(ctx context.Context) context.Context {
 }
 
 // connectionLimiter lets callers share the connections of one pool fairly. One caller has at
-// most half of the connections, and all callers together at most three quarters. So a pool of four or
-// more connections always has one for group commit and events. A call that waits for a slot holds no
-// connection. connectionLimiter is the tracer of the pool: the pool calls it when Acquire begins and ends,
+// most half of the connections, but at least one. A quarter of the connections, rounded down, is left for unmarked work
+// (see WithCaller), such as group commit and events; so a pool of fewer than four leaves none. A call that waits for a
+// slot holds no connection. connectionLimiter is the tracer of the pool: the pool calls it when Acquire begins and ends,
 // and when a connection is released.
 type connectionLimiter struct {
 	noQueryTracer
@@ -113,7 +113,7 @@ func newConnectionLimiter(connections int) connectionLimiter {
 	return connectionLimiter{fairLimiter: newFairLimiter(connections-connections/4, max(connections/2, 1))}
 }
 
-// TraceAcquireStart waits for a slot for the caller. If no slot becomes free within connectionWaitLimit, it returns
+// TraceAcquireStart waits for a slot for the caller. If it gets no slot within connectionWaitLimit, it returns
 // a context that is done, so that Acquire fails.
 func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
 	caller, ok := ctx.Value(callerKey{}).(int64)
@@ -131,7 +131,7 @@ func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Poo
 // customDataCaller is the key in the custom data of a connection for the caller whose slot the connection uses.
 const customDataCaller = "caller"
 
-// TraceAcquireEnd records the caller of the slot on the connection. If there is no connection, it frees the slot.
+// TraceAcquireEnd records the caller of the slot on the connection. If Acquire has failed, it frees the slot.
 func (c connectionLimiter) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
 	caller, ok := ctx.Value(slotCallerKey{}).(int64)
 	switch {

@@ -23,8 +23,8 @@ select begun.place::text, begun.what is not null from upkeep left join begun usi
 	endJobSQL = `update upkeep set place = $2::text::jsonb, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
 )
 
-// BeginJob reports whether a job is due. If the job is due, no other instance starts it within interval,
-// and position is where the last run of the job stopped.
+// BeginJob reports whether a job is due, and if so, marks it as begun: no instance starts it again within interval, unless
+// EndJob allows it. position is the one that EndJob saved last, or nil.
 func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) (position *string, due bool, err error) {
 	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, job, interval.Seconds()).Scan(&position, &due)
 	if errors.Is(err, pgx.ErrNoRows) {

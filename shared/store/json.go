@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MustJSON encodes values that always encode: strings and maps of plain values.
+// MustJSON encodes a value whose encoding cannot fail, such as a map of strings and numbers.
 func MustJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -19,8 +19,8 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
-// ValidTime reports whether the year of a time is between 1 and 9999, as in all columns. Go can read other times from
-// JSON, but cannot write them.
+// ValidTime reports whether the year of a time in UTC is between 1 and 9999, as in all columns. Go can read other times
+// from JSON, but cannot write them.
 func ValidTime(at time.Time) bool {
 	year := at.UTC().Year()
 	return 1 <= year && year <= 9999
@@ -32,11 +32,11 @@ type Element interface {
 	Valid() bool
 }
 
-// List is a JSON array in a row. Elements that do not decode as T, or are not valid, are left out. So a single row does
-// not make a whole page fail.
+// List is a JSON array in a column. Elements that do not decode as T, or are not valid, are left out. So one bad element
+// does not make a whole page fail.
 type List[T Element] []T
 
-// UnmarshalJSON reads an array.
+// UnmarshalJSON implements json.Unmarshaler.
 func (l *List[T]) UnmarshalJSON(text []byte) error {
 	var elements []json.RawMessage
 	if err := json.Unmarshal(text, &elements); err != nil {
@@ -52,7 +52,7 @@ func (l *List[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// maxLoggedRequest is the most bytes of a request that a log row keeps.
+// maxLoggedRequest is how many bytes of a request a log row has at most.
 const maxLoggedRequest = 8 << 10
 
 // LogJSON returns a request body as it is stored in the logs. If the type jsonb accepts the body and it is not longer

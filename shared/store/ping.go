@@ -14,9 +14,10 @@ var ErrRoleSettings = errors.New("the database role has settings that migrate di
 // database, or the server is a standby.
 var ErrReadOnly = errors.New("the database accepts no writes")
 
-// roleSettingsSQL lists changed settings of this session and of the role's future sessions. A role
-// may change its own settings. A pooler may pass a session to another client without a reset: the session then
-// has the settings of the previous client. Settings of the server or the database are the operator's choice.
+// roleSettingsSQL returns which of three settings are not as migrate made them, in this session or for future sessions of
+// the role; and whether the database refuses writes. A role may change its own settings. A pooler may pass a session to
+// another client without a reset: the session then has the settings of the previous client. Settings of the server or
+// the database are the operator's choice.
 const roleSettingsSQL = `
 select coalesce(string_agg(distinct name, ', '), ''), current_setting('transaction_read_only')::bool
 from (
@@ -28,8 +29,9 @@ from (
 ) changed
 where name in ('synchronous_commit', 'default_transaction_read_only') or name = 'search_path' and setting <> 'public, pg_temp'`
 
-// Ping checks that the database is available. If Ping returns ErrRoleSettings or ErrReadOnly, it has closed the connections
-// of the pool Hot. New connections work as soon as migrate has restored the role, or the database accepts writes.
+// Ping checks that the database is available. If Roles.Hot is set, Ping also checks the settings of this role, and that
+// the database accepts writes. If Ping returns ErrRoleSettings or ErrReadOnly, it has closed the connections of the pool
+// Hot. New connections work as soon as migrate has restored the role, or the database accepts writes.
 func (db *DB) Ping(ctx context.Context) error {
 	if !db.hotHasRole {
 		return db.Hot.Ping(ctx)

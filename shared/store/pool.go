@@ -20,9 +20,9 @@ import (
 // those that a connection rarely runs, where preparing costs more than it saves; and lists, whose best plan
 // depends on the filters.
 //
-// An unprepared statement should cast its parameters, compare equal types, and get null as a parameter instead of
-// calling nullif. Otherwise the server must choose among all operators with a name. On a new connection,
-// without a catalog cache, each choice takes 0.4 ms.
+// An unprepared statement should cast its parameters, compare values of the same type, and get null as a parameter
+// instead of calling nullif. Otherwise the server must choose among all operators of the same name, such as =. On a new
+// connection, whose catalog cache is empty, each choice takes 0.4 ms.
 const Unprepared = pgx.QueryExecModeExec
 
 // pools holds one connection pool for each role.
@@ -99,7 +99,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	pc.ConnConfig.ConnectTimeout = 3 * time.Second // to one host
 	pc.MinConns, pc.MaxConns = 0, int32(cmp.Or(cfg.MaxConns, 8))
 	pc.MaxConnIdleTime = 30 * time.Second
-	pc.PingTimeout = time.Second // of an idle connection, whose host may be gone
+	pc.PingTimeout = time.Second // before an idle connection is used again: its host may be gone
 	return pc, nil
 }
 
@@ -133,8 +133,8 @@ func acceptReadOnlyPrimary(pc *pgxpool.Config) {
 	}
 }
 
-// registerTypes maps our Go types to Postgres types. For Unprepared statements, pgx does not query the server for the
-// types of parameters.
+// registerTypes maps our Go types to Postgres types. Unprepared statements need this, because for them pgx does not query
+// the server for the types of parameters.
 func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	m := conn.TypeMap()
 	for _, id := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {

@@ -126,7 +126,7 @@ func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 			if pages == 0 {
 				require.Equal(t, tasks.EventReceived, page[0].Event, "the page has lines of each log, not only the long lines of one")
 				require.Equal(t, claimed.ClaimID, page[1].ClaimID)
-				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the newest comes first")
+				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the first page ends with the newest report")
 			}
 			got, cursor, more = append(got, page...), next, next != tasks.TimelineCursor{}
 		}

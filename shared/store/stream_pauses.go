@@ -16,18 +16,18 @@ type Relayed struct {
 	More              bool        // more rows may be due now
 	BrokerUnavailable bool        // the broker itself was unavailable, so the next batch would fail too
 	StreamPaused      bool        // a stream was paused: if it is full, it needs trimming
-	NextTries         []time.Time // new due times of delayed rows, by the database's clock
+	NextTries         []time.Time // when the delayed rows and the paused streams are due again
 
 	Streams []StreamChange
 }
 
-// StreamChange reports that a stream was paused or resumed.
+// StreamChange reports that a stream was paused or resumed. Longer pauses of a paused stream are not reported.
 type StreamChange struct {
 	Stream string
-	Reason string // why it accepts nothing; "" = it was resumed
+	Reason string // why the stream accepts nothing; "" = it was resumed
 }
 
-// ProbeMessages is how many messages of a stream are tried when the pause of the stream ends.
+// ProbeMessages is about how many messages of a stream are tried when the pause of the stream ends.
 const ProbeMessages = 16
 
 // JoinStreamPauses joins the row p of the stream s.stream in stream_pauses, by one lookup in the primary key.
@@ -44,7 +44,7 @@ type streamState struct {
 
 	rows     int           // in the batch
 	byCaller map[int64]int // rows in the batch, by caller
-	more     bool          // a caller filled its share of the batch and may have more rows
+	more     bool          // a caller may have more due rows than those in the batch
 	accepted bool          // a publication was accepted
 	failed   msg.Scope     // the widest scope of a failure
 	reason   string        // of the failure with the widest scope
@@ -53,8 +53,8 @@ type streamState struct {
 // StreamStates has the states of the streams of one batch, by name.
 type StreamStates map[string]*streamState
 
-// AddRow counts a row of the batch. room is the most rows of one caller and stream in the batch.
-// failures is nil if the stream has no row in stream_pauses.
+// AddRow counts a row of the batch. If the batch has at least room rows of one caller and stream, there may be more due
+// rows. failures is nil if the stream has no row in stream_pauses.
 func (s StreamStates) AddRow(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
@@ -81,8 +81,8 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 }
 
 const (
-	// pauseStreamSQL pauses a stream and returns the end of the pause. While the broker is unavailable,
-	// the row has failures 0. Such a row is written again only if the reason changes.
+	// pauseStreamSQL pauses a stream and returns the end of the pause. With failures 0 it does not pause the stream, but
+	// records that the broker is unavailable; then an existing row is written again only if the reason changes.
 	pauseStreamSQL = `
 insert into stream_pauses (stream, failures, reason, until) values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))
 on conflict (stream) do update set failures = excluded.failures, reason = excluded.reason, until = greatest(stream_pauses.until, excluded.until)
@@ -92,8 +92,8 @@ returning until, failures > 0`
 	resumeStreamSQL = `delete from stream_pauses where stream = $1`
 )
 
-// Queue adds a statement for each stream that is paused or resumed. It also completes relayed. If a stream has not failed
-// and has no row in stream_pauses, it needs no statement.
+// Queue adds the statements that pause and resume streams, and that record why the broker is unavailable. It also
+// completes relayed. If a stream has not failed and has no row in stream_pauses, it needs no statement.
 func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	for _, name := range slices.Sorted(maps.Keys(s)) { // sorted, so that two relays never deadlock
 		state := s[name]

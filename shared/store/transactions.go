@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Waits between the tries of a transaction whose outcome is unknown.
+// Waits between the tries of a transaction whose outcome is unknown: the first, and the longest. Each is twice the one before.
 const (
 	retryFirst   = 20 * time.Millisecond
 	retryLongest = 500 * time.Millisecond
@@ -16,11 +16,12 @@ const (
 // RetryLostCommit runs a transaction. If the response to its commit is lost, RetryLostCommit runs the
 // transaction again until it succeeds, fails permanently or ctx ends. If again is true, an earlier try may
 // have been committed or may be committed later: run must look for the effects of that try.
-// If there is no error, the effects that run has found are durable: the synchronous standby, if there is one, has them.
+// If there is no error, the effects that run made or found are durable: the synchronous standby, if there is one, has
+// them, even if somebody has cancelled the wait of the commit for the standby.
 func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	defer func() {
-		if lost { // the try with the lost response may have written events
+		if lost { // the try with the lost response may have written events or failures
 			db.OnEvents()
 			db.onFailed()
 		}
@@ -45,13 +46,14 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 	}
 }
 
-// WaitSQL makes the commit of its transaction wait for the synchronous standby, also if the transaction changes nothing.
+// WaitSQL makes the commit of its transaction wait for the synchronous standby, also if the transaction changes
+// nothing.
 const WaitSQL = `select pg_logical_emit_message(true, 'sendonce', '')`
 
 // WaitForStandby returns when the synchronous standby, if there is one, has everything that was visible
-// before the call. WaitForStandby makes a commit, which waits for all earlier commits. A commit that the
-// standby does not have can be visible: after a restart of the primary, or after the termination of a
-// session that waited for the standby.
+// before the call. WaitForStandby makes a commit, and the standby confirms this commit only after all earlier ones. A
+// commit that the standby does not have can be visible: after a restart of the primary, or after the wait of a session
+// for the standby was cancelled.
 func (db *DB) WaitForStandby(ctx context.Context) error {
 	for {
 		cancelled := db.CancelledSyncs()
@@ -62,8 +64,8 @@ func (db *DB) WaitForStandby(ctx context.Context) error {
 	}
 }
 
-// Durably runs run. If run succeeds, and somebody has cancelled the wait of a commit for the standby meanwhile, Durably
-// waits for the standby. A nil DB only runs run.
+// Durably calls run. If run succeeds, and meanwhile somebody has cancelled the wait of a commit for the standby, Durably
+// waits for the standby. If db is nil, Durably only calls run.
 func (db *DB) Durably(ctx context.Context, run func() error) error {
 	if db == nil {
 		return run()
@@ -81,7 +83,7 @@ func (db *DB) Durably(ctx context.Context, run func() error) error {
 func (db *DB) CancelledSyncs() uint64 { return db.cancelledSyncs.Load() }
 
 // isOwnRetry reports whether the transaction failed because an earlier try of it had inserted the id of a
-// task: the commit of the earlier try was still under way.
+// task: the earlier try was not committed yet when this try looked for it.
 func isOwnRetry(err error) bool {
 	return Violates(err, "tasks_pkey") || Violates(err, "task_live_pkey")
 }
@@ -141,8 +143,8 @@ func Rollback(conn *pgx.Conn) {
 	_, _ = conn.Exec(ctx, "rollback")
 }
 
-// How long an insert waits if an uncommitted transaction has inserted the same key. Then the insert fails with
-// idempotency_in_flight. A row that is run alone has already waited once.
+// How long an insert waits for an uncommitted transaction that has inserted the same key, before it fails with
+// idempotency_in_flight. KeyTimeoutAlone is for a row that is inserted alone after a flush failed: it has already waited.
 const (
 	KeyTimeout      = "250ms"
 	KeyTimeoutAlone = "20ms"
