@@ -25,8 +25,8 @@ type Notifier struct {
 // NewNotifier returns the notifier of one transaction.
 func (db *DB) NewNotifier() *Notifier { return &Notifier{db: db} }
 
-// CountEvents adds a number of rows of event_outbox that the transaction writes or may write.
-func (n *Notifier) CountEvents(rows int64) { n.rows += rows }
+// AddRows adds a number of rows of event_outbox that the transaction writes or may write.
+func (n *Notifier) AddRows(rows int64) { n.rows += rows }
 
 // CountFailure makes Notify call OnFailed.
 func (n *Notifier) CountFailure() { n.failed = true }

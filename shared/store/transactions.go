@@ -46,9 +46,9 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 	}
 }
 
-// WaitSQL makes the commit of its transaction wait for the synchronous standby, also if the transaction changes
+// WaitForStandbySQL makes the commit of its transaction wait for the synchronous standby, also if the transaction changes
 // nothing.
-const WaitSQL = `select pg_logical_emit_message(true, 'sendonce', '')`
+const WaitForStandbySQL = `select pg_logical_emit_message(true, 'sendonce', '')`
 
 // WaitForStandby returns when the synchronous standby, if there is one, has everything that was visible
 // before the call. WaitForStandby makes a commit, and the standby confirms this commit only after all earlier ones. A
@@ -57,7 +57,7 @@ const WaitSQL = `select pg_logical_emit_message(true, 'sendonce', '')`
 func (db *DB) WaitForStandby(ctx context.Context) error {
 	for {
 		cancelled := db.CancelledSyncs()
-		_, err := db.Hot.Exec(ctx, WaitSQL)
+		_, err := db.Hot.Exec(ctx, WaitForStandbySQL)
 		if err != nil || db.CancelledSyncs() == cancelled {
 			return err
 		}

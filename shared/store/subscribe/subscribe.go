@@ -259,7 +259,7 @@ func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, fou
 func readTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
 	read, err := tasks.Read(ctx, conn, []task.ID{id})
 	if err == nil {
-		_, err = conn.Exec(ctx, store.WaitSQL)
+		_, err = conn.Exec(ctx, store.WaitForStandbySQL)
 	}
 	if err != nil {
 		return t, false, now, err
@@ -296,7 +296,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.CountEvents(1) // at most: no event is written without an endpoint or callback URL
+		n.AddRows(1) // at most: no event is written without an endpoint or callback URL
 	}
 	return n
 }
