@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// eventCallers lists, as e, each pair of stream and caller that has waiting events, with its earliest row: one index
-// probe for each pair.
+// eventCallers lists, as e, each pair of stream and caller that has waiting events, with next_at and the number of events
+// of its earliest row: one index probe for each pair.
 const eventCallers = `e (stream, caller_id, next_at, events) as (
     (select stream, caller_id, next_at, events from event_outbox order by stream, caller_id, next_at, id limit 1)
     union all
@@ -31,16 +31,17 @@ const eventCallers = `e (stream, caller_id, next_at, events) as (
     ) n
 )`
 
-// lockEventsSQL locks the oldest events of each stream and caller, and reads their content. Rows that another relay has
-// locked are skipped.
+// lockEventsSQL locks the first due rows of each stream and caller, by next_at and then by id, and reads the content of
+// their events. Rows that another relay has locked are skipped.
 //
 // The $1 events of a batch are divided equally among streams, and each stream's part among its callers. A caller gets as
-// many whole rows as its part has room for, and at least one. If the first rows of all callers exceed the part, some
-// callers are chosen at random. A stream whose pause has ended gets one row.
+// many whole rows as its part has room for, and at least one. If the first rows of all callers exceed the stream's part,
+// some callers are chosen at random. A stream with a row in stream_pauses (its pause has ended, or the broker was
+// unavailable) gets one row.
 //
-// The first events of all callers come before their second events, and events of small rows before those of large rows,
-// so no caller's backlog delays another caller. The content of a stream's events is limited to about 4 MiB: beyond that,
-// the last events of each caller are left out. room = 0 means that there may be more events.
+// In a stream, the first events of all callers come before their second events, and events of small rows before those
+// of large rows, so no caller's backlog delays another caller. The content of a stream's events is limited to about
+// 4 MiB: beyond that, the last events of each caller are left out. room = 0 means that there may be more events.
 //
 // The events of the stream $2 are left out.
 //
@@ -134,7 +135,7 @@ type Due struct {
 	// Of a message.
 	From        string
 	ClientMsgID string
-	AcceptSeq   int64 // 0 = Submit saved it
+	AcceptSeq   int64 // its sequence number in the stream of accepted messages; 0 = it was saved without this stream
 
 	Alert *alerts.Alert // as it was at the time of the event; nil for events of other kinds
 
@@ -185,13 +186,13 @@ const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 const keepEventsSQL = `
 update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
-// Relay locks about limit events, the oldest of each stream and caller, calls publish, and deletes the accepted events,
-// all in one transaction. publish returns one result per event, in order, within 3 s. An event whose stream is unavailable
-// stays, however often it was tried. A refused event becomes a dead letter. Package store describes how unavailable streams
-// are paused.
+// Relay locks about limit due events (see lockEventsSQL), calls publish, and deletes the accepted events, all in one
+// transaction. publish must return one result per event, in order, within 3 s. An event with the result Unavailable
+// stays, however often it was tried. A refused event becomes a dead letter. Package store describes how unavailable
+// streams are paused.
 //
-// If publish fails, the process dies or the commit is lost, the same events are published again under the same ids, by
-// which receivers recognise them.
+// If publish fails, the process dies or the transaction is not committed, the same events are published again under the
+// same ids, by which receivers recognise them.
 func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (store.Relayed, error) {
 	return st.RelayExcept(ctx, "", limit, publish)
 }
@@ -231,9 +232,9 @@ func (st *Store) RelayExcept(ctx context.Context, stream string, limit int, publ
 // remainingEvents has the events of a row that stay after publishing.
 type remainingEvents struct {
 	total int           // number of events of the row
-	read  int           // how many of its first events were given to publish
-	ids   []task.ID     // the subjects of read events that stay
-	pause time.Duration // delay of the row, if an event of it failed alone
+	read  int           // how many of the row's first events were given to publish
+	ids   []task.ID     // subjects of the events that were given to publish and stay
+	pause time.Duration // delay of the row, if the stream did not accept one of its events alone
 }
 
 // settleEvents adds the statements that delete or keep the rows of the published events. An unchanged row costs no
@@ -292,7 +293,7 @@ func (st *Store) NextRelay(ctx context.Context) (time.Time, error) {
 
 const pausedSQL = `select stream from stream_pauses where failures > 0 order by stream`
 
-// PausedStreams returns the streams that accepted nothing at their last try.
+// PausedStreams returns the streams that are paused, or whose pause has ended and that have accepted nothing since.
 func (st *Store) PausedStreams(ctx context.Context) ([]string, error) {
 	names, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], pausedSQL)
 	return names, store.Wrap("list paused streams", err)

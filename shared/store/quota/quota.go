@@ -12,7 +12,7 @@ import (
 )
 
 // Waiting is a number of messages that wait to be delivered or confirmed, and the
-// bytes of their data; or a number of tasks that are not final.
+// bytes of their data; or a number of tasks that are not final. It is also the type of a limit.
 type Waiting struct{ Items, Bytes int64 }
 
 func (w Waiting) plus(other Waiting) Waiting {
@@ -28,7 +28,7 @@ func (w Waiting) exceeds(limit Waiting) bool {
 	return limit.Items > 0 && w.Items > limit.Items || limit.Bytes > 0 && w.Bytes > limit.Bytes
 }
 
-// String describes the limits that are set.
+// String describes a limit of messages. A part that is 0 (no limit) is left out.
 func (w Waiting) String() string {
 	switch {
 	case w.Bytes == 0:
@@ -50,24 +50,24 @@ func tenth(limit Waiting) Waiting {
 
 const (
 	CountEvery     = time.Second            // shortest pause between two counts
-	CountEverySlow = 10 * time.Second       // the same for a caller that is far below its quota
+	CountEverySlow = 10 * time.Second       // the same for a caller with at most a tenth of its limit
 	countShare     = 20                     // counting takes at most 1/countShare of the time
 	countWait      = 500 * time.Millisecond // how long a call waits for a count
-	CountTimeout   = 4 * time.Second
-	unlimitedRows  = 1_000_000        // rows that are counted if only the bytes have a limit
-	RetryAfter     = 5 * time.Second  // Retry-After of a call that exceeds a quota
-	unsavedFor     = 15 * time.Minute // after which an accepted message no longer counts as unsaved
-	maxUnsaved     = 64               // batches of unsaved messages that are kept for one caller
-	maxEstimates   = 4096             // estimates that are kept
+	CountTimeout   = 4 * time.Second        // of one count
+	unlimitedRows  = 1_000_000              // rows that are counted at most if only the bytes have a limit
+	RetryAfter     = 5 * time.Second        // Retry-After of a call that exceeds a quota
+	unsavedFor     = 15 * time.Minute       // after which an accepted message no longer counts as unsaved
+	maxUnsaved     = 64                     // batches of unsaved messages that are kept for one caller
+	maxEstimates   = 4096                   // with more estimates, idle ones are dropped
 )
 
-// Quotas has an estimate for each caller that submits in this process. Nothing is stored, so nothing can
-// drift, and concurrent calls of a caller do not wait for each other. There is one for messages and one
-// for tasks.
+// Quotas has an estimate for each caller that submits in this process. The database stores no counter, so none can
+// become wrong, and concurrent calls of a caller do not wait for each other. A process has a Quotas for messages and
+// another one for tasks.
 type Quotas struct {
-	ByDefault Waiting // limit
-	// count counts the waiting items of a caller, up to so many rows. If joint is set, it counts those
-	// of every caller that has any. Accepted messages are saved up to the sequence number savedTo.
+	ByDefault Waiting // the limit of callers that have none of their own
+	// count counts the waiting items of a caller. It may stop at rows items, which is more than the limit. If joint is
+	// set, it counts the items of every caller that has any. Accepted messages are saved up to the sequence number savedTo.
 	count func(ctx context.Context, caller, rows int64) (waiting map[int64]Waiting, savedTo int64, err error)
 	joint *counter // of all callers; nil if each caller is counted alone
 
@@ -75,11 +75,11 @@ type Quotas struct {
 	estimates map[int64]*estimate // by caller
 }
 
-// counter has the state of the counts of the database.
+// counter has the state of the counts in the database, of one caller or (Quotas.joint) of all callers.
 type counter struct {
 	counting chan struct{} // closed when the count under way ends; nil if there is none
-	ended    time.Time     // of the last count
-	took     time.Duration
+	ended    time.Time     // when the last count ended
+	took     time.Duration // the last count
 }
 
 // estimate is an estimate of the waiting items of one caller.
@@ -89,17 +89,17 @@ type estimate struct {
 	known   bool    // a count succeeded
 	tried   bool    // a count ended, successfully or not
 
-	underWay Waiting   // of calls that have not returned
-	saved    Waiting   // since the last finished count began
+	underWay Waiting   // of admissions that have not ended
+	saved    Waiting   // saved by this process since the last successful count began
 	earlier  Waiting   // the part of saved from before the count under way
 	unsaved  []unsaved // accepted by a stream and perhaps not saved, oldest first
 }
 
-// unsaved is a batch of messages that were accepted between two counts.
+// unsaved is a batch of messages that a stream accepted within about a second (CountEvery).
 type unsaved struct {
 	Waiting
-	lastSeq int64 // their highest sequence number
-	start   time.Time
+	lastSeq int64     // their highest sequence number
+	start   time.Time // when the first of them was accepted
 }
 
 func (e *estimate) total() Waiting {
@@ -115,7 +115,7 @@ func (e *estimate) idle() bool {
 	return e.counting == nil && e.underWay == Waiting{} && len(e.unsaved) == 0
 }
 
-// New returns quotas that count each caller alone.
+// New returns quotas that count each caller alone (see Quotas.count).
 func New(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (waiting map[int64]Waiting, savedTo int64, err error)) *Quotas {
 	return &Quotas{ByDefault: byDefault, count: count}
 }
@@ -143,7 +143,7 @@ func Refuse(retry time.Duration, message string) *task.Error {
 	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
 }
 
-// AwaitFirstCount waits up to half a second until a caller has been counted once.
+// AwaitFirstCount waits for the first count of a caller, but at most half a second.
 func (q *Quotas) AwaitFirstCount(ctx context.Context, caller int64, limit Waiting) {
 	if !q.Refresh(caller, limit) {
 		q.awaitCount(ctx, caller)
@@ -167,8 +167,9 @@ func (q *Quotas) awaitCount(ctx context.Context, caller int64) {
 	}
 }
 
-// Admit admits as many of n new items as the limit allows. before is the estimate without them. Before Admit refuses an
-// item, it waits up to half a second for the count that is under way or due, because the last one may be old.
+// Admit admits as many of n new items, of the size each, as the limit allows. before is the estimate without them. Before
+// Admit refuses an item, it waits up to half a second for the count that is under way or due, because the last count may
+// be old.
 func (q *Quotas) Admit(ctx context.Context, caller int64, limit, each Waiting, n int) (_ Admission, before Waiting) {
 	admission, before := q.admit(caller, limit, each, n)
 	if admission.Items() == n {
@@ -272,8 +273,8 @@ func (e *estimate) dropSaved(to int64) {
 	e.unsaved = e.unsaved[n:]
 }
 
-// Admission is a message, or some tasks, counted for their caller before they are accepted. End must
-// follow, after Saved or Accepted if the items now wait.
+// Admission counts a message, or some tasks, for their caller before they are saved or accepted. End must be called in
+// any case. If the items were saved or accepted, call Saved or Accepted before End.
 type Admission struct {
 	quotas  *Quotas
 	caller  int64
@@ -283,7 +284,7 @@ type Admission struct {
 // Items returns how many items were admitted.
 func (a Admission) Items() int { return int(a.waiting.Items) }
 
-// Saved counts the admitted items as saved. They must have just been committed.
+// Saved counts the admitted items as saved. They must have been committed just now.
 func (a Admission) Saved() {
 	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
 }
@@ -316,7 +317,8 @@ func (a Admission) change(change func(*estimate)) {
 	change(a.quotas.estimates[a.caller]) // not dropped while it has items under way
 }
 
-// AddSaved counts items of a caller that were saved without an admission.
+// AddSaved counts items of a caller as saved. An admission of the caller must be under way; it may have more items than
+// were saved, so AddSaved replaces Saved.
 func (q *Quotas) AddSaved(caller int64, w Waiting) {
 	Admission{quotas: q, caller: caller, waiting: w}.Saved()
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // An attacker who controls a function can write a row with forged values. Statements that change many rows at once must still change
-// the other rows. In the statements below, $1 is the id of the forged row.
+// the other rows. In the statements that forge a row, $1 is the id of this row.
 func TestForgedRowDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })

@@ -25,16 +25,17 @@ type Config struct {
 	Keep            maintenance.Retention // how long finished rows are kept
 	PhoneCountry    task.Country          // whose numbers may be written without a country code
 	Alerts          task.AlertRules       // thresholds of queues and streams
-	Waiting         quota.Waiting         // limits of each caller's waiting messages; 0 = no limit
-	WaitingTasks    int64                 // limit of each caller's tasks that are not final; 0 = no limit
-	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it
+	Waiting         quota.Waiting         // limits of the waiting messages of a caller that has no limits of its own; 0 = no limit
+	WaitingTasks    int64                 // limit of the tasks that are not final, likewise; 0 = no limit
+	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it; 0 = no limit
 	OperatorCallers int                   // callers that a limited operator and its callers may create together
 	Inbox           int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
 
-	// OnPending is called when a scan in the background has found or made n pending tasks of a queue. nil = no call.
+	// OnPending is called when a scan in the background has made about n tasks of a queue pending, or has found n pending
+	// tasks. nil = no call.
 	OnPending func(queue string, n int)
 
-	// OnAlert is called after the commit that raised or cleared an alert. a.Value raised or cleared it. nil = no call.
+	// OnAlert is called after the commit that raised or cleared an alert. a.Value is the value that did so. nil = no call.
 	OnAlert func(id task.ID, a task.Alert, cleared bool)
 }
 
