@@ -138,17 +138,17 @@ var apiErrors = map[string]string{
 	"this admin may not administer queue %s": "该管理员不能管理队列 %s",
 
 	// templates, default SMS and blocked words
-	"contains a NUL character":                                            "包含 NUL 字符",
-	"is too long once its characters are normalised (NFKC)":               "字符规范化（NFKC）之后过长",
-	"malformed escape %s; for a percent sign write %25":                   "转义有误：%s；百分号要写成 %25",
-	"more than %s parameters":                                             "参数超过 %s 个",
-	"must be URL-encoded parameters, as use_template is true: %s":         "作为模板参数时必须写成 name=Ann&code=1234 的形式：%s",
-	"must give content or use_template":                                   "必须给出内容，或选择使用模板",
-	"must give template_name, template_content or is_active":              "必须给出名称、内容或是否启用",
-	"must hold something other than white space and invisible characters": "不能只有空白和不可见字符",
-	"must not be given: the template of the path is previewed":            "不能给出：预览的是已有的模板",
-	"not valid UTF-8":  "不是有效的 UTF-8 文本",
-	"parameter %s: %s": "参数 %s：%s",
+	"contains a NUL character":                                    "包含 NUL 字符",
+	"is too long once its characters are normalised (NFKC)":       "字符规范化（NFKC）之后过长",
+	"malformed escape %s; for a percent sign write %25":           "转义有误：%s；百分号要写成 %25",
+	"more than %s parameters":                                     "参数超过 %s 个",
+	"must be URL-encoded parameters, as use_template is true: %s": "作为模板参数时必须写成 name=Ann&code=1234 的形式：%s",
+	"must contain a visible character":                            "不能只有空白和不可见字符",
+	"must give content or use_template":                           "必须给出内容，或选择使用模板",
+	"must give template_name, template_content or is_active":      "必须给出名称、内容或是否启用",
+	"must not be given: the template of the path is previewed":    "不能给出：预览的是已有的模板",
+	"not valid UTF-8":                                             "不是有效的 UTF-8 文本",
+	"parameter %s: %s":                                            "参数 %s：%s",
 	"this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}": "该号码已有默认短信；请修改已有的一条",
 
 	// callers

@@ -23,7 +23,7 @@ func (w BlockedWord) subject() string { return fmt.Sprintf("blocked_word/%d", w.
 
 func (w BlockedWord) json() string { return store.MustJSON(map[string]any{"word": w.Word}) }
 
-// maxFolded is the size of the longest folded word, in bytes. An index row has room for such a word.
+// maxFolded is how many bytes a folded word may have, so that an index row has room for it.
 const maxFolded = 1000
 
 const insertBlockedWordSQL = `
@@ -39,7 +39,7 @@ func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Opera
 	folded := fold(word)
 	switch {
 	case strings.TrimSpace(folded) == "":
-		return w, task.Invalid([]task.Field{{Name: "word", Message: "must hold something other than white space and invisible characters"}})
+		return w, task.Invalid([]task.Field{{Name: "word", Message: "must contain a visible character"}})
 	case len(folded) > maxFolded:
 		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
 	}
@@ -86,7 +86,8 @@ func (st *Store) Blocked(ctx context.Context, text string) (bool, error) {
 }
 
 // WordMatcher returns a function that reports whether a text contains a blocked word. The list of
-// words is at most about a second old while the database is available.
+// words is at most about a second old while the database responds at once. If the database does not respond in time,
+// an older list is used (see blockedWaitLimit).
 func (st *Store) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
 	words, err := st.blocked.list(ctx, st.db.Hot)
 	return words.match, err

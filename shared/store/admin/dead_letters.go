@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// AddDeadLetters stores events that the functions named in them will never accept, in one transaction.
+// AddDeadLetters stores dead letters in one transaction. A dead letter that exists already is updated.
 func (st *Store) AddDeadLetters(ctx context.Context, dead ...store.DeadLetter) error {
 	slices.SortFunc(dead, func(a, b store.DeadLetter) int { // so that two calls never deadlock
 		return cmp.Or(cmp.Compare(a.Function, b.Function), cmp.Compare(a.EventID, b.EventID))
@@ -23,8 +23,7 @@ func (st *Store) AddDeadLetters(ctx context.Context, dead ...store.DeadLetter) e
 	return store.Wrap("add dead letters", st.db.Hot.SendBatch(ctx, &batch).Close())
 }
 
-// maxPanics is the number of panics that make an event a dead letter. The cause of fewer panics may be
-// temporary.
+// maxPanics is the number of panics that make an event a dead letter. Fewer panics may have a temporary cause.
 const maxPanics = 5
 
 const countPanicSQL = `
@@ -33,7 +32,8 @@ on conflict (function, event_id) do update set attempts = dead_letters.attempts 
     dead = dead_letters.dead or dead_letters.attempts + 1 >= $6
 returning dead`
 
-// CountPanic counts a panic of an event, and reports whether the event is a dead letter now.
+// CountPanic counts that the function l.Function panicked while it handled an event, and reports whether the event is a
+// dead letter now.
 func (st *Store) CountPanic(ctx context.Context, l store.DeadLetter) (dead bool, err error) {
 	l = l.Storable()
 	err = st.db.Hot.QueryRow(ctx, countPanicSQL, l.Function, l.EventID, l.EventType, l.Event, l.Reason, maxPanics).Scan(&dead)

@@ -15,7 +15,7 @@ import (
 func TestPanicsOfAnEventWithALongIDAreCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	id := make([]byte, 10_000) // random, because an index row can hold longer texts if they can be compressed
+	id := make([]byte, 10_000) // random: Postgres compresses other long texts, so that they fit into an index row
 	for i := range id {
 		id[i] = byte('a' + rand.IntN(26))
 	}

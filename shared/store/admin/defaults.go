@@ -16,7 +16,7 @@ import (
 type DefaultSMS struct {
 	ID          int32
 	Phone       string
-	Content     string // the text, or URL-encoded parameters of a template
+	Content     string // the text; if UseTemplate, URL-encoded parameters of the active template with the lowest id
 	UseTemplate bool
 	Sent        bool
 	CreatedAt   time.Time
@@ -110,8 +110,8 @@ where id > $1::bigint and ($2::text[] is null or phone_number = any($2)) and ($3
 order by id
 limit $4`
 
-// Defaults lists default contents by id. phone and sent select by number and by Sent; "" and nil select
-// all. after is the last id of the previous page; 0 = the first page.
+// Defaults lists default contents by id. phone selects a number in any spelling, "" all; sent selects by Sent, nil all.
+// after is the last id of the previous page; 0 = the first page.
 func (st *Store) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
 	var spellings []string
 	if phone != "" {

@@ -26,7 +26,8 @@ const (
 	blockedWaitLimit     = 50 * time.Millisecond
 	blockedIdleWaitLimit = 2 * time.Second
 	blockedIdle          = 10 * time.Second
-	blockedTimeout       = 5 * time.Second
+	// blockedTimeout limits the query of a list.
+	blockedTimeout = 5 * time.Second
 )
 
 // blockedWords caches the list of blocked words. If the list is older than blockedMaxAge, its next use
@@ -111,7 +112,8 @@ func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordRea
 	close(r.done)
 }
 
-// foldedWord folds a stored word again: the fold of an earlier version may have kept more characters.
+// foldedWord reads a folded word and folds it again: an earlier version may have stored it with characters that fold
+// removes now.
 func foldedWord(row pgx.CollectableRow) (string, error) {
 	word, err := pgx.RowTo[string](row)
 	return fold(word), err

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/storetest"
 )
 
-// A blocked word is found in a text with invisible characters. A word that was stored with
+// A blocked word is found in a text that has invisible characters inside the word. A word that was stored with
 // invisible characters is found too.
 func TestInvisibleCharactersHideNoBlockedWord(t *testing.T) {
 	t.Parallel()
@@ -56,14 +56,14 @@ func TestInstanceThatWasIdleWaitsForTheNewestBlockedWords(t *testing.T) {
 	}()
 	select {
 	case blocked := <-answered:
-		require.True(t, blocked, "the list is as old as the last use")
-	case <-time.After(200 * time.Millisecond): // longer than a call waits that uses an old list
+		require.True(t, blocked, "the old list was used")
+	case <-time.After(200 * time.Millisecond): // after blockedWaitLimit, a call of an instance that was not idle uses the old list
 	}
 	unlock()
 	require.True(t, <-answered)
 }
 
-// The console and the functions that check texts may run in one process.
+// If a change of the words fails, its process keeps the list: the same process may check texts while the database is unavailable.
 func TestFailedChangeKeepsTheListOfBlockedWords(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

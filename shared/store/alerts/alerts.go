@@ -38,6 +38,8 @@ func AtEvent(row *string, kind string) *Alert {
 	return &a
 }
 
+// openAlertsSQL returns the open alerts of streams if $1 is true, otherwise those of queues. Each row also has the time of
+// the transaction. If no alert is open, there is one row, with only the time.
 const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
 
 // maxCheckedQueues limits the queues that a check reads besides those with an open alert or their own
@@ -70,19 +72,19 @@ having t.queue = any($2::text[]) or count(*) >= $3
 order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) desc, t.queue limit cardinality($2::text[]) + ` + maxCheckedQueues + `
 `
 
-// alertsJob is the name of the job in upkeep, which one instance runs at a time.
+// alertsJob is the name of the job in upkeep: its row limits how often all instances together check.
 const alertsJob = "alerts"
 
-// alertCheckShare limits checks to a twentieth of an instance's time: after a check, the next one waits
-// for 20 times as long as the check took.
+// alertCheckShare limits checks to a twentieth of an instance's time: if a check took 2 s, the next one in this process
+// begins at least 40 s after the beginning of that check.
 const alertCheckShare = 20
 
 // Check reads the queues, raises the alerts that are due and clears those that are over, each
 // with its event in the same commit. Any number of instances may call it; each alert is raised
-// once. At most three checks run within task.AlertRules.CheckInterval. again means that another check
-// is needed: an alert is open, results fail, or this call came too early. Without thresholds, Check
-// does nothing (see ClearIfOff). The cost grows with the pending tasks and, after failures, with the
-// results of the window, never with the history.
+// once. At most three checks begin within task.AlertRules.CheckInterval. again means that another check
+// is needed: an alert is open, a failure within the window counts, this call came too early, or it failed. Without
+// thresholds, Check does nothing (see ClearIfOff). The cost grows with the pending tasks and, after failures, with
+// the results of the window, never with the history.
 func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	if !st.rules.On() {
 		return false, nil
@@ -103,7 +105,7 @@ func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	return again || err != nil, store.Wrap("check alerts", err)
 }
 
-// ClearIfOff clears the open alerts of queues if all thresholds are switched off.
+// ClearIfOff clears the open alerts of queues if all thresholds of queues are off.
 func (st *Store) ClearIfOff(ctx context.Context) error {
 	if st.rules.On() {
 		return nil
@@ -120,11 +122,11 @@ func (st *Store) checkNow(ctx context.Context) (again bool, err error) {
 	return st.decideAlerts(ctx, s)
 }
 
-// alertSnapshot has the data of a check, all of one instant.
+// alertSnapshot has the data of a check, all of one instant. For a check of streams, it has only the open alerts.
 type alertSnapshot struct {
-	at       time.Time
+	at       time.Time              // by the clock of the database
 	open     []task.Alert           // without their values
-	ids      map[task.Alert]task.ID // of open
+	ids      map[task.Alert]task.ID // ids of the open alerts
 	queues   map[string]task.QueueLoad
 	failures bool // a result within the window is a failure that counts
 }
@@ -185,7 +187,7 @@ func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, rules task.A
 	since := s.at.Add(-rules.Window)
 	err := tx.QueryRow(ctx, anyFailureSQL, since).Scan(&s.failures)
 	if err != nil || !s.failures {
-		return err // without a failure each rate is 0
+		return err // without a failure, the rate of every queue is 0
 	}
 	var queue string
 	var finished, failures int64
@@ -222,14 +224,14 @@ with cleared as (
 insert into event_outbox (kind, ids) select '` + store.KindAlertCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
 )
 
-// decideAlerts raises and clears alerts by a snapshot, and reports whether another check is needed.
+// decideAlerts raises and clears alerts of queues as the snapshot requires, and reports whether another check is needed.
 func (st *Store) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
 	raised, cleared := st.rules.CheckQueues(s.queues, s.open)
 	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
 	return again, st.writeAlerts(ctx, s, raised, cleared)
 }
 
-// writeAlerts raises and clears alerts, as decided by the snapshot s. However many instances call it, each
+// writeAlerts raises and clears the alerts that were decided from the snapshot s. However many instances call it, each
 // alert is raised and cleared once.
 func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared []task.Alert) error {
 	if len(raised)+len(cleared) == 0 {
@@ -259,10 +261,10 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, clear
 }
 
 // CheckStreams raises the alerts of streams that are due and clears those that are over, each with
-// its event in the same commit. open means that an alert is open now. used returns the used part of
-// each stream's size. The open alerts are read before used is called, since an older result of used
-// could raise an alert again that has just been cleared. Streams that used leaves out keep their
-// alerts. CheckStreams returns an error of used after it has written the alerts.
+// its event in the same commit. open means that an alert of a stream is open now. used returns the part of its limit that
+// each stream uses; without a threshold it is not called. The open alerts are read before used is called, since an older
+// result of used could raise an alert again that has just been cleared. A stream that used leaves out keeps its
+// alert. CheckStreams returns an error of used after it has written the alerts.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
 	s := alertSnapshot{ids: map[task.Alert]task.ID{}}
 	if err := s.readAlerts(ctx, st.db.Hot, true); err != nil {
@@ -281,7 +283,7 @@ func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (m
 	return open, usedErr
 }
 
-// idOf returns the id of an open alert with any value.
+// idOf returns the id of an open alert. It ignores the value of a, since s.ids has alerts without their values.
 func (s *alertSnapshot) idOf(a task.Alert) task.ID {
 	a.Value = 0
 	return s.ids[a]

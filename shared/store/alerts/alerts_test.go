@@ -38,7 +38,8 @@ func insertFailed(t *testing.T, db *storetest.DB, queue string, n int) {
 	insertResults(t, db, queue, n, 0, task.Rejected, "")
 }
 
-// insertResults inserts n tasks of a queue that ended a time ago: they succeeded if reason is NoReason, else they failed.
+// insertResults inserts n tasks of a queue. They ended the duration ago before now: if reason is NoReason, they succeeded,
+// otherwise they failed.
 func insertResults(t *testing.T, db *storetest.DB, queue string, n int, ago time.Duration, reason task.Reason, errorCode string) {
 	t.Helper()
 	db.Exec(t, `
@@ -323,8 +324,8 @@ func TestMissingJobIsAnError(t *testing.T) {
 	require.False(t, due)
 }
 
-// Callers choose the names of queues, so there may be very many. A check reads a limited number of them, and always those with an
-// open alert.
+// Callers choose the names of queues, so there may be very many. A check reads all queues with an open alert or with a threshold of
+// their own, and of the others at most maxCheckedQueues for each kind of alert.
 func TestChecksOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, withThresholds, func(c *stores.Config) {
@@ -349,7 +350,7 @@ with t as (
 )
 insert into task_done (id, status, reason, retry_count, ended, reported_at) select id, 3, 1, 0, 1, now() from t`)
 	check(t, db)
-	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises some 1000")
+	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises about 1000")
 	insertFailed(t, db, "next", 20)
 	check(t, db)
 	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results do not count towards the limit")

@@ -18,7 +18,7 @@ func (st *Store) DecideAlerts(ctx context.Context, s Snapshot) (again bool, err 
 	return st.decideAlerts(ctx, s)
 }
 
-// WithoutQueues returns the snapshot as if all queues were empty.
+// WithoutQueues returns the snapshot as if no queue had pending tasks or results.
 func (s alertSnapshot) WithoutQueues() Snapshot {
 	s.queues = nil
 	return s
