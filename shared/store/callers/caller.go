@@ -17,7 +17,7 @@ type Caller struct {
 	ID     int64
 	Name   string   // the Basic user name
 	Salt   []byte   // of Proof; the same for all callers of one Store
-	Proof  []byte   // the TokenProof of Salt and the hash of the token
+	Proof  []byte   // TokenProof(Salt, the hash of the token)
 	Roles  []string // submitter, sender, receiver, viewer, trigger, admin
 	Queues []string // that it may use; empty = all
 
@@ -53,7 +53,7 @@ func (c Caller) Grants() Grants {
 }
 
 // TokenProof returns the SHA-256 of salt and hash; hash is the SHA-256 of a token. The database
-// returns this proof, with which a token can be verified, but does not reveal the hash.
+// returns this proof, by which a process verifies a token, and never the hash itself.
 func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
 	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
 	return proof[:]
@@ -85,8 +85,7 @@ func (st *Store) ByName(ctx context.Context, name string, forList bool) (Caller,
 
 const existingCallersSQL = `select name from callers where name::text = any($1::text[])`
 
-// Existing returns those of the names that belong to callers, revoked or not. The names must be
-// texts that Postgres accepts.
+// Existing returns which of the names are names of callers, revoked or not. The names must be texts that Postgres accepts.
 func (st *Store) Existing(ctx context.Context, names []string) ([]string, error) {
 	existing, err := store.QueryRows(ctx, st.db.Hot, pgx.RowTo[string], existingCallersSQL, store.Unprepared, names)
 	return existing, store.Wrap("callers", err)

@@ -71,9 +71,9 @@ with recursive makers (id) as (
 )
 select exists (select from makers where id = $2)`
 
-// mustOwn refuses to change a caller that another limited operator made, unless o is in the chain of
-// makers. When o is revoked or its grants are reduced, only the callers that o made are changed too:
-// any other caller would keep the token or grants that o gave to it.
+// mustOwn refuses to change a caller that a limited operator made, unless o made that caller, directly or through
+// others. When o is revoked or its grants are reduced, only the callers that o made are changed too: any other caller
+// would keep the token or grants that o gave to it.
 func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy == nil {
 		return nil
@@ -90,7 +90,7 @@ func (o *StoredCaller) mustOwn(ctx context.Context, tx pgx.Tx, c StoredCaller) e
 const adoptSQL = `
 update callers set account_id = $3, made_by = case id when $1 then $2 else made_by end where id = $1 or account_id = $1`
 
-// adopt makes a limited operator the maker of a caller that no limited operator made. Then the token
+// adopt makes a limited operator the maker of a caller that no limited operator made, so that the token
 // or grants that the operator gives to the caller end when the operator is revoked.
 func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) error {
 	if o == nil || c.ID == o.ID || c.MadeBy != nil {
@@ -115,7 +115,7 @@ func (o *StoredCaller) mayGrant(name string, grants Grants) error {
 	return nil
 }
 
-// exceededBy returns the fields in which other exceeds g.
+// exceededBy returns the fields in which other grants more than g, such as a queue that g does not have.
 func (g Grants) exceededBy(other Grants) (fields []task.Field) {
 	for _, list := range []struct {
 		name        string
@@ -161,8 +161,8 @@ func oneOrMoreOf(list []string) string {
 	return "must be some of " + strings.Join(list, ", ")
 }
 
-// narrowedTo returns the part of g that is within limits. ok is false if no role is left, or if a list
-// that means all when it is empty would become empty.
+// narrowedTo returns the part of g that is within limits. ok is false if no role is left; or if no queue or no business
+// type is left, since an empty list of these would mean all.
 func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
 	ok = true
 	for _, list := range []struct {

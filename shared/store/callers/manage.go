@@ -15,7 +15,7 @@ const insertCallerSQL = `
 insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, made_by, account_id)
 values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0), $11, $12) returning ` + callerColumns
 
-// countMadeSQL counts the callers of an account. Callers that were revoked within a day count too:
+// countMadeSQL counts the callers of an account. Callers that were revoked within the last day count too:
 // otherwise an operator could create and revoke any number.
 const countMadeSQL = `
 select count(*) from callers where account_id = $1 and (revoked_at is null or revoked_at > now() - interval '1 day')`
@@ -60,8 +60,8 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 }
 
 // lockCallersSQL lets one change of callers run at a time: a limited operator must not make another
-// caller while the operator is revoked or its grants are reduced. Only the role of the function admin
-// may take this lock. An advisory lock would not do: with it, any role could prevent a revocation.
+// caller while its own revocation, or the reduction of its grants, is under way. Only the role of the function admin
+// may take this lock. An advisory lock would not do: any role could take it and so prevent a revocation.
 const lockCallersSQL = `lock table callers in share row exclusive mode`
 
 // changeCallers is AuditedAsAdmin with the lock of lockCallersSQL.
@@ -80,12 +80,12 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// Update changes the grants of a caller. The callers that this caller made lose what exceeds the new
-// grants. One of these that would lose all its roles, queues or business types is revoked: an empty
-// list of the last two would mean all. dependents has the callers that were reduced or revoked. The
-// error is task.CodeNotFound if there is no such caller, task.CodeConflict if the caller is revoked, or
-// task.CodeForbidden if the operator may not grant so much or if another limited operator made the
-// caller (see StoredCaller.mustOwn).
+// Update changes the grants of a caller. The callers that this caller made, directly or through others, lose what
+// exceeds the new grants. One of these that would lose all its roles, queues or business types is revoked: an empty
+// list of queues or business types would mean all. dependents has the callers that were reduced or revoked. The
+// error is task.CodeNotFound if there is no such caller or the operator does not manage it, task.CodeConflict if the
+// caller is revoked, or task.CodeForbidden if the operator may not grant so much, if it is limited and the caller is
+// itself, or if another limited operator made the caller (see StoredCaller.mustOwn).
 func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
 	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		grants = grants.filledFrom(c.Grants)
@@ -124,7 +124,7 @@ const rotateCallerSQL = `
 update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
 
 // RotateToken replaces a caller's token. tokenHash is the SHA-256 of the new token. The errors are
-// those of Update.
+// those of Update, but a limited operator may rotate its own token.
 func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
 	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		if err := limits.adopt(ctx, tx, c); err != nil {
@@ -163,8 +163,8 @@ const disableEndpointsSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
 where caller_id = $1 and url is not null and enabled`
 
-// endpointsTimeout is how long a revocation waits for locked endpoints. Endpoints that stay locked stay
-// enabled, but deliver posts nothing to them, since their caller is revoked.
+// endpointsTimeout is how long a revocation waits for a locked endpoint. If the endpoint stays locked, all endpoints of
+// the caller stay enabled, but deliver posts nothing to them, since their caller is revoked.
 const endpointsTimeout = "100ms"
 
 func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error) {
@@ -193,8 +193,8 @@ with recursive made (id) as (
 )
 select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for no key update`
 
-// changeMade calls change for each caller of lockMadeSQL, and returns the changed callers. Each changed
-// caller has an audit entry.
+// changeMade calls change for each caller of lockMadeSQL, and returns the changed callers. It writes an audit entry for
+// each of them.
 func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
 	made, err := store.QueryRows(ctx, tx, pgx.RowToStructByPos[StoredCaller], lockMadeSQL, maker)
 	if err != nil {
@@ -214,8 +214,8 @@ func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, 
 	return changed, tx.SendBatch(ctx, &audit).Close()
 }
 
-// narrowMade reduces the grants of the callers that maker made to the grants of maker. It does nothing
-// if maker is an admin who is not limited to queues, and so without limits.
+// narrowMade reduces the grants of the callers that maker made, directly or through others, to the grants of maker. It
+// does nothing if maker is an admin without queues, who has no limits.
 func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Operator) ([]StoredCaller, error) {
 	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
 		return nil, nil
@@ -234,8 +234,8 @@ func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Ope
 	})
 }
 
-// Revoke revokes a caller permanently, and the callers that this caller made. dependents has those that
-// were not revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if
+// Revoke revokes a caller permanently, and the callers that this caller made, directly or through others. dependents has
+// those of them that were not revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if
 // there is no such caller, or if the operator does not manage the caller.
 func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
 	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
@@ -263,8 +263,8 @@ func (st *Store) ByID(ctx context.Context, id int64) (StoredCaller, error) {
 
 const namedSQL = `select ` + callerColumns + ` from callers where id = any($1::bigint[]) or name = $2 order by id limit $3`
 
-// Named returns the callers with one of the ids or with the name, revoked or not. No caller has the
-// name "".
+// Named returns the callers with one of the ids or with the name, revoked or not. With name "" it finds callers only by
+// the ids.
 func (st *Store) Named(ctx context.Context, ids []int64, name string) ([]StoredCaller, error) {
 	callers, _, err := store.QueryPage[StoredCaller](ctx, st.db.Read, len(ids)+1, namedSQL, ids, name)
 	return callers, store.Wrap("names of callers", err)
@@ -276,9 +276,9 @@ where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name
 order by id limit $3`
 
 // List lists the callers by id, revoked or not. after is the last id of the previous page; 0 = the first
-// page. limits is the limited operator, or nil. List leaves out the callers that the operator may not
-// name, so that no page shows their ids. The others may still have too many grants: check each with
-// Manages.
+// page. limits is the limited operator, or nil. The statement itself leaves out the callers that the operator may not
+// name, except the operator, so that the cursor of a page never shows the id of one of them. The callers of a page may
+// still have too many grants: check each with Manages.
 func (st *Store) List(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
 	if limits != nil {
