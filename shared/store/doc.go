@@ -28,8 +28,8 @@
 //
 // Leases, send times and expiries are compared with the clock of the database, never with the clock of a process.
 //
-// Rows are updated and deleted by id, never by ctid: after a statement has waited for a lock, the row may have a newer
-// version with another ctid, which the statement would miss.
+// Rows that can be updated are changed and deleted by id, never by ctid: after a statement has waited for a lock, the
+// row may have a newer version with another ctid, which the statement would miss.
 //
 // Calls of tasks.Submit, tasks.Report and messages.Submit share transactions, and so do small claims of one queue
 // (Coalescer). If the response to a COMMIT is lost, the transaction is repeated and finds out whether the first try was

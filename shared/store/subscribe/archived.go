@@ -30,7 +30,7 @@ var errOvertaken = errors.New("another submission was faster")
 
 // subscribeArchived handles the submission of a message without a row in the main table. If the archived message was
 // sent, the submission is skipped. If the archived message failed, it is restored to the main table. Then, or if the
-// archive has no such message, errOvertaken makes the calling function start over.
+// archive has no such message, errOvertaken makes subscribeOnce start over.
 func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool

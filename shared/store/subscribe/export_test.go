@@ -14,9 +14,10 @@ const (
 
 func SettleLogsSQL() string { return settleLogs.SQL() }
 
-func RateArgs(since, firstOpen time.Time, callerID *int64) []any {
-	return rateArgs(since, firstOpen, callerID)
+func RateArgs(since, countedTo time.Time, callerID *int64) []any {
+	return rateArgs(since, countedTo, callerID)
 }
 
-// IsRefreshing reports whether this instance refreshes a provider's token.
+// IsRefreshing reports whether a call of this instance refreshes a provider's token, or waits for another instance to end
+// its refresh.
 func (st *Store) IsRefreshing() bool { return len(st.refreshing) > 0 }

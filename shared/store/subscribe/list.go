@@ -25,7 +25,7 @@ type Log struct {
 	Data           json.RawMessage
 	Page           string
 	Status         task.SendStatus
-	SendTime       time.Time // when the message was submitted, or when Status last changed
+	SendTime       time.Time // when the newest send was submitted; after a result, when it was sent or the result was stored
 	RetryCount     int
 	ErrorCode      string
 	ErrorMessage   string
@@ -86,7 +86,7 @@ select ` + logColumns + ` from subscribe_message_logs g where g.id = $1
 union all
 select ` + archivedLogColumns + ` from archived_subscribe_message_logs g where g.id = $1`
 
-// LogByID returns a row. The error is task.CodeNotFound if there is none.
+// LogByID returns a row, archived or not. The error is task.CodeNotFound if there is none.
 func (st *Store) LogByID(ctx context.Context, id int64) (Log, error) {
 	return st.oneLog(ctx, logSQL, id)
 }
@@ -98,7 +98,7 @@ select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + whe
 
 const whereKey = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
 
-// FindLog returns the row of a message. The error is task.CodeNotFound if the message was never submitted.
+// FindLog returns the row of a message, archived or not. The error is task.CodeNotFound if there is none.
 func (st *Store) FindLog(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (Log, error) {
 	return st.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
 }
@@ -136,7 +136,8 @@ type LogCursor struct {
 	ID int64
 }
 
-// FailedLogs lists failed messages, newest first, of a caller or, if callerID is nil, of all callers.
+// FailedLogs lists failed messages that are not archived, newest first, of a caller or, if callerID is nil, of all
+// callers.
 func (st *Store) FailedLogs(ctx context.Context, callerID *int64, after LogCursor, limit int) (page []Log, more bool, err error) {
 	sql, args := failedLogsSQL, []any{store.Unprepared, store.TimeOrInfinity(after.At), after.ID, limit + 1}
 	if callerID != nil {
@@ -183,7 +184,7 @@ type Send struct {
 	MiniprogramState string
 	CreatedAt        time.Time
 
-	MayHaveBeenSent bool // an earlier attempt may have been delivered
+	MayHaveBeenSent bool // an earlier attempt, of this send or of another one, may have been delivered
 	Sent            bool // the message was sent: this send must not happen
 }
 
@@ -195,8 +196,8 @@ func (s *Send) CallerTemplate() CallerTemplate {
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
     coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
 
-// beginSendsSQL marks rows that waited for a retry as being sent. It leaves out the row of a task that is not claimed,
-// because no report would change this row again.
+// beginSendsSQL marks rows that waited for a retry as being sent. It leaves out the row of a task that is not claimed:
+// if that task has ended, no report would change the row again.
 const beginSendsSQL = `
 with claimed as materialized (
     select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
@@ -245,8 +246,8 @@ where s.log_id = $1 and t.queue = '` + task.RecordedQueue + `' and (exists (sele
     or exists (select from task_done d where d.id = s.task_id and d.claim_id = $2))
 limit 1`
 
-// RecordedSend returns the send of a row that was recorded under a claim. found is false if there is no such send, or if
-// the send is archived.
+// RecordedSend returns the task of a send that the caller recorded itself (task.RecordedQueue). id is the row of its
+// message, and claim is the newest claim of the task. found is false if there is no such send, or if it is archived.
 func (st *Store) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, found bool, err error) {
 	err = st.db.Hot.QueryRow(ctx, recordedSendSQL, id, claim).Scan(&send)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -151,7 +151,7 @@ func TestWaitForRefreshCanBeCancelled(t *testing.T) {
 	}
 	require.Equal(t, subscribe.ProviderToken{}, other.MustToken(t), "reading does not wait")
 	require.Zero(t, other.Count(t, `select count(*) from pg_stat_activity where datname = current_database() and backend_xid is not null`),
-		"a fetch has no transaction ID, which would stop vacuum")
+		"the transaction of a fetch has no ID: with an ID it would keep vacuum from removing dead rows")
 	close(done)
 	slow.Wait()
 	require.Equal(t, "token", other.MustToken(t).Value)

@@ -16,8 +16,8 @@ import (
 // TaskHooks returns the hooks that copy changes of tasks to the rows of subscribe messages.
 func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSettleLogs, MayRevive: mayRevive} }
 
-// settleLogs copies the outcome of tasks to the rows of their messages: any success, and other outcomes of the newest send
-// only. A sent message stays sent. least keeps retry_count within an int.
+// settleLogs copies the outcome of tasks to the rows of their messages: a success of any send, but other outcomes of the
+// newest send only. A sent message stays sent. least keeps retry_count within the range of integer.
 var settleLogs = store.BulkStatement[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
@@ -70,7 +70,8 @@ func queueSettleLogs(batch *pgx.Batch, changes []tasks.Change) {
 	settleLogs.Queue(batch, others)
 }
 
-// lockNewestSQL locks the row of a send, whose task is locked already, and returns the newest task of the row.
+// lockNewestSQL locks the row of the message that the task $1 sends, and returns the newest task of this row. The task $1
+// must be locked before.
 const lockNewestSQL = `
 select task_id, send_status from subscribe_message_logs
 where id = (select log_id from subscribe_message_sends where task_id = $1) for update`

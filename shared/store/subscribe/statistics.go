@@ -59,7 +59,8 @@ order by template_type = '', template_type`
 
 // TemplateRates counts the messages of a caller since a time by template type, or of all callers if callerID is nil. It
 // returns at most 1000 types and, last, the sum of all others. It reads the stored totals (see CountPart) and the rows
-// that are not counted yet. If since is within a day, it reads the rows of that day, without archived messages.
+// that are not counted yet. If since is not midnight (UTC), the rest of that day is counted from its rows, which lacks
+// archived messages.
 func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *int64) (rates []TemplateRate, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
@@ -73,7 +74,8 @@ func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *i
 	return rates, store.Wrap("template rates", err)
 }
 
-// rateArgs returns the parameters of templateRatesSQL. since and countedTo are in UTC. Messages before countedTo are counted.
+// rateArgs returns the parameters of templateRatesSQL. since and countedTo are in UTC. subscribe_totals counts the
+// messages before countedTo.
 func rateArgs(since, countedTo time.Time, callerID *int64) []any {
 	firstFullDay := nextMidnight(since)
 	partialEnd, uncounted := firstFullDay, countedTo
@@ -83,7 +85,7 @@ func rateArgs(since, countedTo time.Time, callerID *int64) []any {
 	return []any{firstFullDay, nextMidnight(countedTo), since, partialEnd, uncounted, callerID}
 }
 
-// nextMidnight returns the first midnight that is not before a time. The time is in UTC.
+// nextMidnight returns the first midnight at or after a time. The time is in UTC.
 func nextMidnight(at time.Time) time.Time {
 	midnight := time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, time.UTC)
 	if midnight.Before(at) {
@@ -93,9 +95,10 @@ func nextMidnight(at time.Time) time.Time {
 }
 
 // storeAdded adds the counts of the CTE added to subscribe_totals. A type that has no row of its day and caller gets one
-// if fewer than 1000 rows are taken; types with more messages come first. The other types are added to the empty type.
-// Once a day and caller have a row with the empty type, no type gets a row, because that row may count messages of the type.
-// There are no joins, since the planner does not know how many rows are added.
+// as long as the day and caller have fewer than 1000 rows; types with more messages come first. The other types are added
+// to the empty type. Once a day and caller have a row with the empty type, no other type gets a row, because the row with
+// the empty type may count messages of that type. There are no joins, since the planner does not know how many rows are
+// added.
 const storeAdded = `, counts as (
     select day, caller_id, template_type, sum(total) as total, sum(success) as success, sum(failed) as failed,
         coalesce((select true from subscribe_totals t
@@ -124,7 +127,7 @@ const storeAdded = `, counts as (
 select count(*) from added`
 
 // countPartSQL stores the totals of the messages in [$2, $3), a part of the day $1. The first part of a day includes the
-// open days before it, and the first part of all includes all earlier messages.
+// days before it that are not closed. The first part that is ever counted includes all earlier messages.
 const countPartSQL = `
 with added as (
     select (send_time at time zone 'UTC')::date as day, caller_id, ` + rateColumns + `
@@ -134,16 +137,17 @@ with added as (
     group by 1, 2, 3
 )` + storeAdded
 
-// mergeTotalsSQL merges changes into the totals (see move_subscribe_total), at most $1 changes.
+// mergeTotalsSQL merges at most $1 rows of subscribe_total_changes into the totals. It may delete them by ctid, since
+// nothing updates them.
 const mergeTotalsSQL = `
 with added as (
     delete from subscribe_total_changes where ctid = any(array(select ctid from subscribe_total_changes limit $1)) returning *
 )` + storeAdded
 
-// lockStoredSQL lets only one transaction at a time decide which types are stored.
+// lockStoredSQL lets only one transaction at a time decide which types get a row of their own.
 const lockStoredSQL = `select pg_advisory_xact_lock(7310004)`
 
-const mergedChanges = 10_000 // in one transaction
+const mergedChanges = 10_000 // the most changes that one call of MergeTotals merges
 
 // CountPart stores the totals of the messages of a part of a day, in [from, to). tx must be the transaction that counts
 // the results of the tasks of this part.

@@ -20,7 +20,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countRowsSQL counts the messages themselves, without the stored totals of closed days.
+// countRowsSQL counts the rows of the messages instead of reading the stored totals.
 const countRowsSQL = `
 select template_type, count(*), count(*) filter (where send_status = 1), count(*) filter (where send_status = 2)
 from subscribe_message_logs where send_time >= $1 and ($2::bigint is null or caller_id = $2) group by 1 order by 1`
@@ -68,9 +68,9 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	db.Exec(t, `vacuum analyze subscribe_totals`)
 	tableBlocks := db.Count(t, `select pg_relation_size('subscribe_message_logs') / 8192`)
 	allCallers, oneCaller := (*int64)(nil), new(int64(999))
-	now, firstOpen := time.Now().UTC(), yesterday.AddDate(0, 0, 1)
+	now, countedTo := time.Now().UTC(), yesterday.AddDate(0, 0, 1)
 	rates := func(since time.Time, callerID *int64) []any {
-		return subscribe.RateArgs(since, firstOpen, callerID)
+		return subscribe.RateArgs(since, countedTo, callerID)
 	}
 	oneDay := tableBlocks/90 + 40 // table blocks of one day, and index blocks
 	for name, c := range map[string]struct {
@@ -237,8 +237,8 @@ func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 1, Success: 1, Failed: 0}}, db.MustRates(t, time.Time{}, nil))
 }
 
-// insertTypesSQL inserts messages of yesterday: 1,200 types of caller 7, of which the types 1 to 100 have two messages each, and one
-// message of caller 8. All failed.
+// insertTypesSQL inserts messages of yesterday, all failed. Caller 7 has 1,200 types: two messages of each of the types 1 to 100, and one
+// message of each other type. Caller 8 has one message.
 const insertTypesSQL = `
 insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
 	caller_id, task_id, send_status, send_time)
@@ -269,8 +269,8 @@ func TestRatesListThousandTypesAndTheSumOfTheRest(t *testing.T) {
 
 	const ofRest = `select total::int from subscribe_totals where template_type = '' and caller_id = 7`
 	for _, change := range []struct {
-		set      string
-		rest, of int // messages of the rest and of all types on the closed day
+		set       string
+		rest, all int // messages of the empty type, and of all types, on the closed day
 	}{
 		{`send_time = now() where template_type = 'TYPE_1200'`, 199, 1299},
 		{`send_time = now() where template_type = 'TYPE_0001'`, 199, 1297},
@@ -283,7 +283,7 @@ func TestRatesListThousandTypesAndTheSumOfTheRest(t *testing.T) {
 		mergeTotals(t, db)
 		require.Equal(t, int64(1301), sumOf(db.MustRates(t, time.Time{}, nil)).Total, change.set)
 		require.Equal(t, change.rest, db.Count(t, ofRest), change.set)
-		require.Equal(t, change.of, db.Count(t, `select sum(total)::int from subscribe_totals where caller_id = 7`), change.set)
+		require.Equal(t, change.all, db.Count(t, `select sum(total)::int from subscribe_totals where caller_id = 7`), change.set)
 	}
 	require.Equal(t, subscribe.TemplateRate{Total: 1301, Success: 3, Failed: 1298}, sumOf(db.MustRates(t, time.Time{}, nil)))
 	require.Equal(t, 1001, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7`))
@@ -318,7 +318,7 @@ func TestClosingDayAndMergingReadOnlyWhatIsNew(t *testing.T) {
 		mergeTotalsIn(t, tx)
 		return tx.QueryRow(t.Context(), `select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables where relname like 'subscribe_total%'`).Scan(&read)
 	}))
-	require.Less(t, read, 1000, "rows of totals")
+	require.Less(t, read, 1000, "rows of totals that were read")
 	require.Equal(t, 31, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7 and template_type = 'TYPE_1'`), "no duplicates")
 }
 

@@ -9,7 +9,7 @@ import (
 type Store struct {
 	db         *store.DB
 	tasks      *tasks.Store
-	refreshing chan struct{} // full while this instance refreshes a provider's token
+	refreshing chan struct{} // full while a call of this instance refreshes a provider's token, or waits to do so
 }
 
 // New returns the store of subscribe messages, which are sent as tasks. The store of tasks must

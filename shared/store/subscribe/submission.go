@@ -37,8 +37,8 @@ type Submission struct {
 	AppID string
 	Lease time.Duration
 
-	// Refused is the error of a submission that must be refused. If the message is sent or being sent, the submission
-	// is skipped and succeeds all the same.
+	// Refused is the error of a submission that must be refused. But if the message was sent or is being sent, the
+	// submission is skipped without an error.
 	Refused *task.Error
 	// MayResendOthers allows the caller to send a failed message of another caller again, and to see whether the data
 	// of another caller's message differs.
@@ -77,7 +77,7 @@ type Submitted struct {
 	TaskID      task.ID
 	Status      task.SendStatus
 	State       task.State // of the task, archived or not
-	Skipped     bool       // the message is sent or being sent: nothing was done
+	Skipped     bool       // the message was sent or is being sent: nothing was done
 	DataDiffers bool       // with Skipped: the data of this submission is not that of the message
 	Again       bool       // this is not the first send of the message
 	Archived    bool       // with Skipped: the row is archived

@@ -26,11 +26,11 @@ with g as (
     returning id
 )`
 
-// againLog starts the next send of a row. Earlier sends stay in its history. $21 is the number of retries to add: 0 if
-// the replaced task waited for a retry, which is counted already.
+// againLog starts the next send of a row. Earlier sends stay in the history of the row. $21 is the number of retries to
+// add: 1, or 0 if the new task replaces a waiting task, whose retry is counted already.
 //
 // doubtful means that an earlier send may have been delivered, and may have used up the user's consent to the template.
-// doubtful is reset if the message was sent, or if another template or receiver needs another consent.
+// doubtful is reset if the message was sent, or if the template or the receiver changes, which needs another consent.
 const againLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
@@ -67,7 +67,7 @@ const subscribeClaim = `, c as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
 )`
 
-// subscribeEvent writes the event of the new task, if there is a callback URL or an endpoint of the caller.
+// subscribeEvent writes the event of the new task, if a callback URL or an endpoint of the caller receives it.
 const subscribeEvent = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
@@ -111,8 +111,9 @@ func (s *Submission) args(claimID int64) []any {
 	}
 }
 
-// Submit creates the row of a message, or sends a failed message again. It does nothing (Skipped) if the message was sent
-// or is being sent. The error is task.CodeKeyInFlight while another call for this message is in progress.
+// Submit creates the row of a message, or sends a failed message again, also one that waits for a retry. It does nothing
+// (Skipped) if the message was sent or is being sent. The error is task.CodeKeyInFlight while another call for this
+// message is in progress.
 func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err error) {
 	claimID := int64(0)
 	if s.Lease > 0 {
@@ -153,7 +154,7 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 	}
 }
 
-// insert creates the row of a message, or returns the ID 0 if the message has a row.
+// insert creates the row of a message with its first send. It returns the ID 0 if the message has a row, archived or not.
 func (st *Store) insert(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
 	out = Submitted{TaskID: s.TaskID, ClaimID: claimID}
 	var batch pgx.Batch
@@ -244,8 +245,8 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, now, func(*pgx.Batch) {})
 }
 
-// lockTask locks the task of a row. Always lock the task before the row: reports do the same, so two transactions never
-// deadlock. now is by the database's clock.
+// lockTask begins a transaction and locks the task of a row. Always lock the task before the row: reports do the same, so
+// two transactions never deadlock. now is by the database's clock.
 func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
 	locked, err := tasks.Lock(ctx, conn, []task.ID{id}, tasks.LockTimeout)
 	if err != nil {
@@ -255,7 +256,7 @@ func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, fou
 	return t, found, locked.Now, err
 }
 
-// readTask is lockTask without the lock. The commit still waits for the synchronous standby.
+// readTask is lockTask without the lock. It makes the commit wait for the synchronous standby, as a lock does.
 func readTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
 	read, err := tasks.Read(ctx, conn, []task.ID{id})
 	if err == nil {
@@ -268,8 +269,9 @@ func readTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, fou
 	return t, found, read.Now, err
 }
 
-// sendAgain starts the next send of the locked row. It cancels the previous task (before) if that task waits for a retry.
-// extra adds statements to the transaction.
+// sendAgain starts the next send of the locked row and commits the transaction. It cancels the previous task (before) if
+// that task is not final: it then waits for a retry or, in task.RecordedQueue, for nothing. extra adds statements to the
+// transaction.
 func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, id int64, before task.Task, claimID int64, now time.Time,
 	extra func(*pgx.Batch)) (Submitted, error) {
 	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
@@ -292,18 +294,18 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 	return out, st.eventNotifier().Notify(err)
 }
 
-// eventNotifier returns the notifier of subscribeEvent.
+// eventNotifier returns the notifier for the row that subscribeEvent may write.
 func (st *Store) eventNotifier() *store.Notifier {
 	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.AddRows(1) // at most: no event is written without an endpoint or callback URL
+		n.AddRows(1) // at most one: the event is not written if no endpoint or callback URL receives it
 	}
 	return n
 }
 
 // Resend sends the message of a row again unchanged, for an operator. The error is task.CodeNotFound if there is no such
-// row, or task.CodeConflict if the message is being sent, or was sent and force is false. Of s, the caller of Resend sets
-// only TaskID, MaxRetries, OnUnknown, CallbackURL and Metadata. Resend reads the rest from the row.
+// row, or task.CodeConflict if the message is being sent, or was sent and force is false. s must have TaskID, MaxRetries,
+// OnUnknown, CallbackURL and Metadata; Resend fills in the other fields from the row.
 func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)

@@ -16,7 +16,7 @@ type CallerTemplate struct {
 	CallerID   int64
 }
 
-// Template counts the errors of one caller's messages with a template.
+// Template counts the consecutive errors of one caller's messages with a template.
 type Template struct {
 	CallerTemplate
 	CallerName string     // "" = the caller has no row in callers
@@ -44,7 +44,8 @@ func (st *Store) StrikeTemplate(ctx context.Context, t CallerTemplate, reason st
 
 const clearTemplateSQL = `delete from template_pauses where template_id = $1 and caller_id = $2 and paused_at is null`
 
-// ClearTemplate resets the errors of a template after a success. Only an operator ends a pause.
+// ClearTemplate resets the errors of a template after a success. If the template is paused, nothing changes: only an
+// operator ends a pause.
 func (st *Store) ClearTemplate(ctx context.Context, t CallerTemplate) error {
 	_, err := st.db.Hot.Exec(ctx, clearTemplateSQL, t.TemplateID, t.CallerID)
 	return store.Wrap("clear template", err)
@@ -93,9 +94,9 @@ with p as (
 )
 select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
 
-// releasedSQL finds up to $4 tasks of a template whose last claim was released (ended = 3), and makes them due. It leaves
-// out tasks that wait for their send time: these were never claimed. The query starts from the live tasks, which are fewer
-// than the sends of a template. It skips locked rows.
+// releasedSQL makes up to $4 tasks of the template $1 due: those that wait because their last claim was released
+// (ended = 3). It leaves out tasks that wait for their send time: these were never claimed. The query starts from the live
+// tasks, which are fewer than the sends of a template. It skips locked rows.
 const releasedSQL = `
 with c as materialized (
     select l.id from task_live l
@@ -106,11 +107,11 @@ with c as materialized (
 )
 update task_live set due_at = now() where id = any(array(select id from c))`
 
-const maxReleased = 5000
+const maxReleased = 5000 // tasks that one statement makes due
 
-// ResumeTemplate ends the pause of a template and resets its errors, for one caller or, if callerID is nil, for all. It
-// makes the released tasks due and returns their number. Wake the function sweep afterwards. The error is
-// task.CodeNotFound if there is no such pause.
+// ResumeTemplate ends the pauses of a template and resets its errors, for one caller or, if callerID is nil, for all. It
+// makes the released tasks of this caller, or of all callers, due and returns their number. Wake the function sweep
+// afterwards. The error is task.CodeNotFound if the template is not paused.
 func (st *Store) ResumeTemplate(ctx context.Context, templateID string, callerID *int64, by store.Operator) (due int64, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		ended, err := store.QueryOne[struct{ Pauses string }](ctx, tx, "paused template", resumeTemplateSQL, templateID, callerID)
