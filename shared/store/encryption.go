@@ -94,7 +94,7 @@ func (k Keys) Decrypt(row, stored string) (string, error) {
 	id, text, _ := strings.Cut(rest, ".")
 	aead := k.aead[id]
 	if aead == nil {
-		return "", fmt.Errorf("%w: its key %.8q is not among the %d that are set", ErrDecrypt, id, len(k.ids))
+		return "", fmt.Errorf("%w: its key %.8q is not one of the keys that are set (%d)", ErrDecrypt, id, len(k.ids))
 	}
 	sealed, err := base64.RawStdEncoding.DecodeString(text)
 	if err != nil {

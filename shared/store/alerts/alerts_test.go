@@ -203,7 +203,7 @@ func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 	require.EqualValues(t, 8, *alertList(t, db)[0].ClearedValue)
 }
 
-func TestNoThresholdsRaiseNothingAndClearOpenAlerts(t *testing.T) {
+func TestWithoutThresholdsOpenAlertsAreCleared(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	on, off := storetest.OpenAt(t, url, withThresholds), storetest.OpenAt(t, url)

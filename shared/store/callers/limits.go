@@ -110,7 +110,7 @@ func (o *StoredCaller) mayGrant(name string, grants Grants) error {
 		wider = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, wider...)
 	}
 	if len(wider) > 0 {
-		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues names callers after itself, and grants no more than it has", Fields: wider}
+		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues may create and change only callers whose names begin with its own name and a dot, and may grant only what it has", Fields: wider}
 	}
 	return nil
 }

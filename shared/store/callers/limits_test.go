@@ -8,7 +8,7 @@ import (
 )
 
 // A new field of Grants fails this test until exceededBy compares it.
-func TestNoGrantMayExceedTheOperators(t *testing.T) {
+func TestGrantsBeyondThoseOfTheOperatorAreRefused(t *testing.T) {
 	t.Parallel()
 	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}, BestPriority: new(int64(2))}
 	operator := &StoredCaller{Name: "ops", Grants: mine}

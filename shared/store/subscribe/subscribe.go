@@ -352,7 +352,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	case newest != l.TaskID, !found && l.Status == task.SubscribeSending:
 		return out, errChanged()
 	case found && !before.State.Final() && !before.Replaceable():
-		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; one that is being sent is not sent again")
+		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; a message that is being sent cannot be sent again")
 	case l.Status == task.SubscribeSent && !force:
 		return out, task.Refuse(task.CodeConflict, `the message was sent; give "force": true to send it twice`)
 	}
