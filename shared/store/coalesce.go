@@ -14,7 +14,7 @@ const (
 	flushRows      = 500              // the most rows of one flush
 	reservedRows   = 50               // the most rows of one flush of the reserved flusher
 	flushers       = 2                // flushers besides the reserved flusher; also how many failed flushes of one caller may run again at once
-	concurrentRows = 200              // while another flusher runs, a flush starts only if so many rows wait (exception: see shouldFlush)
+	concurrentRows = 200              // while another flusher runs, a flush starts only if at least so many rows wait (exception: see shouldFlush)
 	maxQueued      = 10_000           // the most waiting rows of all callers (see enqueue)
 	flushTimeout   = 15 * time.Second // timeout of a flush, including the tries that follow it (commitAgain); each half of a divided flush has its own
 )

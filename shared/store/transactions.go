@@ -52,8 +52,8 @@ const WaitForStandbySQL = `select pg_logical_emit_message(true, 'sendonce', '')`
 
 // WaitForStandby returns when the synchronous standby, if there is one, has everything that was visible
 // before the call. WaitForStandby makes a commit, and the standby confirms this commit only after all earlier ones. A
-// commit that the standby does not have can be visible: after a restart of the primary, or after the wait of a session
-// for the standby was cancelled.
+// commit that the standby does not have can be visible: after a restart of the primary, or after a session that waited
+// for the standby was cancelled or terminated.
 func (db *DB) WaitForStandby(ctx context.Context) error {
 	for {
 		cancelled := db.CancelledSyncs()
