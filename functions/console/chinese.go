@@ -236,7 +236,7 @@ var chinese = map[string]string{
 	"Replace the token": "更换令牌",
 	"Replace the token of %s? The old one stops working at once.": "更换 %s 的令牌？旧令牌会立即失效。",
 	"Reported": "上报时间",
-	"Request ids and old claims were searched only in part: a full search takes too long.": "请求 ID 和较早的领取号只查找了一部分，因为全部查找耗时过长。",
+	"Request ids, old claims, and keys of old callers were searched only in part: a full search takes too long.": "请求 ID、较早的领取号和较早的调用方的键只查找了一部分，因为全部查找耗时过长。",
 	"Resend": "重发",
 	"Resend all deliveries that failed since then? At most 500 are sent at once.": "重发此后失败的全部投递？每次最多 500 个。",
 	"Resend failed deliveries":    "重发失败的投递",

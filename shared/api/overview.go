@@ -93,7 +93,7 @@ type SearchRequest struct {
 type SearchResponse struct {
 	Found       []SearchHit `json:"found"`                  // tasks, messages and others that the caller may read
 	PhoneNumber string      `json:"phone_number,omitempty"` // the text, if it is a phone number: TasksRequest lists the tasks of the number
-	Complete    bool        `json:"complete"`               // false = request ids and old claims were not searched everywhere, because that takes too long
+	Complete    bool        `json:"complete"`               // false = request ids, old claims, or keys of old callers were not searched everywhere, because that takes too long
 }
 
 // SearchHit is one row that was found.

@@ -48,11 +48,12 @@ var (
 )
 
 // Find returns the ids of the tasks that match Key or ClaimID. If there are none, it returns those that match Request.
-// Each query returns at most searchLimit ids. complete is false if searchTime ended before findBackwards did.
+// Each query returns at most searchLimit ids. complete is false if searchTime ended before findBackwards did, or if the keys of some
+// callers were not searched.
 func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
 	complete = true
 	if s.Key != "" {
-		if found, err = st.findByKey(ctx, s); err != nil {
+		if found, complete, err = st.findByKey(ctx, s); err != nil {
 			return nil, false, store.Wrap("search by key", err)
 		}
 	}
@@ -79,12 +80,14 @@ func (st *Store) Find(ctx context.Context, s Search) (found []task.ID, complete 
 	return found, complete, nil
 }
 
-// findByKey searches for the key with the ids of the newest callers and of the built-in admin, or of s.Caller alone.
-func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
-	callers, err := store.QueryRows(ctx, st.db.Read, pgx.RowTo[int64], searchCallersSQL, s.Caller, searchCallers)
+// findByKey searches for the key with the ids of the newest callers and of the built-in admin, or of s.Caller alone. complete is false
+// if it has found nothing and there are more callers.
+func (st *Store) findByKey(ctx context.Context, s Search) (found []task.ID, complete bool, err error) {
+	callers, err := store.QueryRows(ctx, st.db.Read, pgx.RowTo[int64], searchCallersSQL, s.Caller, searchCallers+1)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	all := len(callers) <= searchCallers
 	if s.Caller == nil || *s.Caller == 0 {
 		callers = append(callers, 0)
 	}
@@ -92,27 +95,32 @@ func (st *Store) findByKey(ctx context.Context, s Search) ([]task.ID, error) {
 	for _, caller := range callers {
 		hashes = append(hashes, task.KeyHash(caller, "sms", s.Key))
 	}
-	return st.findIDs(ctx, searchKeySQL, hashes, s.Queues)
+	found, err = st.findIDs(ctx, searchKeySQL, hashes, s.Queues)
+	return found, all || len(found) > 0, err
 }
 
 // findBackwards runs a query for one time range after the other, from now backwards. Each range is four times as long as
 // the range before. findBackwards ends when it has found a task, has searched back to searchBack, or searchTime is over.
 func (st *Store) findBackwards(ctx context.Context, sql string, value any, queues []string) (found []task.ID, complete bool, err error) {
-	limited, cancel := context.WithTimeout(ctx, searchTime)
-	defer cancel()
-	now := time.Now().Add(time.Minute) // the clock of the database may be ahead
-	for length, end := 15*time.Minute, now; end.After(now.Add(-searchBack)); length *= 4 {
-		begin := end.Add(-length)
-		found, err = st.findIDs(limited, sql, value, queues, begin, end)
-		switch {
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return nil, false, nil
-		case err != nil || len(found) > 0:
-			return found, true, err
+	err = st.db.ReadCostly(ctx, func() error {
+		limited, cancel := context.WithTimeout(ctx, searchTime)
+		defer cancel()
+		now := time.Now().Add(time.Minute) // the clock of the database may be ahead
+		for length, end := 15*time.Minute, now; end.After(now.Add(-searchBack)) && len(found) == 0; length *= 4 {
+			begin := end.Add(-length)
+			found, err = st.findIDs(limited, sql, value, queues, begin, end)
+			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			end = begin
 		}
-		end = begin
-	}
-	return nil, true, nil
+		complete = true
+		return nil
+	})
+	return found, complete, err
 }
 
 // findIDs runs a query whose first parameters are the value to search for, the limit and the queues.

@@ -42,6 +42,37 @@ func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	require.Equal(t, others[:1], found)
 }
 
+func TestSearchByKeyIsIncompleteIfNotTheKeysOfAllCallersWereSearched(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	id := submitMany(t, db, 1)[0]
+	insertCallers := func(n int) {
+		db.Exec(t, `insert into callers (name, token_hash, roles, queues) select 'c' || gen_random_uuid(), sha256(gen_random_uuid()::text::bytea), '{submitter}', '{}' from generate_series(1, $1)`, n)
+	}
+	insertCallers(1)
+	db.Exec(t, `insert into submission_keys (key, fingerprint, id) values ($1, $1, $2)`, task.KeyHash(1, "sms", "x"), id)
+	find := func(s tasks.Search) (found []task.ID, complete bool) {
+		found, complete, err := db.Tasks.Find(t.Context(), s)
+		require.NoError(t, err)
+		return found, complete
+	}
+	insertCallers(1999)
+	found, complete := find(tasks.Search{Key: "x"})
+	require.Equal(t, []task.ID{id}, found)
+	require.True(t, complete)
+	_, complete = find(tasks.Search{Key: "y"})
+	require.True(t, complete)
+
+	insertCallers(2)
+	found, complete = find(tasks.Search{Key: "x"})
+	require.Empty(t, found, "the key of an old caller")
+	require.False(t, complete)
+	first := int64(1)
+	found, complete = find(tasks.Search{Key: "x", Caller: &first})
+	require.Equal(t, []task.ID{id}, found)
+	require.True(t, complete)
+}
+
 func TestSearchesScanNoLargeTable(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
