@@ -50,8 +50,13 @@ const (
 
 var outcomeNames = []string{"unknown", "ok", "failed", "retryable", "released"}
 
-// String returns the name of the outcome, as in "retryable".
-func (o Outcome) String() string { return outcomeNames[o] }
+// String returns the name of the outcome, such as "retryable". A value that is not in the list is reported as unknown.
+func (o Outcome) String() string {
+	if o < 0 || int(o) >= len(outcomeNames) {
+		return Outcome(0).String()
+	}
+	return outcomeNames[o]
+}
 
 // ParseOutcome reads the name of an outcome.
 func ParseOutcome(name string) (Outcome, bool) {

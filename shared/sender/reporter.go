@@ -1,6 +1,7 @@
 package sender
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"sync"
@@ -45,8 +46,10 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 // pendingReport is a report that the server has neither accepted nor refused permanently.
 type pendingReport struct {
 	report    api.ReportRequest
-	journaled bool   // the report is in the journal
-	done      func() // called after the server has accepted or permanently refused the report, or when the reporter gives up
+	journaled bool      // the report is in the journal
+	done      func()    // called after the server has accepted or permanently refused the report, or when the reporter gives up
+	refusals  int       // how often the server has refused this report temporarily
+	notBefore time.Time // the report is not sent again before this time
 }
 
 // reporter sends reports to the server in batches: reports that are added during a call are sent with the next calls.
@@ -80,41 +83,53 @@ func (r *reporter) change(do func()) {
 	}
 }
 
-// next removes a batch of waiting reports and returns it. done means that no report is left and the reporter is closed.
-func (r *reporter) next() (batch []pendingReport, done bool) {
+// next removes a batch of the reports that may be sent now, and returns it. If there are none, the next report may be sent after wait;
+// done means that no report is left and the reporter is closed.
+func (r *reporter) next() (batch []pendingReport, wait time.Duration, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := min(len(r.waiting), reportBatch)
-	batch, r.waiting = r.waiting[:n:n], r.waiting[n:]
-	return batch, r.closed && n == 0
+	now := time.Now()
+	var later []pendingReport
+	wait = maxPause
+	for _, p := range r.waiting {
+		if until := p.notBefore.Sub(now); until > 0 || len(batch) == reportBatch {
+			later, wait = append(later, p), min(wait, max(until, 0))
+		} else {
+			batch = append(batch, p)
+		}
+	}
+	r.waiting = later
+	return batch, wait, r.closed && len(batch)+len(later) == 0
 }
 
 // run reports until the reporter is closed and empty, or until ctx ends.
 func (r *reporter) run(ctx context.Context) {
 	pause, down := minPause, outage{}
 	for ctx.Err() == nil {
-		batch, done := r.next()
+		batch, wait, done := r.next()
 		if done {
 			return
 		}
 		if len(batch) == 0 {
 			select {
 			case <-r.wake:
+			case <-time.After(wait):
 			case <-ctx.Done():
 			}
 			continue
 		}
-		remaining, err := r.report(ctx, batch)
+		remaining, refused, err := r.report(ctx, batch)
 		r.add(remaining...)
-		if err == nil {
-			pause = minPause
+		if reason := cmp.Or(err, refused); reason == nil {
 			if lasted := down.end(); lasted > 0 {
 				r.Log.InfoContext(ctx, "sender: reports are accepted again", "away", lasted.Round(time.Second).String())
 			}
-			continue
+		} else if down.shouldLog(reason) {
+			r.Log.WarnContext(ctx, LogReportFailed, "reports", len(remaining), "error", reason)
 		}
-		if down.shouldLog(err) {
-			r.Log.WarnContext(ctx, LogReportFailed, "reports", len(remaining), "error", err)
+		if err == nil {
+			pause = minPause
+			continue
 		}
 		sleep(ctx, pause)
 		pause = min(2*pause, maxPause)
@@ -122,8 +137,9 @@ func (r *reporter) run(ctx context.Context) {
 	r.giveUp(ctx)
 }
 
-// report sends a batch with one call. It returns the reports that must be sent again, and an error as the reason.
-func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining []pendingReport, err error) {
+// report sends a batch with one call. It returns the reports that must be sent again: all of them if the call failed (err), else those
+// that the server refused temporarily. These wait alone, so that the others are not delayed; refused is the reason of the last one.
+func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining []pendingReport, refused, err error) {
 	reports := make([]api.ReportRequest, len(batch))
 	for i, p := range batch {
 		reports[i] = p.report
@@ -132,23 +148,25 @@ func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining
 	defer cancel()
 	results, err := r.Client.ReportBatch(ctx, r.AppID, reports)
 	if err != nil {
-		return batch, err
+		return batch, nil, err
 	}
 	for i, p := range batch {
-		refused := results[i].Err
-		if refused != nil && !isFinal(refused.Status) {
-			remaining, err = append(remaining, p), refused
+		refusal := results[i].Err
+		if refusal != nil && !isFinal(refusal.Status) {
+			p.refusals++
+			p.notBefore = time.Now().Add(retry.Delay(minPause, maxPause, p.refusals))
+			remaining, refused = append(remaining, p), refusal
 			continue
 		}
-		if refused != nil {
-			r.Log.WarnContext(ctx, "sender: report refused", "task_id", p.report.TaskID, "claim_id", p.report.ClaimID, "error", refused)
+		if refusal != nil {
+			r.Log.WarnContext(ctx, "sender: report refused", "task_id", p.report.TaskID, "claim_id", p.report.ClaimID, "error", refusal)
 		}
 		if p.journaled {
 			r.journal.remove(p.report)
 		}
 		p.done()
 	}
-	return remaining, err
+	return remaining, refused, nil
 }
 
 // isFinal reports whether a refusal with this status is permanent: the server would refuse the report again.

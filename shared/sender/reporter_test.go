@@ -83,6 +83,26 @@ func TestReportIsRepeatedUntilItsResponseIsFinal(t *testing.T) {
 	})
 }
 
+func TestReportThatIsRefusedDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service := newTestService(append(names(60), "broken")...)
+		service.setRefusal(func(call, task string) int {
+			if call == "report" && task == "broken" {
+				return 500
+			}
+			return 0
+		})
+		s := startSender(t, service, ok)
+		advance(5 * time.Second)
+		require.Len(t, service.outcomes(), 60)
+		service.refuseCalls("", 0)
+		advance(11 * time.Second)
+		require.Len(t, service.outcomes(), 61)
+		s.finish()
+	})
+}
+
 func TestNextRunReportsAttemptsInTheJournal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
