@@ -175,7 +175,7 @@ func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (queued *memoryWaiter, err 
 	u := b.usage(w.call.caller)
 	defer b.dropUnused(w.call.caller)
 	switch {
-	case (!w.large || u.waiting == 0) && b.grant(w):
+	case (!w.large || u.waiting == 0 || w.bytes == 0) && b.grant(w):
 		return nil, nil
 	case u.waiting >= maxMemoryWaiters || w.bytes > b.shareOf(w.call):
 		return nil, errNoMemory()
@@ -221,7 +221,8 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 // held.
 func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	u := b.usage(w.call.caller)
-	if u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {
+	noRoom := u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large)
+	if w.bytes > 0 && noRoom || w.large && u.large >= b.largeAtOnce {
 		return false
 	}
 	if w.large {
@@ -317,13 +318,13 @@ func (m *callMemory) release() {
 	m.resize(0)
 }
 
-// grantWaiting grants the waiting calls that fit now, those of one caller in order of
-// arrival; mu is held.
+// grantWaiting grants the waiting calls that fit now, those of one caller in order of arrival. But a call that resumes (w.bytes
+// is 0) does not wait for earlier calls that need memory: it may hold the memory that they wait for. mu is held.
 func (b *memoryBudget) grantWaiting() {
 	var blocked map[string]bool // callers with an earlier call that still waits
 	left := b.waiting[:0]
 	for _, w := range b.waiting {
-		if !blocked[w.call.caller] && b.grant(w) {
+		if (!blocked[w.call.caller] || w.bytes == 0) && b.grant(w) {
 			b.usage(w.call.caller).waiting--
 			close(w.granted)
 			continue

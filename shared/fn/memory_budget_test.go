@@ -108,6 +108,30 @@ func TestLargeCallsWorkWhileAnotherWaitsForItsCommit(t *testing.T) {
 	require.NoError(t, small.resume(t.Context()), "the call was never a large one")
 }
 
+func TestPausedCallsResumeWhileAnotherWaitsForTheirMemory(t *testing.T) {
+	t.Parallel()
+	b := newMemoryBudget(80, 0.25)
+	b.largeAtOnce = 1
+	first, second, third := b.mustEnter(t, "ann"), b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
+	for _, call := range []*callMemory{first, second} {
+		require.NoError(t, call.reserve(t.Context(), 9*mebibyte, true))
+		call.pause()
+	}
+	granted := make(chan error, 1)
+	go func() { granted <- third.reserve(t.Context(), 9*mebibyte, true) }()
+	b.requireWaiting(t, 1)
+	require.NoError(t, first.resume(t.Context()))
+	resumed := make(chan error, 1)
+	go func() { resumed <- second.resume(t.Context()) }()
+	b.requireWaiting(t, 2)
+	require.Empty(t, granted)
+	first.pause()
+	require.NoError(t, <-resumed)
+	require.Empty(t, granted)
+	second.release()
+	require.NoError(t, <-granted)
+}
+
 // However many callers there are, their large calls leave memory to small calls, and their small calls
 // leave memory to admins and the trigger.
 func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
