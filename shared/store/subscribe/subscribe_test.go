@@ -211,6 +211,21 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
+// Otherwise a sender could give millions of messages the same time. Then no statement could count this minute in its time, and no day
+// after it would be closed and archived.
+func TestSendTimeIsBetweenSubmissionAndReport(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	for n, sentAt := range []time.Time{time.Now().AddDate(-1, 0, 0), time.Now().AddDate(1, 0, 0)} {
+		sent := db.MustSubscribe(t, storetest.Booking(uint64(n), `{"a":1}`))
+		db.ClaimAndReport(t, task.Report{Outcome: task.SentOK, SentAt: sentAt})
+		require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs where id = $1 and send_time between created_at and now() and (send_time > created_at) = $2`, sent.ID, n == 1))
+		detail, err := db.Tasks.ByID(t.Context(), sent.TaskID)
+		require.NoError(t, err)
+		require.WithinDuration(t, sentAt, detail.SentAt, time.Millisecond, "the task keeps the time of the report")
+	}
+}
+
 func TestResendNeedsFailureOrForce(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
