@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // How long a trim keeps a message of USERS at least. Of the older messages, a trim removes only those of senders above
@@ -51,7 +53,10 @@ func (in *userMessages) add(seq uint64, at time.Time, sender, subject string, si
 	if !known {
 		n = len(in.size)
 		in.index[key] = n
-		user, _ := unescapeToken(strings.TrimPrefix(subject, UserPrefix)) // ignored: an invalid name belongs to no user
+		user, _ := unescapeToken(strings.TrimPrefix(subject, UserPrefix))
+		if !task.ValidUser(user) { // only an attacker who controls a function writes such a message
+			user = ""
+		}
 		in.sender, in.user, in.size = append(in.sender, sender), append(in.user, user), append(in.size, 0)
 	}
 	in.size[n] += size

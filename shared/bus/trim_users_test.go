@@ -73,6 +73,16 @@ func TestFloodRemovesNoMessageOfOtherSenders(t *testing.T) {
 	}
 }
 
+// Postgres stores no NUL and no invalid UTF-8. If such a user were recorded, every trim would fail before it makes room.
+func TestTrimRecordsNoInvalidUser(t *testing.T) {
+	t.Parallel()
+	in := &userMessages{index: map[[2]string]int{}}
+	for i, token := range []string{"bob", "a=2Eb", "=00", "=FF", "=zz", "a.b"} {
+		in.add(uint64(i), time.Now(), "ann", UserPrefix+token, 1)
+	}
+	require.Equal(t, []string{"bob", "a.b", "", "", "", "a.b"}, in.user)
+}
+
 func TestInboxLimitEvictsOldest(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
