@@ -45,7 +45,7 @@ func TestCallersAreCreatedChangedAndRevoked(t *testing.T) {
 	s.requireError(400, "invalid_request", []string{"roles"}, "PUT", path, `{"roles":[]}`)
 }
 
-func TestFieldReceivesOfCallersIsChecked(t *testing.T) {
+func TestSubjectsOfReceiverAreStoredAndChecked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	created := mustCall[api.CallerResponse](s, "POST", "callers", `{"name":"points","roles":["receiver"],"receives":["msg.orders.>","msg.*.paid"]}`)

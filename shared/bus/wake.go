@@ -13,13 +13,14 @@ import (
 // The shortest interval between two wake-ups that one process sends to one subject.
 const (
 	wakeInterval      = 20 * time.Millisecond // to a function: each wake-up is a call
-	queueWakeInterval = 5 * time.Millisecond  // to a queue: pollers wait for the wake-up
+	queueWakeInterval = 5 * time.Millisecond  // to a queue, or to the function wechat, whose subject is that of its queue: tasks wait
 )
 
 // Wake publishes a wake-up to subject. n is how many tasks, messages or events became due; less than 1 counts
 // as 1. Wake neither blocks nor fails. The first wake-up is sent at once; the wake-ups of the next 20 ms (5 ms
-// for a queue) are sent as one, with the sum of n. Wake-ups that cannot be sent, or that WAKE should store and does
-// not, count in FailedSends. Later one wake-up with n = 1 is sent instead of them.
+// for a queue) are sent as one, with the sum of n. A wake-up that cannot be sent, or that the stream WAKE should store
+// but does not acknowledge, counts in FailedSends. One wake-up with n = 1 is tried later for all failed wake-ups of a
+// subject, until Close; of queues, at most maxUnsent subjects are remembered.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
@@ -32,15 +33,16 @@ func (b *Bus) Wake(subject string, n int) {
 		b.failedSends.Add(1)
 		return
 	}
-	_, debouncing := b.pending[subject]
+	_, throttled := b.pending[subject]
 	b.pending[subject] += n
-	if !debouncing {
-		b.background.Go(func() { b.debounce(subject) })
+	if !throttled {
+		b.background.Go(func() { b.throttle(subject) })
 	}
 }
 
-// debounce sends the wake-ups of one subject, and returns after an interval in which Wake was not called for it.
-func (b *Bus) debounce(subject string) {
+// throttle sends the wake-ups of one subject, at most one in each interval, and returns after an interval in which Wake was not
+// called for it.
+func (b *Bus) throttle(subject string) {
 	interval := wakeInterval
 	if strings.HasPrefix(subject, queuePrefix) {
 		interval = queueWakeInterval

@@ -46,7 +46,7 @@ func (a *arrivals) sum() (messages, total int) {
 	return len(a.n), total
 }
 
-func TestWakeDebounces(t *testing.T) {
+func TestWakeUpsOfOneIntervalAreSentAsOne(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
 	a := subscribeTo(t, broker.Conn(), WakeSweep)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFramesOfOneCallerAreLimited(t *testing.T) {
+func TestFramesOfOneCallerWaitForTheirTurn(t *testing.T) {
 	t.Parallel()
 	var begun atomic.Int64
 	release := make(chan struct{})
@@ -55,9 +55,9 @@ func TestFramesOfOneCallerAreLimited(t *testing.T) {
 }
 
 // Too many pings, pongs or parts of a message end the socket with 1008.
-func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
+func TestFloodOfPingsOrPartsEndsSocket(t *testing.T) {
 	t.Parallel()
-	const empty = "\x80mask" // the rest of a frame without data
+	const empty = "\x80mask" // the rest of an RFC 6455 frame after its first byte: length 0 and the masking key
 	for name, c := range map[string]struct{ first, repeated, reason string }{
 		"pings":                                {"", "\x89" + empty, errControls.Error()},
 		"pongs":                                {"", "\x8a" + empty, errControls.Error()},
@@ -95,12 +95,12 @@ func (h *testServer) dialWithConn(options ...func(*http.Request)) (c *client, ra
 	return c, raw
 }
 
-// The memory of an incomplete frame is released, however the frame ends.
-func TestBrokenFrameReleasesMemory(t *testing.T) {
+// The memory of an incomplete message is released, however the message ends.
+func TestIncompleteMessageReleasesMemory(t *testing.T) {
 	t.Parallel()
 	const begun, end = "\x81\xfe\x01\x00mask0123456789", "\x88\x80mask"
 	for name, sent := range map[string]string{
-		"within a frame":       begun,
+		"within a part":        begun,
 		"between parts":        "\x01\x82maskab",
 		"by a close":           "\x01\x82maskab" + end,
 		"by an unknown opcode": "\x01\x82maskab\x83\x80mask",

@@ -44,7 +44,7 @@ const (
 	Unknown   Outcome = iota // the message may have been sent; the task's on_unknown decides
 	OK                       // the provider accepted the message
 	Failed                   // the message was not sent, and a retry would not help
-	Retryable                // the message was not sent; it is sent again if a retry is left
+	Retryable                // the message was not sent; another attempt is made if a retry is left
 	Released                 // the message was not sent, and no retry is used up
 )
 
@@ -71,8 +71,8 @@ type Result struct {
 	Message string // for people, stored with the task, truncated to 500 characters
 
 	// RetryAfter is the time until a Released task can be claimed again, at most a week. Because the provider may be
-	// overloaded, it also delays the later sends of this sender by at most a minute, but not those already in
-	// preparation.
+	// overloaded, it also delays this sender's next sends by at most a minute, except those that already wait for their
+	// turn.
 	RetryAfter time.Duration
 }
 

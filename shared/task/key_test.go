@@ -52,8 +52,8 @@ func TestKeyHash(t *testing.T) {
 	})
 }
 
-// decodeJSON decodes the first value of a body, as the body of a request is decoded, and returns its length.
-func decodeJSON(body string) (v any, length int64, err error) {
+// decodeJSON decodes the first JSON value of body, with numbers as json.Number. end is the offset after the value.
+func decodeJSON(body string) (v any, end int64, err error) {
 	decoder := json.NewDecoder(strings.NewReader(body))
 	decoder.UseNumber()
 	err = decoder.Decode(&v)
@@ -96,7 +96,7 @@ func TestFingerprint(t *testing.T) {
 		{"true or false", `{"a":true}`, `{"a":false}`},
 		{"the order of an array", `{"a":[1,2]}`, `{"a":[2,1]}`},
 		{"null in an array", `{"a":[1,null]}`, `{"a":[1]}`},
-		{"empty or missing members", `{"a":""}`, `{}`},
+		{"whether a member is empty or missing", `{"a":""}`, `{}`},
 		{"nesting", `{"a":{"b":1},"c":2}`, `{"a":{"b":1,"c":2}}`},
 		{"escaped quotes", `{"a":"1\",\"b\":\"2"}`, `{"a":"1","b":"2"}`},
 		{"escaped backslashes", `{"a":"\\u0001"}`, `{"a":"\u0001"}`},

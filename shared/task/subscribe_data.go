@@ -21,7 +21,7 @@ import (
 func CheckSubscribeData(raw []byte) []Field {
 	var keywords map[string]json.RawMessage
 	if !utf8.Valid(raw) || json.Unmarshal(raw, &keywords) != nil || len(keywords) == 0 {
-		return []Field{{"message_data", `must be an object such as {"thing1": {"value": "Tea"}}`}}
+		return []Field{{"message_data", `must be valid UTF-8 and an object such as {"thing1": {"value": "Tea"}}`}}
 	}
 	var bad []Field
 	for _, name := range slices.Sorted(maps.Keys(keywords)) {
@@ -38,11 +38,11 @@ func checkKeyword(name string, raw json.RawMessage) string {
 	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "":
 		return "must have a name of letters, digits and _, such as thing1"
 	case !ok:
-		return `must be {"value": ...} with a string or a number and nothing else`
+		return `must be {"value": ...} with a string or a number (without an exponent) and nothing else`
 	case value == "":
 		return "must not be empty"
 	case strings.ContainsAny(value, "\x00"+string(utf8.RuneError)):
-		return "must not contain NUL or invalid UTF-8"
+		return "must not contain NUL, U+FFFD or half of a surrogate pair"
 	}
 	if fits, description := keywordRule(strings.TrimRight(name, "0123456789")); fits != nil && !fits(value) {
 		return description
@@ -74,7 +74,7 @@ func keywordRule(kind string) (fits func(value string) bool, description string)
 	case "thing":
 		return upTo(20, isPrintable), "must be at most 20 characters without line breaks"
 	case "number":
-		return func(s string) bool { return isDecimal(s, 32) }, "must be a number: up to 32 digits and up to 32 decimals"
+		return func(s string) bool { return isDecimal(s, 32) }, "must be a number without a sign: up to 32 digits and up to 32 decimals"
 	case "letter":
 		return upTo(32, isLatin), "must be at most 32 letters a-z, A-Z"
 	case "symbol":
@@ -86,7 +86,7 @@ func keywordRule(kind string) (fits func(value string) bool, description string)
 	case "date":
 		return isDate, "must be a date such as 2019年10月1日, 2019-10-01 or 2019年10月1日 15:01, or two of them with ~ between"
 	case "amount":
-		return isAmount, "must be a number: up to 10 digits and up to 10 decimals; a currency sign before it and 元 after it are optional"
+		return isAmount, "must be a number without a sign: up to 10 digits and up to 10 decimals; a currency sign before it and 元 after it are optional"
 	case "phone_number":
 		return upTo(17, isDigitOrSymbol), "must be at most 17 digits and symbols"
 	case "car_number":

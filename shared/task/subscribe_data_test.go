@@ -65,7 +65,7 @@ func TestSubscribeDataKeywordTypes(t *testing.T) {
 
 func TestSubscribeDataUnknownTypes(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"const1", "enum2", "site01", "thing", "ofTomorrow99", "_"} {
+	for _, name := range []string{"const1", "enum2", "site01", "things", "ofTomorrow99", "_"} {
 		require.Empty(t, CheckSubscribeData(keyword(t, name, "配送中")), name)
 	}
 	require.Empty(t, CheckSubscribeData(keyword(t, "const1", strings.Repeat("长\n", 100))))
@@ -74,7 +74,7 @@ func TestSubscribeDataUnknownTypes(t *testing.T) {
 
 func TestSubscribeDataReportsEveryBadKeyword(t *testing.T) {
 	t.Parallel()
-	const shape = `must be {"value": ...} with a string or a number and nothing else`
+	const shape = `must be {"value": ...} with a string or a number (without an exponent) and nothing else`
 	require.Equal(t, []Field{
 		{"message_data.", "must have a name of letters, digits and _, such as thing1"},
 		{"message_data.a b", "must have a name of letters, digits and _, such as thing1"},
@@ -82,11 +82,11 @@ func TestSubscribeDataReportsEveryBadKeyword(t *testing.T) {
 		{"message_data.exponent1", shape},
 		{"message_data.extra1", shape},
 		{"message_data.flag1", shape},
-		{"message_data.half1", "must not contain NUL or invalid UTF-8"},
+		{"message_data.half1", "must not contain NUL, U+FFFD or half of a surrogate pair"},
 		{"message_data.list1", shape},
 		{"message_data.none1", shape},
-		{"message_data.nul1", "must not contain NUL or invalid UTF-8"},
-		{"message_data.number2", "must be a number: up to 32 digits and up to 32 decimals"},
+		{"message_data.nul1", "must not contain NUL, U+FFFD or half of a surrogate pair"},
+		{"message_data.number2", "must be a number without a sign: up to 32 digits and up to 32 decimals"},
 		{"message_data.short1", shape},
 		{"message_data.typo1", shape},
 	}, CheckSubscribeData([]byte(`{
@@ -100,7 +100,7 @@ func TestSubscribeDataReportsEveryBadKeyword(t *testing.T) {
 func TestSubscribeDataErrors(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{"", "null", "{}", "[]", `"thing1"`, "1", "{", `{"thing1": {"value": "a"}} x`, "{\"thing1\": {\"value\": \"\xff\"}}"} {
-		require.Equal(t, []Field{{"message_data", `must be an object such as {"thing1": {"value": "Tea"}}`}}, CheckSubscribeData([]byte(raw)), "%q", raw)
+		require.Equal(t, []Field{{"message_data", `must be valid UTF-8 and an object such as {"thing1": {"value": "Tea"}}`}}, CheckSubscribeData([]byte(raw)), "%q", raw)
 	}
 }
 

@@ -67,9 +67,9 @@ func inline(text string) string {
 	return b.String()
 }
 
-// tag returns the closing tag of an open element, else the opening tag.
-func tag(name string, open bool) string {
-	if open {
+// tag returns the closing tag of an element that is open, else the opening tag.
+func tag(name string, isOpen bool) string {
+	if isOpen {
 		return "</" + name + ">"
 	}
 	return "<" + name + ">"

@@ -1,5 +1,5 @@
 // Package natsserver runs a JetStream server inside this process. It is not a part of package sandbox, because
-// the server is large: test binaries without it link in half of the time.
+// the server is large: a test binary without it takes half as long to link.
 package natsserver
 
 import (
@@ -26,7 +26,7 @@ import (
 const (
 	startTimeout  = 30 * time.Second // long, because reading a large store takes long
 	host          = "127.0.0.1"
-	maxViolations = 1000 // log lines that are kept; clients without a password can cause any number
+	maxViolations = 1000 // log lines that Violations keeps; a client may cause any number of them
 )
 
 // Options configures a server.
@@ -81,7 +81,7 @@ func (n *Server) start(ctx context.Context, o Options) error {
 	}
 	options.Host, options.Port = host, port
 	options.JetStream, options.StoreDir = true, n.dir
-	// More than any test needs; the default depends on the disk.
+	// 1 TiB is more than any user of this package needs. The default of nats-server depends on the disk.
 	options.JetStreamMaxStore = cmp.Or(o.MaxStore, 1<<40)
 	options.NoSigs, options.NoLog, options.DisableJetStreamBanner = true, true, true
 	s, err := server.NewServer(options)
@@ -99,25 +99,25 @@ func (n *Server) start(ctx context.Context, o Options) error {
 	if end, bounded := ctx.Deadline(); bounded {
 		timeout = min(timeout, time.Until(end))
 	}
+	if !s.JetStreamEnabled() { // then Start has returned before the server listens
+		return fmt.Errorf("JetStream cannot use %s", n.dir)
+	}
 	if !s.ReadyForConnections(timeout) {
 		return fmt.Errorf("the server does not accept connections on %s:%d after %s; is the port taken?", host, port, timeout)
-	}
-	if !s.JetStreamEnabled() {
-		return fmt.Errorf("JetStream cannot use %s", n.dir)
 	}
 	n.port = s.Addr().(*net.TCPAddr).Port
 	return nil
 }
 
-// Violations returns the first 1000 log lines about denied permissions.
+// Violations returns the first 1000 log lines that contain "Violation", such as those about denied permissions.
 func (n *Server) Violations() []string {
 	n.log.mu.Lock()
 	defer n.log.mu.Unlock()
 	return slices.Clone(n.log.violations)
 }
 
-// Subscriptions counts the subscriptions to exactly this subject in all accounts. It reads at most 10,000 subscriptions
-// that match the subject, with those that have wildcards.
+// Subscriptions counts the subscriptions to exactly this subject in all accounts. Those with wildcards are not counted, but if
+// more than 10,000 subscriptions match the subject, wildcards included, the count may be too low.
 func (n *Server) Subscriptions(subject string) (count int, err error) {
 	all, err := n.server.Subsz(&server.SubszOptions{Subscriptions: true, Test: subject, Limit: 10_000})
 	if err != nil {

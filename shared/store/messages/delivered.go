@@ -35,52 +35,51 @@ where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null 
 returning s.id`
 )
 
-// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for saved messages. The live or final rows of these
-// messages have the time now, and MarkPurged would not remove rows without a sequence number.
+// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for messages to whose row in message_live or message_done
+// RecordDelivered has added the time. MarkPurged would never remove them, because they have no sequence number.
 const forgetNotedSQL = `
 delete from accepted_messages where id = any(array(
     select id from accepted_messages where id = any($1::uuid[]) and saved_at is null order by id for update))`
 
-// RecordDelivered records when accepted messages, given by id and fingerprint, were delivered before they
-// were saved. It may run before, after or during SaveAccepted: when both have returned, the messages have
-// the time. The earliest of several times counts. A message that was saved under the same id with another
-// fingerprint is not changed.
+// RecordDelivered records the delivery time of accepted messages that were delivered before they were saved. ids and
+// fingerprints identify the messages. RecordDelivered may run before, after or during SaveAccepted: when both have
+// returned, the messages have the time. The earliest of several times counts. If a message with another fingerprint is
+// already saved under the id, RecordDelivered does not change it.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
-	// This is a transaction of its own. The statements below may wait for a relay. In one transaction with them, this
+	// This is a transaction of its own. The statements below may wait for row locks that Relay holds while it publishes. In one transaction with them, this
 	// statement would keep its rows locked for as long, and SaveAccepted would have to wait.
 	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
 		return store.Wrap("record delivered messages", err)
 	}
 	var batch pgx.Batch
-	saved := map[task.ID]bool{} // messages whose live or final row has the time now
+	changed := map[task.ID]bool{} // messages whose row in message_live or message_done got the time in this call
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
 	// While a statement waits for a lock, a message may change from live to final or back.
 	for _, sql := range []string{deliveredLiveSQL, deliveredDoneSQL, deliveredLiveSQL} {
-		batch.Queue(sql, ids, fingerprints, at).Query(store.CollectSet(saved))
+		batch.Queue(sql, ids, fingerprints, at).Query(store.CollectSet(changed))
 	}
 	err := st.db.Hot.SendBatch(ctx, &batch).Close()
-	if err == nil && len(saved) > 0 {
-		_, err = st.db.Hot.Exec(ctx, forgetNotedSQL, store.Unprepared, slices.Collect(maps.Keys(saved)))
+	if err == nil && len(changed) > 0 {
+		_, err = st.db.Hot.Exec(ctx, forgetNotedSQL, store.Unprepared, slices.Collect(maps.Keys(changed)))
 	}
 	return store.Wrap("record delivered messages", err)
 }
 
 const deliveredSQL = `select delivered_at from accepted_messages where id = $1`
 
-// DeliveredAt returns when an accepted message that is not saved yet was delivered; zero if no delivery is
-// recorded.
+// DeliveredAt returns the delivery time of an accepted message that is not saved yet; zero if none is recorded.
 func (st *Store) DeliveredAt(ctx context.Context, id task.ID) (time.Time, error) {
 	var at *time.Time
 	err := st.db.Hot.QueryRow(ctx, deliveredSQL, id).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil
 	}
-	return store.OrZero(at), store.Wrap("delivered message", err)
+	return store.OrZero(at), store.Wrap("read delivery time", err)
 }
 
 const (
-	deliveredKept = 30 * 24 * time.Hour // for a delivery time whose message is not saved
-	poisonedKept  = 24 * time.Hour      // for the row of a poisoned message: the relay must have published the acknowledgement by then
+	deliveredKept = 30 * 24 * time.Hour // a row with a delivery time and without a sequence number, mostly of a message that was never saved
+	poisonedKept  = 24 * time.Hour      // the row of a poisoned message: long enough for the relay, which reads the sender from it, to publish the acknowledgement
 )
 
 // forgetDeliveredSQL removes a limited number of rows, so that it always ends before the statement timeout.
@@ -90,8 +89,8 @@ delete from accepted_messages where id = any(array(
     where accept_seq is null and (delivered_at < now() - make_interval(secs => $1) or saved_at < now() - make_interval(secs => $2))
     limit 10000 for update skip locked))`
 
-// ForgetDelivered removes rows of accepted_messages without a sequence number: delivery times that are 30 days old, mostly
-// of messages that were never saved, and poisoned messages that the stream no longer has, a day after their rejection.
+// ForgetDelivered removes at most 10,000 rows of accepted_messages that have no sequence number: those with a delivery time
+// older than 30 days, and those of poisoned messages that were rejected more than a day ago and have left the stream.
 func (st *Store) ForgetDelivered(ctx context.Context) error {
 	_, err := st.db.Hot.Exec(ctx, forgetDeliveredSQL, store.Unprepared, deliveredKept.Seconds(), poisonedKept.Seconds())
 	return store.Wrap("forget delivered messages", err)
