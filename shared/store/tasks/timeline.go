@@ -49,7 +49,7 @@ const (
 
 // timelineSQL reads the newest lines of each log before a cursor. The order is by n, which counts the
 // lines of each log from the newest: a page may end early because of its size, and must then have the newest lines of
-// every log. A decision is joined to its audit entry in operator_actions by the time, because one transaction wrote both.
+// every log. The limit is inside, because a window over all lines of a task would sort them all. A decision is joined to its audit entry in operator_actions by the time, because one transaction wrote both.
 const timelineSQL = `
 select log, id, n, at, event, fields
 from ((
@@ -57,12 +57,12 @@ from ((
         case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
         jsonb_build_object('caller_id', caller_id, 'status_code', status_code, 'request_id', request_id, 'source_ip', source_ip,
             'user_agent', user_agent) as fields
-    from receive_logs where task_id = $1 and ($3::bigint = 0 or id < $3) order by id desc limit $2
+    from (select * from receive_logs where task_id = $1 and ($3::bigint = 0 or id < $3) order by id desc limit $2) l
 ) union all (
     select 2, id, row_number() over (order by id desc), created_at, 'claimed',
         jsonb_build_object('app_id', app_id, 'claim_id', claim_id, 'request_id',
             case when jsonb_typeof(request_data -> 'request_id') = 'string' then request_data ->> 'request_id' end)
-    from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2
+    from (select * from send_logs where task_id = $1 and ($4::bigint = 0 or id < $4) order by id desc limit $2) l
 ) union all (
     select 3, l.id, row_number() over (order by l.id desc), l.created_at,
         case when verdict in ('extended', 'sending') then 'extended' when request_data is null then 'verdict' else 'report' end,
