@@ -183,7 +183,7 @@ func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 			}
 			all.Wait()
 		}()
-	case len(batch) == 1 || !IsRowError(err):
+	case len(batch) == 1 || !IsRowError(err) || ctx.Err() != nil: // without time left, the flush may have been committed: see commitAgain
 		cancel()
 		finish(batch, err)
 	case len(parts) > 1:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -233,6 +234,24 @@ func TestTimeoutOfAFlushFailsOnlyTheSlowCaller(t *testing.T) {
 			}
 		})
 	}
+}
+
+// RetryLostCommit uses all the time of a flush that may have been committed. Such a flush must not run again, not even in parts.
+func TestFlushThatUsedAllItsTimeIsNotRunAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		c := NewCoalescer(func(r row) int64 { return r.caller }, func(ctx context.Context, _ []row, _ bool) ([]int, error) {
+			tries++
+			<-ctx.Done()
+			return nil, &pgconn.PgError{Code: CodeLockTimeout}
+		})
+		var done sync.WaitGroup
+		done.Add(2)
+		c.commit([]*entry[row, int]{{in: row{caller: greedy}, caller: greedy, done: &done}, {in: row{caller: modest}, caller: modest, done: &done}})
+		done.Wait()
+		require.Equal(t, 1, tries)
+	})
 }
 
 func TestWaitingCallersGetSlotsInTurn(t *testing.T) {
