@@ -70,10 +70,10 @@ lists: ## the cost of frequent calls with a million tasks in the database, and o
 	SENDONCE_TASK_ROWS=1000000 go test -count=1 -timeout 600s -v -run HotCallsCostNoMoreThanBefore ./functions/e2e
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run SubscribeQueriesReadFewBlocks ./shared/store/subscribe
 
-compose-test: ## deploy/compose with podman, as root: every service replaced and killed under load, nothing lost, nothing done twice
+compose-test: ## deploy/compose with podman, as root: services replaced and killed under load, nothing lost, nothing done twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
 
-rolling: ## the part of compose-test that replaces every service under load, twice
+rolling: ## the part of compose-test that replaces the functions under load, twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling -rounds 2 $(ROLLING)
 
 bench: ## rates and latencies over HTTP, in rounds with pgbench and River, about 3 minutes; BENCH='-svg plot.svg' for a plot

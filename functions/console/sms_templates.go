@@ -85,7 +85,7 @@ func (p *page) refusedPreview(err error) (*textPreview, error) {
 	}
 	text := refused.Message
 	for _, field := range refused.Fields {
-		text += "; " + field.Field + " " + field.Message
+		text += p.T("; ") + field.Field + " " + field.Message
 	}
 	return &textPreview{Refusal: text}, nil
 }
