@@ -25,6 +25,7 @@ func (r *searchRequest) Validate() []task.Field {
 
 // search takes an id, a number or a name, and finds the matching objects that the caller may read. See byID, byNumber and byName.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
+	c.LetOthersRun() // its result is small, and it may wait for other searches
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
 		if err := find(ctx); err != nil {
