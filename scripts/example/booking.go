@@ -44,7 +44,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 		}
 		outcome := "will be sent"
 		if response.Skipped {
-			outcome = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[response.SendStatus]
+			outcome = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent", 2: "failed"}[response.SendStatus]
 		}
 		fmt.Fprintf(out, "booking %s submitted: message %d %s\n", id, response.ID, outcome)
 		return nil

@@ -40,16 +40,16 @@ func matrix(ctx context.Context, majors, packages []string, pattern string) erro
 	for _, major := range majors {
 		i := slices.IndexFunc(versions, func(v string) bool { return strings.HasPrefix(v, major+".") })
 		if i < 0 {
-			return fmt.Errorf("-majors has %q: it accepts the first numbers of %s", major, strings.Join(versions, ", "))
+			return errors.Join(append(failed, fmt.Errorf("-majors has %q: it accepts the first numbers of %s", major, strings.Join(versions, ", ")))...)
 		}
 		bin, err := install(ctx, versions[i], ".sendonce/postgres-versions")
 		if err != nil {
-			return fmt.Errorf("install Postgres %s: %w", versions[i], err)
+			return errors.Join(append(failed, fmt.Errorf("install Postgres %s: %w", versions[i], err))...)
 		}
 		fmt.Println("--- Postgres", versions[i])
 		err = test(ctx, bin, packages, pattern)
 		if ctx.Err() != nil {
-			return errors.New("interrupted")
+			return errors.Join(append(failed, errors.New("interrupted"))...)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("tests on Postgres %s: %w", versions[i], err))

@@ -150,10 +150,12 @@ func (a *activator) ExitCode() int {
 func (a *activator) Output() string {
 	select {
 	case <-a.done:
-		return fmt.Sprint(a.err)
+		if a.err != nil {
+			return a.err.Error()
+		}
 	default:
-		return ""
 	}
+	return ""
 }
 
 // Terminate ends every process once its calls in progress have ended, and then stops serving the port. A process that
