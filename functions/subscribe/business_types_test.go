@@ -11,6 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// sentBooking asks whether the message of a booking was sent. The number of the booking must be appended.
 const sentBooking = cluster.SubscribePath + "sent?business_type=course_booking&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993&business_id="
 
 func TestCallerMayUseOnlyGrantedBusinessTypes(t *testing.T) {
@@ -32,13 +33,13 @@ func TestCallerMayUseOnlyGrantedBusinessTypes(t *testing.T) {
 		requireRefused(hostile.Get(cluster.SubscribePath + "logs?business_type=course_booking&business_id=1"))
 		switch state {
 		case "not submitted":
-			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "the refused calls stored no message")
+			require.NotContains(t, shop.Subscribe(cluster.Booking(1, "")).Text, "skipped", "the refused calls did not store this message")
 		case "pending":
 			s.NewWeChatSender().Send(task.Report{Outcome: task.SentOK})
 		}
 	}
 	require.Equal(t, true, shop.Get(sentBooking+"1").Data("sent"))
-	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
+	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`), "the refused calls stored no message")
 	coupon := strings.Replace(cluster.Booking(1, ""), "course_booking", "coupon", 1)
 	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "a caller may use its granted type")
 }
@@ -83,7 +84,7 @@ func TestRefusalDoesNotRevealStateOfOthersMessage(t *testing.T) {
 	require.Equal(t, 404, hostile.Get(at).Status)
 	require.Equal(t, 404, hostile.Post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).Status)
 	for _, text := range responses {
-		require.Equal(t, responses[0], text, "in every state of the message")
+		require.Equal(t, responses[0], text, "the error is the same in every state of the message")
 	}
 	require.Equal(t, "瑜伽课", shop.Get(at).Data("message_data").(map[string]any)["thing1"].(map[string]any)["value"])
 	require.EqualValues(t, 1, shop.Get(at).Data("send_status"))

@@ -38,13 +38,13 @@ func checkBusinessType(c *fn.Call, name string) error {
 	}}
 }
 
-// hidesOthers reports whether the caller has a list of business types. From such a caller, all messages of other callers are
-// hidden. An admin has no such list.
+// hidesOthers reports whether all messages of other callers are hidden from the caller: this is so if it has a list of
+// business types. An admin has no such list.
 func hidesOthers(c *fn.Call) bool { return len(c.Caller.BusinessTypes) > 0 }
 
-// ownMessage returns the message of the path. The error is not_found for another caller's message, unless the caller is an admin
-// or a viewer.
-func (h *handlers) ownMessage(ctx context.Context, c *fn.Call) (subscribe.Log, error) {
+// readableMessage returns the message of the path. The error is not_found for another caller's message, unless the
+// caller is an admin or a viewer that is not limited to queues.
+func (h *handlers) readableMessage(ctx context.Context, c *fn.Call) (subscribe.Log, error) {
 	id, err := fn.RowID[int64](c, resourceName)
 	if err != nil {
 		return subscribe.Log{}, err

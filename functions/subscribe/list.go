@@ -30,8 +30,8 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// wasSent reports whether this or another caller has sent a message, so that no caller sends it a second time. If hidesOthers is
-// true for the caller, another caller's message is refused with the same error as by send.
+// wasSent reports whether a message was sent, by this or another caller, so that no caller sends it a second time. If
+// another caller's message is hidden from the caller (hidesOthers), the error is the one that send returns.
 func (h *handlers) wasSent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if !c.MayUseQueue(task.RecordedQueue) {
 		if err := checkQueue(c, task.WeChatQueue); err != nil {
@@ -95,7 +95,8 @@ func (r *listRequest) Validate() []task.Field {
 // defaultSpan is how far back list reads if the request has no from.
 const defaultSpan = 7 * 24 * time.Hour
 
-// list returns the messages of the caller, newest first.
+// list returns messages that are not archived, newest first: those of the caller, or of all callers if the caller may
+// read all.
 func (h *handlers) list(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
 	f := subscribe.LogFilter{
 		CallerID: (*int64)(req.CallerID), Status: req.SendStatus, TemplateID: req.TemplateID, TemplateType: req.TemplateType, BusinessType: req.BusinessType,
@@ -184,7 +185,7 @@ func parseSendCursor(text string) (cursor subscribe.SendCursor, ok bool) {
 
 // detail returns a message with a page of its sends, newest first, each with the state of its task.
 func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (any, error) {
-	l, err := h.ownMessage(ctx, c)
+	l, err := h.readableMessage(ctx, c)
 	if err != nil {
 		return nil, err
 	}

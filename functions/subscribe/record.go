@@ -21,7 +21,7 @@ func (r *recordRequest) Validate() []task.Field {
 	return bad
 }
 
-// record commits a message that the caller sends itself, and claims its task for the caller in the same transaction.
+// record commits a message that the caller itself sends, and claims its task for the caller in the same transaction.
 func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
 	s := (*sendRequest)(&req.SubscribeRequest).submission(c, h.maxRetries, h.env.Config.OutgoingNetworks)
 	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, decode.SecondsOr(req.LeaseSeconds, h.lease)
@@ -69,10 +69,10 @@ func (r *statusRequest) outcome() task.Outcome {
 	}
 }
 
-// status reports the outcome of a recorded message, or extends its lease. The fields of the request have the names of the original
-// subscribe message service.
+// status reports the outcome of a recorded message, or extends the lease of its claim. The request uses the field names
+// of the original subscribe message service.
 func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (any, error) {
-	l, err := h.ownMessage(ctx, c)
+	l, err := h.readableMessage(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	case out.Verdict == task.Applied:
 		h.env.WakeSweepAt(out.Task.DueAt)
 	}
-	if l, err = h.env.Subscribe.LogByID(ctx, l.ID); err != nil { // with the changes that the report made
+	if l, err = h.env.Subscribe.LogByID(ctx, l.ID); err != nil { // again, because the report changed the row
 		return nil, err
 	}
 	return api.SubscribeStatusResponse{
@@ -106,9 +106,9 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	}, nil
 }
 
-// taskOfClaim returns the recorded task of a message that has this claim_id. It may be an older task of the message: a late success
-// of an older task still counts. If no task has the claim_id, the result is the newest task, or an error if the newest task was not
-// recorded.
+// taskOfClaim returns, among the recorded tasks of a message, the one whose newest claim has this claim_id. This may be
+// an older task: if it failed because its outcome was unknown, a late success still counts. If no recorded task has the
+// claim_id, the result is the newest task, or an error if the newest task was not recorded.
 func (h *handlers) taskOfClaim(ctx context.Context, l subscribe.Log, claim int64) (task.ID, error) {
 	newest, err := h.env.Tasks.ByID(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {

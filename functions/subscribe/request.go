@@ -17,18 +17,20 @@ import (
 )
 
 const (
-	maxType     = 50 // characters; these limits are those of the columns
+	// In characters, as in the columns.
+	maxType     = 50
 	maxWeChatID = 100
 	maxPagePath = 1024
-	maxReason   = 500
+
+	maxReason = 500 // characters
 )
 
-var noMetadata = []byte(`{}`) // of the tasks of subscribe messages
+var noMetadata = []byte(`{}`) // a request has no metadata; the store adds the subscribe_id
 
 type sendRequest api.SubscribeRequest
 
-// Validate names every field whose value is not acceptable. It leaves out what checkNow checks, because a repeated request must
-// be accepted at any later time.
+// Validate names every field whose value is not acceptable. It leaves out what checkNow checks, because a repeated
+// request must be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
@@ -53,7 +55,7 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-// requireNumber requires that the field is present; api.Number accepts only valid numbers.
+// requireNumber requires that the field is present. A number that is present is valid: api.Number accepts no other.
 func requireNumber(bad *decode.BadFields, field string, n api.Number) {
 	bad.When(n == "", field, "is required: an integer between 0 and 18446744073709551615")
 }
@@ -63,8 +65,8 @@ func oneOf(bad *decode.BadFields, field, value string, accepted ...string) {
 	bad.When(value != "" && !slices.Contains(accepted, value), field, "must be one of "+strings.Join(accepted, ", "))
 }
 
-// checkNow makes the checks whose result changes with time: send_at is not too far in the future, and the outgoing networks allow
-// the callback_url.
+// checkNow makes the checks whose result changes with time: send_at is not too far in the future, and the outgoing
+// networks allow the callback_url.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.BadFields
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -72,7 +74,7 @@ func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Err
 	return task.Invalid(bad)
 }
 
-// submission converts a valid request. The default policy is Hold, because the user must not get a message twice.
+// submission converts a valid request. on_unknown is hold by default, so that no user gets a message twice.
 func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Networks) *subscribe.Submission {
 	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,

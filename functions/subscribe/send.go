@@ -23,7 +23,7 @@ func (h *handlers) send(ctx context.Context, c *fn.Call, req sendRequest) (any, 
 	return response(out), nil
 }
 
-// submit checks and commits a submission of the caller, and sets the header Location.
+// submit checks a submission of the caller, commits it unless it is skipped, and sets the header Location.
 func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submission) (out subscribe.Submitted, err error) {
 	if err := checkQueue(c, s.Queue); err != nil {
 		return out, err
@@ -45,7 +45,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 	}
 	c.Header().Set("Location", location(out.ID))
 	c.Log("subscribe_id", out.ID, "again", out.Again, "skipped", out.Skipped)
-	if out.Skipped { // this line has the wording of the service that Sendonce replaces
+	if out.Skipped { // the original subscribe message service logs the same text
 		h.env.Log.Info("消息已发送过，跳过重复发送", "subscribe_id", out.ID, "request_id", c.RequestID)
 	}
 	return out, nil
@@ -53,8 +53,9 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
-// wake wakes the function wechat if the task is pending, and schedules sweep for when the task is due or expires. It
-// does so for a repeated submission (Skipped) too: the process of the first request may have died before its wake-up.
+// wake wakes the function wechat if the task is pending. It schedules sweep for the time when a scheduled task is due,
+// or when a pending task with a TTL expires. All this happens for a skipped repeat too, because the process of the
+// first request may have died before it did so.
 func (h *handlers) wake(s *subscribe.Submission, out subscribe.Submitted) {
 	switch out.State {
 	case task.Scheduled:
@@ -83,10 +84,10 @@ func (r *resendRequest) Validate() []task.Field {
 	return bad
 }
 
-// resend sends the message again, with max_retries and on_unknown of its newest task. If the message's caller submitted that
-// task, the callback is the same, too.
+// resend sends the message again with max_retries and on_unknown of its newest task. It keeps the callback URL of that
+// task only if the caller that the message belongs to submitted the task.
 func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (any, error) {
-	l, err := h.ownMessage(ctx, c)
+	l, err := h.readableMessage(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func (h *handlers) resend(ctx context.Context, c *fn.Call, req resendRequest) (a
 		return nil, err
 	}
 	s := &subscribe.Submission{TaskID: task.NewID(), MaxRetries: newest.MaxRetries, OnUnknown: newest.OnUnknown, Metadata: noMetadata}
-	if newest.CallerID == l.CallerID { // otherwise an admin submitted the newest task, and the callback is the admin's
+	if newest.CallerID == l.CallerID { // otherwise an admin submitted the newest task, and the callback URL is the admin's
 		s.CallbackURL = newest.CallbackURL
 	}
 	out, err := h.env.Subscribe.Resend(ctx, l.ID, s, req.Force, c.AsOperator(req.Reason))

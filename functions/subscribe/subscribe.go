@@ -1,5 +1,5 @@
-// Package subscribe is the function that services call to send a WeChat subscribe message, at most one for each business event,
-// type of template and user:
+// Package subscribe is the function that services call to have WeChat subscribe messages sent. Business event, type of
+// template and user together identify a message, and a message that was sent is not sent again:
 //
 //	POST /api/v1/subscribe/send
 //	GET  /api/v1/subscribe/sent (has this message been sent?)
@@ -7,19 +7,22 @@
 //	GET  /api/v1/subscribe/statistics, /api/v1/subscribe/failures
 //	POST /api/v1/subscribe/{id}/resend
 //
-// A service that calls WeChat itself records the message first and then reports the outcome:
+// A service that calls WeChat itself first records the message, then calls WeChat, and then reports the outcome:
 //
 //	POST /api/v1/subscribe/record
 //	POST /api/v1/subscribe/{id}/status
 //
-// The unique index uk_business_template_receiver decides whether a request is a repeat. A repeat is skipped if the message is
-// sent, is being sent or waits to be sent. If the message failed, it is sent again under the same id.
+// The unique index uk_business_template_receiver decides whether a request to send or record is a repeat. A repeat is
+// skipped if the message was sent, is being sent, is held, or waits for its first attempt. If the message failed, it is
+// sent again under the same id, even if it already waits for a retry.
 //
-// All callers share the keys of that index. If a caller submits a message that another caller has submitted before, the response
-// depends on who submits it now:
-//   - An admin gets the same response as for its own message: a failed message is sent again.
-//   - Any other caller with a list of business types is refused, whatever the state of the message. It may use only these types.
-//   - Any other caller without a list is refused if the message failed. Else its request is skipped, without comparing the data.
+// All callers share the keys of that index. If a caller submits a message that another caller has submitted before, the
+// response depends on who submits it now:
+//   - An admin that is not limited to queues gets the same response as for its own message: a failed message is sent
+//     again.
+//   - Any other caller with a list of business types is refused, whatever the state of the message.
+//   - Any other caller without such a list is refused if the message failed. Otherwise its request is skipped, and the
+//     response does not say whether the data differs.
 package subscribe
 
 import (

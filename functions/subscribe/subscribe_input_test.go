@@ -74,7 +74,7 @@ func TestBadSubscribeMessageNamesEachField(t *testing.T) {
 	}
 }
 
-func TestBlockedWordRefusesNewSubscribeMessagesOnly(t *testing.T) {
+func TestBlockedWordRefusesMessagesThatWouldBeSent(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	first := s.Subscribe(cluster.Booking(1, ""))
@@ -89,11 +89,11 @@ func TestBlockedWordRefusesNewSubscribeMessagesOnly(t *testing.T) {
 	}
 	s.NewWeChatSender().Send(task.Report{Outcome: task.SentFailed})
 	again := s.Post(cluster.SubscribePath+"send", cluster.Booking(1, ""))
-	require.Equal(t, "content_blocked", again.Body["error"], "it would be sent again")
+	require.Equal(t, "content_blocked", again.Body["error"], "the failed message would be sent again")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
 
-func TestSubscribeQueuesAreClosedToSMS(t *testing.T) {
+func TestSMSRoutesRefuseSubscribeQueues(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.Subscribe(cluster.Booking(1, ""))

@@ -33,7 +33,7 @@ func TestScenario1SentMessageHasOneRow(t *testing.T) {
 	require.Equal(t, true, s.Get(sentBooking+"123").Data("sent"))
 	row := s.Get(first.Header.Get("Location"))
 	require.Equal(t, "123", row.Data("business_id"))
-	require.Equal(t, "9007199254740993", row.Data("receiver_user_id"), "with all its digits")
+	require.Equal(t, "9007199254740993", row.Data("receiver_user_id"), "all digits are kept")
 }
 
 // Scenario 2: a message is not sent twice.
@@ -87,7 +87,7 @@ func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	s.Post(at+"/resend", `{"reason":"the user allows messages again"}`).RequireOK()
 	sent := sender.Send(task.Report{Outcome: task.SentOK})
 	require.JSONEq(t, `{"thing1":{"value":"茶"}}`, string(sent.Data))
-	require.Equal(t, "zh_TW", sent.Lang, "of the last request")
+	require.Equal(t, "zh_TW", sent.Lang, "as in the newest submission")
 
 	row := s.Get(at)
 	require.EqualValues(t, 1, row.Data("send_status"))
@@ -136,7 +136,7 @@ func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {
 	differs := strings.Replace(cluster.Booking(1, ""), "瑜伽课", "茶", 1)
 	require.Equal(t, true, ann.Subscribe(differs).Data("data_differs"))
 	skipped := bob.Subscribe(differs)
-	require.Equal(t, []any{first.Data("id"), true, nil}, []any{skipped.Data("id"), skipped.Data("skipped"), skipped.Data("data_differs")}, "otherwise bob could guess the data")
+	require.Equal(t, []any{first.Data("id"), true, nil}, []any{skipped.Data("id"), skipped.Data("skipped"), skipped.Data("data_differs")}, "no data_differs: otherwise bob could guess the data")
 	require.Equal(t, false, bob.Get(sentBooking+"1").Data("sent"))
 	require.Equal(t, 200, s.Get(at).Status, "an admin sees all")
 	require.Equal(t, 404, bob.Get(at).Status)
@@ -153,14 +153,14 @@ func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {
 	require.Equal(t, 403, refused.Status, "bob must not replace the data")
 	require.Contains(t, refused.Text, "another caller submitted this message")
 	require.Contains(t, ann.Get(at).RequireOK().Text, "瑜伽课")
-	require.Equal(t, true, s.Subscribe(differs).Data("again"), "an admin may")
+	require.Equal(t, true, s.Subscribe(differs).Data("again"), "an admin may replace the data")
 	sender.Send(task.Report{Outcome: task.SentOK})
 	require.Equal(t, true, bob.Get(sentBooking+"1").Data("sent"), "bob must not send it himself")
 	otherQueue := s.NewCaller("other-queue", "submitter", "default")
 	require.Equal(t, 403, otherQueue.Post(cluster.SubscribePath+"send", cluster.Booking(2, "")).Status)
 }
 
-func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
+func TestOnUnknownHoldsMessageByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sender := s.NewWeChatSender()
@@ -182,7 +182,7 @@ func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs where business_id = 3 and send_status = 2`))
 }
 
-func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
+func TestOnlyNewestClaimMayReportRecordedMessage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	record := func(fields string) cluster.Reply {
