@@ -57,7 +57,7 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	for name, role := range roles {
 		callers[name] = admin.NewCaller(name, string(role))
 	}
-	roles["without-a-role"] = "" // only a statement can remove the last role of a caller
+	roles["without-a-role"] = "" // the API refuses to remove a caller's last role, so a statement does it
 	callers["without-a-role"] = admin.NewCaller("without-a-role", "sender")
 	admin.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
 	revoked := admin.NewCaller("revoked", "admin")
@@ -97,8 +97,9 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	require.Zero(t, admin.Count(`select count(*) from tasks`)+admin.Count(`select count(*) from messages`), "nothing was done")
 }
 
-// The hostile caller is an admin, submitter, sender and receiver, but of another queue. As this caller, the test calls each operation of
-// the contract with the examples of openapi.yaml and with the ids of the owner's data. No call may show or change this data.
+// The hostile caller is an admin, submitter, sender and receiver, but limited to another queue. As this caller, the
+// test calls each operation of the contract with the examples of openapi.yaml and with the ids of the owner's data. No
+// call may show or change this data.
 func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
@@ -127,7 +128,7 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	values := map[string]string{"app_id": "their-app", "claim_id": claim, "server_msg_id": message, "queue": "default", "from": "owner"}
 	for pattern, operation := range c.Operations {
 		if operation.Node["x-roles"] == nil || strings.Contains(pattern, "/api/v1/stream/") {
-			continue // the probes have no roles, and a stream belongs to no task
+			continue // the probes have no roles, and a stream does not end
 		}
 		method, path, _ := strings.Cut(pattern, " ")
 		bodies := []string{""}
@@ -168,8 +169,8 @@ func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	require.Equal(t, 200, owner.Post(cluster.SMSPath+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "the owner can still report")
 }
 
-// unknownQuery returns a query that every route refuses after the check of the roles, so that nothing is done. It is empty for methods
-// with a body.
+// unknownQuery returns a query that every route refuses after the check of the roles, so that nothing is done. It is
+// empty for methods with a body: there the body is refused.
 func unknownQuery(method string) string {
 	if method == "GET" || method == "DELETE" {
 		return "?unknown_parameter=1"

@@ -14,7 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// makeOld makes a finished task 100 days old, and returns its new id: an id begins with the time.
+// makeOld makes a finished task 100 days old, and returns its new id. The id must change, because it begins with the
+// time of submission.
 func makeOld(s *cluster.Client, id string) string {
 	old := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
@@ -38,8 +39,8 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 	return p.ExitCode(), p.Output()
 }
 
-// The tests of shared/store prove what is archived. This test proves that each function still finds archived tasks and messages, and
-// says that they are archived.
+// The tests of shared/store prove what is archived. This test proves that each function still finds archived tasks and
+// messages, and says that they are archived.
 func TestArchivedTasksAndMessagesAreFoundAndMarked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -25,17 +25,17 @@ import (
 // Settings of the attacker's process.
 const (
 	attackerVariable  = "SENDONCE_ATTACKER"   // the name of the attack
-	attackURLVariable = "SENDONCE_ATTACK_URL" // of the function
+	attackURLVariable = "SENDONCE_ATTACK_URL" // the URL of the attacked process
 )
 
 // attacking is what the attacker's process prints when it begins.
 const attacking = "attacking"
 
-// attacker makes the calls of an attack in a process of its own. In `make attack` the process has the lowest priority, so that it
-// takes no processor time from the function: a real attacker uses another machine.
+// attacker makes the calls of an attack in a process of its own. In `make attack` the process has the lowest priority,
+// so that it takes no processor time from the attacked process: a real attacker uses another machine.
 type attacker struct {
-	url       string // of the function
-	caller    string // name
+	url       string // of the attacked process
+	caller    string // the name of the caller
 	body      string
 	client    *http.Client
 	responses *[600]atomic.Int64 // by status
@@ -104,8 +104,8 @@ func (o *attacker) request(ctx context.Context, method, path string) *http.Reque
 	return req
 }
 
-// call makes a call and counts its response. A call without a response counts as status 0, and is no error: the server may close the
-// connection when it refuses a body.
+// call makes a call and counts its response. A call without a response counts as status 0, and is no error: the server
+// may close the connection when it refuses a body.
 func (o *attacker) call(c call) error {
 	status, err := c.do(o.client, o.url, o.caller)
 	if err != nil {
@@ -149,7 +149,8 @@ func halfSent(path string, size int) func(o *attacker, worker int) error {
 	}
 }
 
-// dialSmall opens a connection with a small receive buffer, so that the server must keep most of a response that is not read.
+// dialSmall opens a connection with a small receive buffer, so that the server must keep most of a response that is not
+// read.
 func (o *attacker) dialSmall() (net.Conn, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
 	if err != nil {
@@ -219,7 +220,8 @@ func revealsUnread(o *attacker, _ int) error {
 	return nil
 }
 
-// pipelined returns an attack without credentials that sends many requests in one write, and reads only the first response.
+// pipelined returns an attack without credentials that sends many requests in one write, and reads only the first
+// response.
 func pipelined(path string, requests int) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
 		conn, err := o.dialSmall()
@@ -238,7 +240,7 @@ func pipelined(path string, requests int) func(o *attacker, worker int) error {
 	}
 }
 
-// replay reads a stream from its beginning.
+// replay reads the first 4 MiB of a stream.
 func replay(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -283,7 +285,7 @@ func (o *attacker) socket(ctx context.Context) (*websocket.Conn, error) {
 	return conn, nil
 }
 
-// smallFrames sends small messages over several WebSockets as fast as the server reads them.
+// smallFrames sends small messages over eight WebSockets, for three seconds, as fast as the server reads them.
 func smallFrames(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -309,7 +311,7 @@ func smallFrames(o *attacker, _ int) error {
 	return nil
 }
 
-// pings sends pings over WebSockets as fast as the server reads them.
+// pings sends pings over a WebSocket, for a second, as fast as the server reads them.
 func pings(o *attacker, _ int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

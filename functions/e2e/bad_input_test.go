@@ -50,5 +50,5 @@ func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 		}
 	}
 	slices.Sort(alwaysRefused)
-	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these operations look up the message whose id is the cursor")
+	require.Equal(t, []string{"GET /api/v1/messages", "GET /api/v1/messages/peers"}, alwaysRefused, "only these operations refuse all cursors above: their cursor is the id of an existing message")
 }

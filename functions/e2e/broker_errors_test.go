@@ -14,7 +14,8 @@ import (
 var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|maximum (bytes|messages)|timeout|deadline|127\.0\.0\.1)` +
 	`|\b10\d{3}\b|\b(MESSAGES|USERS|ACCEPTED|EVENTS|WAKE|DEADLETTERS)\b`)
 
-// testErrorTexts starts a system, lets its broker fail with fail, and submits messages. No text for the submitter may match internals.
+// testErrorTexts starts a system, calls fail, which makes NATS fail, and submits messages. No text for the submitter
+// may match internals.
 func testErrorTexts(t *testing.T, servers sandbox.NATSCluster, replicas string, fail func(*cluster.Cluster)) {
 	t.Helper()
 	w := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
@@ -29,10 +30,10 @@ func testErrorTexts(t *testing.T, servers sandbox.NATSCluster, replicas string, 
 	require.NotRegexp(t, internals, refused.Text)
 	for key, to := range map[string]string{"3": "user:bob", "4": "msg.orders.paid"} {
 		saved := shop.Post(cluster.MessagesPath, `{"client_msg_id":"`+key+`","to":"`+to+`","data":"x"}`)
-		require.Equal(t, 200, saved.Status, "a saved message waits for the broker: %s", saved.Text)
+		require.Equal(t, 200, saved.Status, "a saved message waits for NATS: %s", saved.Text)
 		var lastError any
 		cluster.Eventually(t, func() bool {
-			w.Admin.Tick("relay") // without the broker there is no wake-up
+			w.Admin.Tick("relay") // without NATS there is no wake-up
 			lastError = shop.Get(saved.Header.Get("Location")).Data("last_error")
 			return lastError != nil
 		})
@@ -60,14 +61,14 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 			}
 		})
 	})
-	t.Run("broker_unavailable", func(t *testing.T) {
+	t.Run("nats_unavailable", func(t *testing.T) {
 		t.Parallel()
 		servers := sandbox.NewNATSCluster(t, 1)
 		testErrorTexts(t, servers, "1", func(*cluster.Cluster) { servers[0].Kill() })
 	})
 }
 
-func TestErrorsForSubmittersWithoutLeader(t *testing.T) {
+func TestErrorsWithoutStreamLeaderNameNoInternals(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)

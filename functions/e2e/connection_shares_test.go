@@ -35,7 +35,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	waiting := func() int {
 		return admin.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
 	}
-	cluster.Eventually(t, func() bool { return waiting() == 2 }, "calls wait with half of the connections")
+	cluster.Eventually(t, func() bool { return waiting() == 2 }, "two calls wait for the lock: on half of the four connections")
 	for range 5 {
 		status := make(chan int, 1)
 		go func() { status <- extend(honest, task.NewID()) }()

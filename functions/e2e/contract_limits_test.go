@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/contract"
 )
 
-// The limits and enums of openapi.yaml must be those of the code. For each limit of a field, the test makes a call with an allowed
-// value and a call with a value beyond the limit. The second call must get an error for the field that the first call does not get.
-// Other errors do not matter.
+// The limits and enums of openapi.yaml must be those of the code. For each limit of a field, the test makes a call with
+// an allowed value and a call with a value beyond the limit. The second call must get an error for the field that the
+// first call does not get. Other errors do not matter.
 func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	t.Parallel()
 	s, c := cluster.Serve(t), contract.Read(t)
@@ -78,10 +78,10 @@ func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	require.Greater(t, checked, 100)
 }
 
-// skippedFields are fields whose limits the example calls cannot reach.
+// skippedFields are fields whose limits this test cannot check.
 var skippedFields = map[string]bool{
-	"POST /api/v1/admin/template/{id}/preview template_content": true, // the template of the path is previewed
-	"POST /api/v1/sms/send content":                             true, // at most 4000 characters of parameters for a template, but 200 of text
+	"POST /api/v1/admin/template/{id}/preview template_content": true, // every value is refused: the template of the path is previewed
+	"POST /api/v1/sms/send content":                             true, // openapi.yaml has the limit of parameters, 4000 characters; that of a text is 200
 }
 
 // limit is a limit of a field, or an enum: values that it allows, and a value that it does not allow.
@@ -111,8 +111,8 @@ func limits(name string, schema contract.Object) (all []limit) {
 	if n, ok := number("minimum"); ok {
 		all = append(all, limit{[]any{n}, n - 1})
 	}
-	if words, ok := schema["enum"].([]any); ok && schema["type"] == "string" {
-		all = append(all, limit{words, "no-such-word"})
+	if values, ok := schema["enum"].([]any); ok && schema["type"] == "string" {
+		all = append(all, limit{values, "no-such-value"})
 	}
 	return all
 }

@@ -26,7 +26,8 @@ const (
 
 var update = flag.Bool("update", false, "rewrite "+costsFile)
 
-// cost is what one task, message or call costs. These numbers are counts, not times, so they are nearly the same on every machine.
+// cost is what one task, message or call costs. These numbers are counts, not times, so they are nearly the same on
+// every machine.
 type cost struct{ statements, wal, blocks, allocations float64 }
 
 // work is the work whose cost is one row of costs.txt.
@@ -50,13 +51,13 @@ func newCounted(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// costPasses is the highest number of passes over all work; the lowest cost of all passes counts. On a busy machine, background work may
-// add to all rounds of one pass. There is no further pass when no cost exceeds its limit.
+// costPasses is the highest number of passes over all work; the lowest cost of all passes counts. On a busy machine,
+// background work may add to all rounds of one pass. There is no further pass when no cost exceeds its limit.
 const costPasses = 3
 
-// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks, a call may need at most 1.5 times the
-// blocks of costs.txt, and two more, because some indexes have one more level. `make lists` runs the long form
-// (SENDONCE_TASK_ROWS=1000000).
+// A hot call may cost at most a tenth more than in costs.txt. With many finished tasks, a call may need at most 1.5
+// times the blocks of costs.txt, and two more, because some indexes have one more level. The test inserts 20,000
+// finished tasks, and in `make lists` a million (SENDONCE_TASK_ROWS).
 func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	t.Parallel()
 	c := newCounted(t)
@@ -97,18 +98,19 @@ func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	c.Admin.Exec(`vacuum analyze task_live`) // the table has the dead rows of the measurements above
 	for _, w := range all {
 		large := w.measure(c)
-		// A vacuum between two rounds halves the blocks of the row "claim of nothing", so the limit comes from costs.txt, not from got.
+		// A vacuum between two rounds halves the blocks of the row "claim of nothing", so the limit comes from costs.txt, not
+		// from got.
 		t.Logf("%-24s %6.1f blocks without finished tasks (%.1f in costs.txt), %6.1f with %d", w.name, got[w.name].blocks, want[w.name].blocks, large.blocks, rows)
 		require.Less(t, large.blocks, 1.5*want[w.name].blocks+2, w.name)
 	}
 }
 
-// idleAllocations is how many allocations an idle process with all functions makes in a second. measure subtracts them, because a busy
-// machine may need twenty times as long for a round.
+// idleAllocations is how many allocations an idle process with all functions makes in a second. measure subtracts them,
+// because a busy machine may need twenty times as long for a round.
 const idleAllocations = 1500
 
-// measure returns the lowest cost of several rounds. The first round also prepares statements, opens connections and fills caches,
-// and background work may add to any round.
+// measure returns the lowest cost of several rounds. The first round also prepares statements, opens connections and
+// fills caches, and background work may add to any round.
 func (w work) measure(c *cluster.Cluster) (lowest cost) {
 	for round := range 3 {
 		if w.prepare != nil {
@@ -135,8 +137,8 @@ func (m cost) lower(other cost) cost {
 	return cost{min(m.statements, other.statements), min(m.wal, other.wal), min(m.blocks, other.blocks), min(m.allocations, other.allocations)}
 }
 
-// exceeds reports whether a cost is more than a tenth above a limit. It allows for background work in each round, such as four
-// statements with 400 allocations.
+// exceeds reports whether a cost is more than a tenth above a limit. It allows for background work in each round, such
+// as four statements with 400 allocations.
 func (m cost) exceeds(limit cost, units int) bool {
 	return m.statements > 1.1*limit.statements+4/float64(units) || m.wal > 1.1*limit.wal+1 || m.blocks > 1.1*limit.blocks+0.5 ||
 		m.allocations > 1.1*limit.allocations+2+400/float64(units)
@@ -203,8 +205,8 @@ func hotWork(c *cluster.Cluster) []work {
 	}
 }
 
-// costOf returns the sum of all costs so far: those of all statements in the database that the owner did not run, and the allocations of
-// the process.
+// costOf returns the sum of all costs so far: those of all statements in the database that the owner did not run, and
+// the allocations of the process.
 func costOf(c *cluster.Cluster) (sum cost) {
 	require.NoError(c.T, c.Admin.Owner.QueryRow(c.T.Context(), `
 select coalesce(sum(calls), 0), coalesce(sum(wal_bytes), 0), coalesce(sum(shared_blks_hit + shared_blks_read), 0)

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
+func TestStartFailsIfStreamIsLessDurableThanRequired(t *testing.T) {
 	t.Parallel()
 	bin, nats := cluster.Binary(t), cluster.NewNATS(t)
 	start := func(more ...string) *sandbox.Process {
@@ -21,15 +21,15 @@ func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
 	}
 	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
 	cluster.Address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
-	for claimed, remedy := range map[string]string{
+	for required, remedy := range map[string]string{
 		"host":            `gives process: set sync_interval: always`,
 		"replicated":      `gives process: keep the stream on 3 hosts (set SENDONCE_NATS_REPLICAS=3 before the stream is created, or edit the stream), or require less`,
 		"replicated-host": `or edit the stream) and set sync_interval: always`,
 	} {
-		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+claimed)
+		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+required)
 		cluster.WaitExit(t, p)
 		require.Equal(t, 2, p.ExitCode(), p.Output())
-		require.Contains(t, p.Output(), `  TWO_PHASE_DURABILITY is "`+claimed+`" but the stream ACCEPTED gives process: `)
+		require.Contains(t, p.Output(), `  TWO_PHASE_DURABILITY is "`+required+`" but the stream ACCEPTED gives process: `)
 		require.Contains(t, p.Output(), remedy)
 		require.NotContains(t, p.Output(), `"listening"`)
 	}

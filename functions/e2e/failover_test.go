@@ -13,27 +13,30 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// startOnPair starts a cluster on the database of a pair. env has the settings of the connections.
+// startOnPair starts a cluster on the database of a pair: a primary Postgres with a standby. env has settings for the
+// connections to it.
 func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
 	t.Helper()
 	url, bin := pair.URL("postgres"), cluster.Binary(t)
 	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
 	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
-	// With TWO_PHASE_FAIL_OPEN, a message that cannot be accepted would be saved at once, before messages that were accepted earlier.
+	// With TWO_PHASE_FAIL_OPEN, a message that cannot be accepted would be saved at once, before messages that were
+	// accepted earlier.
 	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer starts a PgBouncer, and returns settings with which functions reach the primary of a pair through it, also after a
-// failover.
+// throughPgBouncer starts a PgBouncer, and returns settings with which functions reach the primary of a pair through
+// it, also after a failover.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach requires that one call of each function succeeds. It does not call the relay: the load makes the trigger call the relay,
-// and a second call at the same time could overtake messages.
+// callEach requires that one call of each function below succeeds. The relay is not among them: the load makes the
+// trigger call it, and if two calls of the relay ran at the same time, one could publish a message before an older one
+// of the same sender.
 func callEach(c *cluster.Cluster) {
 	c.T.Helper()
 	for function, path := range map[string]string{
@@ -74,10 +77,11 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// failOver puts a cluster under load, loses its primary, promotes the standby, and compares all responses with the database.
+// failOver puts a cluster under load, loses its primary, promotes the standby, and compares all responses with the
+// database.
 func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*sandbox.Pair), refused []string) {
 	shop := cluster.NewReceiver(t, nil)
-	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // so the functions and the trigger work
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // shows that the functions and the trigger work
 	c.AddEndpoint(shop.URL)
 	callEach(c)
 	l := startCallLoad(c)

@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-// The safety tick is 15 minutes, and the process of the function report is killed before NATS is back. So only the check that the
-// trigger makes when it connects can cause the deliveries.
+// The safety tick is 15 minutes, and the process of the function report is killed before NATS is back. So only the
+// check that the trigger makes when it connects can cause the deliveries.
 func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t).StartEach()

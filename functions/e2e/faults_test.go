@@ -28,8 +28,8 @@ func secondsFrom(t *testing.T, name string, fallback time.Duration) time.Duratio
 	return time.Duration(seconds) * time.Second
 }
 
-// The safety tick is 15 minutes. So only the trigger's check after the outage can cause the sends of the messages that were saved
-// during the outage.
+// The safety tick is 15 minutes. So only the trigger's check after the outage can cause the sends of the messages that
+// were saved during the outage.
 func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
@@ -65,6 +65,6 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	}
 	recordReceived(t, l, messages)
 	require.NoError(t, l.CheckReceivedOnce())
-	require.Empty(t, l.Overtaken(), "each sender's messages are in their order")
+	require.Empty(t, l.Overtaken(), "no message overtakes an earlier one of its sender")
 	require.NoError(t, l.CheckTasks(t.Context(), o.Admin.Owner))
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-// The tests of this file use two-phase acknowledgements: a message is accepted when NATS has stored it, and saved when Postgres has
-// stored it, too.
+// The tests of this file use two-phase acknowledgements: a message is accepted when NATS has stored it, and saved when
+// Postgres has stored it, too.
 
 func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	require.Zero(t, l.Acknowledged("saved"))
 }
 
-func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
+func TestMessagesAreAcceptedWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
@@ -55,7 +55,7 @@ func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
 	}
 	saved := w.SavedMessages()
 	l.waitAcknowledged(20, "accepted")
-	require.Equal(t, saved, w.SavedMessages(), "nothing is saved while Postgres is away")
+	require.Equal(t, saved, w.SavedMessages(), "nothing is saved while Postgres cannot be reached")
 	proxy.Restore()
 	l.waitAcknowledged(20, "accepted")
 	require.Zero(t, l.finish(), "overtaken messages")
@@ -113,7 +113,7 @@ func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	require.NoError(t, drain.WaitFor(t.Context(), " accepted messages are not saved"))
 	unsaved, err := strconv.Atoi(regexp.MustCompile(`(\d+) accepted messages are not saved`).FindStringSubmatch(drain.Output())[1])
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, unsaved, accepted, "more, if the response to an accepted message was lost")
+	require.GreaterOrEqual(t, unsaved, accepted, "unsaved is larger if the response to an accepted message was lost")
 	trigger := w.StartTrigger(w.Client.BaseURL)
 	cluster.WaitExit(t, drain)
 	require.Zero(t, drain.ExitCode(), drain.Output())

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// fuzzed serves all functions without a database. A call that needs the database gets 503, so the fuzz tests reach only the code before
-// its first query.
+// fuzzed serves all functions without a database. A call that needs the database gets 503, so the fuzz tests reach only
+// the code before the first query of a call.
 type fuzzed struct {
 	handler  http.Handler
 	patterns []string // "POST /api/v1/sms/send", sorted
@@ -48,7 +48,8 @@ func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
 	return z
 }
 
-// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an error must have the JSON body of errors.
+// call makes one call as the built-in admin, which has all roles. No response may be a 500, and an error must have the
+// JSON body of errors.
 func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")

@@ -39,8 +39,8 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled reports whether no wake-up is scheduled for a time before until, is pending, or is in progress. It checks these states in
-// the order in which a wake-up passes them, so it misses none.
+// isSettled reports whether there is no wake-up that is scheduled for a time before until, pending, or in progress. It
+// checks these states in the order in which a wake-up passes them, so it misses none.
 func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
 	if err != nil {
@@ -48,7 +48,7 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 	}
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
-		if err == nil && time.Unix(due, 0).Before(until) { // with an error, the subject is that of a tick, which has no time
+		if err == nil && time.Unix(due, 0).Before(until) { // an error means that the subject is that of a tick, which has no time
 			return false
 		}
 	}
@@ -61,8 +61,8 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 
-// waitIdle waits until all work is done, and requires that nothing happens for quietTime after that. It returns the number of calls of
-// each event function until then.
+// waitIdle waits until all work is done, and requires that nothing happens during the quietTime after that. It returns
+// how many calls each event function got before the quietTime.
 func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	c.T.Helper()
 	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")
@@ -117,7 +117,7 @@ func TestIdleSystemCallsNothing(t *testing.T) {
 	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
 		require.NotZero(t, calls[function], function)
 	}
-	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
+	require.Zero(t, wechat.TokenCalls(), "there was no subscribe message to send")
 	require.Equal(t, 2, ops.Calls())
 
 	finished = append(finished, c.FinishTasks(1)...)

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Each login at Postgres makes the first call of a process slower.
+// Each connection that the first call of a process opens makes this call slower, by one login at Postgres.
 func TestFirstCallOfProcessOpensOneConnection(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -39,7 +39,7 @@ func TestFirstCallOfProcessOpensOneConnection(t *testing.T) {
 		assert.Contains(t, []int{200, 404}, response.Status, "%s %s", pattern, response.Text)
 		want := 1
 		if path == "/api/v1/admin/overview" || path == "/api/v1/admin/search" {
-			want = 2 // the overview also writes counters, and the search also reads tasks by id: each with another role
+			want = 2 // a second database role: the overview also writes counters with it, and the search also reads tasks by id
 		}
 		assert.EqualValues(t, want, env.DatabaseConnections(), pattern)
 	}

@@ -258,7 +258,7 @@ func (o *target) insertDuePosts() {
 		o.db.Exec(insertMessages+`insert into message_live (id, kind, caller_id, destination_key, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
 			sender, 1, "http://"+l.Addr().String(), 40)
 	}
-	// A caller may have a quarter of the posts in flight, so there are many callers.
+	// At most a quarter of the posts in flight may be of one caller, so the messages get 16 callers.
 	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`)
 }
 
@@ -287,8 +287,8 @@ func (o *target) fillInbox() {
 	}
 }
 
-// insertSubscribeMessages inserts the largest subscribe messages, which wait to be sent. WeChat is slow, and its responses are as long as
-// the function reads.
+// insertSubscribeMessages inserts the largest subscribe messages, which wait to be sent. WeChat is slow, and its
+// responses are as long as the function reads.
 func (o *target) insertSubscribeMessages() {
 	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 8000) + `"}`})
 	o.db.Exec(`

@@ -22,19 +22,22 @@ import (
 )
 
 var (
-	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)   // number of workers of the attacker, which make calls concurrently
-	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)  // number of rounds of each worker
-	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != "" // whether `make attack` runs: all attacks, one at a time; the duration of the neighbour's calls is limited, too
+	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 8)  // number of workers of the attacker, which make calls concurrently
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1) // number of rounds of each worker, at least
+
+	// wholeAttack is true in `make attack`: all attacks run, one at a time, and the duration of the neighbour's calls is
+	// limited too.
+	wholeAttack = os.Getenv("SENDONCE_ATTACK_CALLS") != ""
 )
 
 // attackTime is the minimum duration of an attack in `make attack`.
 const attackTime = 5 * time.Second
 
-// shortAttacks are the attacks of `make test`: those that use the most memory. Half-sent bodies and unread responses are not among
-// them, because shared/fn tests that they use bounded memory.
+// shortAttacks are the attacks of `make test TAGS=slow`: those that use the most memory. Half-sent bodies and unread
+// responses are not among them, because the tests of shared/fn show that their memory is bounded.
 var shortAttacks = []string{"batch of many items", "batch of bad fields", "lists of dead letters"}
 
-// maxResident limits the resident memory of a function, in bytes: containers have 256 MB.
+// maxResident limits the resident memory of the attacked process, in bytes. A container of a function has 256 MiB.
 const maxResident = 200 << 20
 
 // numberFrom reads a number from an environment variable; if the variable has none, it returns fallback.
@@ -45,8 +48,8 @@ func numberFrom(name string, fallback int) int {
 	return fallback
 }
 
-// attack is one way to make a function use much memory. An attacker makes its calls; meanwhile another caller, the neighbour, makes
-// normal calls, which must succeed.
+// attack is one way to make a function use much memory. An attacker makes the calls of the attack; meanwhile another
+// caller, the neighbour, makes normal calls, each of which must get the expected status.
 type attack struct {
 	name      string
 	function  string // "" = all functions in one process
@@ -61,11 +64,12 @@ type attack struct {
 	memoryOnly bool // the duration of the neighbour's calls is not limited
 }
 
-// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. Only attacks on routes for admins are made
-// by admins, because admins have their own limits of concurrency and memory.
+// rolesOf has the roles of the attacker and its neighbour, by the role of the attack. Only attacks on routes for admins
+// are made by admins, because admins have their own limits of concurrency and memory.
 var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "admin": "{admin}", "trigger": "{trigger}"}
 
-// nameOf returns the name of a caller in attacks with this role. who is "mallory", the attacker, or "ann", the neighbour.
+// nameOf returns the name of a caller in attacks with this role. who is "mallory", the attacker, or "ann", the
+// neighbour.
 func nameOf(who, role string) string {
 	return strings.TrimSuffix(who+"-"+role, "-")
 }
@@ -77,11 +81,11 @@ type call struct {
 	header             []string // names and values alternately
 }
 
-// target is one function as a process of its own.
+// target is the attacked process: one function, or all functions.
 type target struct {
 	t       *testing.T
 	url     string
-	db      *cluster.Client // reads and writes the database of the function
+	db      *cluster.Client // reads and writes the database of the process
 	process *sandbox.Process
 	nats    *natsserver.Server
 	wechat  *sandbox.WeChat // nil if the attack needs no WeChat
@@ -187,7 +191,7 @@ func (o *target) startAttacker(a attack) *sandbox.Process {
 			env = append(env, name+"="+value)
 		}
 	}
-	niceness := "0" // in `make test`, other tests run at the same time: with a lower priority, the attacker would get no processor time
+	niceness := "0" // without `make attack`, other tests run at the same time: with a lower priority, the attacker would get no processor time
 	if wholeAttack {
 		niceness = "19"
 	}

@@ -17,8 +17,9 @@ import (
 
 const examples = "../console/apidocs/examples/"
 
-// The examples of the docs run against a system with all functions. Two examples use code that is generated from openapi.yaml: types in
-// TypeScript, and a Go client in scripts/clients. They run only in `make clients`, which compiles them.
+// The examples of the docs run against a system with all functions. Two examples use code that is generated from
+// openapi.yaml: types in TypeScript, and a Go client in scripts/clients. They run only in `make clients`, which
+// compiles them.
 func TestExamplesOfTheDocs(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// claimByGET is the only GET route that changes data.
+// claimByGET is the only GET route that changes tasks or messages.
 const claimByGET = "GET /api/v1/sms/tasks/pending"
 
 // A browser sends the stored credentials of the service also with requests that pages of other origins make.

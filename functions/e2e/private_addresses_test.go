@@ -57,7 +57,7 @@ func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 	require.Contains(t, batch.Text, "SENDONCE_OUTGOING_NETWORKS")
 }
 
-// The setting applies only to new submissions: a repeat has the response of the first call.
+// When a message is submitted, the setting applies only to a new one: a repeat has the response of the first call.
 func TestRepeatsAreAcceptedAfterNetworksWereRemoved(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -27,7 +27,7 @@ func TestClaimHasDefaultLimitAndLease(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
 }
 
-// The test needs only one binary: `make run` and all tests build theirs in the same way as cluster.Binary.
+// The test checks one binary for all: `make run` and all tests build theirs in the same way as cluster.Binary.
 func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	t.Parallel()
 	recipe := exec.CommandContext(t.Context(), "make", "-n", "build")
@@ -42,7 +42,7 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 }
 
 // Two processes are killed alternately while clients submit. A submission without a response is repeated with its key.
-func TestKilledProcessesLoseNoAcceptedTask(t *testing.T) {
+func TestKilledProcessesLoseNoSubmittedTask(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	var mu sync.Mutex

@@ -18,7 +18,8 @@ import (
 // changeLimit is the time within which every process that is connected to NATS applies a change of a caller.
 const changeLimit = time.Second
 
-// processes has each function as a process of its own, for tests that change callers.
+// processes has the functions admin, stream, claim and submit, each as a process of its own, for tests that change
+// callers.
 type processes struct {
 	*cluster.Cluster
 	admin     *cluster.Client
@@ -38,7 +39,8 @@ func startProcesses(t *testing.T) *processes {
 	return s
 }
 
-// newCaller creates a caller. It returns its id, and clientOf, which makes a client of a function of the service.
+// newCaller creates a caller. clientOf returns a client with which the caller calls a function. id is the id of the
+// caller.
 func (s *processes) newCaller(name, role string) (clientOf func(function string) *cluster.Client, id string) {
 	s.T.Helper()
 	created := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role)).RequireOK()
@@ -47,7 +49,7 @@ func (s *processes) newCaller(name, role string) (clientOf func(function string)
 	}, created.Data("id").(string)
 }
 
-// publish sends an event to a user, as the relay does. It retries until the broker is available.
+// publish sends an event to a user, as the relay does. It retries until NATS is available.
 func (s *processes) publish(user string) {
 	s.T.Helper()
 	s.published++
@@ -128,7 +130,7 @@ func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	s.StartNATS()
 	require.Equal(t, 401, cluster.Within(t, cluster.WaitLimit/3, polled, "the poll").Status)
 	require.NotContains(t, cluster.Within(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
-	require.Less(t, time.Since(began), 25*time.Second, "sooner than the cached caller expires")
+	require.Less(t, time.Since(began), 25*time.Second, "NATS brings the change before the cached caller expires")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage())
 }

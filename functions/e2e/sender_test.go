@@ -25,8 +25,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// killPoint is a moment at which a sender is killed. The test recognises the moment by the calls to the service and the provider,
-// because the sender has no hooks.
+// killPoint is a moment at which a sender is killed. The test recognises the moment by the calls to the service and the
+// provider, because the sender has no hooks.
 type killPoint string
 
 const (
@@ -40,8 +40,8 @@ const (
 	reportResponse killPoint = "the result is reported, the response is not received"
 )
 
-// senderRun is a sender process between a service and a provider. A call that reaches the kill point in the field trap waits until
-// the sender is killed.
+// senderRun is a sender process between a service and a provider. A call that reaches the kill point in the field trap
+// waits until the sender is killed.
 type senderRun struct {
 	t        *testing.T
 	service  *cluster.Client
@@ -61,7 +61,8 @@ type senderRun struct {
 	accepted *sync.Cond         // signalled when total changes
 }
 
-// startSenderRun starts a proxy and a provider, but no sender yet. It uses a queue of its own, so that runs can share a service.
+// startSenderRun starts a proxy and a provider, but no sender yet. It uses a queue of its own, so that runs can share a
+// service.
 func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *senderRun {
 	t.Helper()
 	h := &senderRun{
@@ -86,8 +87,8 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	return h
 }
 
-// reach is called at each kill point m, and reports whether the call may continue. If m is the kill point in the field trap, reach
-// waits until the sender is killed, and returns false.
+// reach is called at each kill point m, and reports whether the call may continue. If m is the kill point in the field
+// trap, reach waits until the sender is killed, and returns false.
 func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
 	caught := h.trap == m
@@ -140,8 +141,8 @@ func (h *senderRun) watchResponse(res *http.Response) error {
 	return nil
 }
 
-// gate is the listener of the provider. At the kill point sendConnection, it closes the connection before the provider receives a
-// message.
+// gate is the listener of the provider. At the kill point sendConnection, it closes the connection before the provider
+// receives a message.
 type gate struct {
 	net.Listener
 	run *senderRun
@@ -220,7 +221,8 @@ func (h *senderRun) waitSettled() {
 	h.waitUntil(func() bool { return h.count(statePending, stateProcessing) == 0 })
 }
 
-// stop waits until no task is pending, and ends the sender gracefully. Then only tasks of killed senders are still claimed.
+// stop waits until no task is pending, and ends the sender gracefully. Then only tasks of killed senders are still
+// claimed.
 func (h *senderRun) stop() {
 	h.t.Helper()
 	h.waitUntil(func() bool { return h.count(statePending) == 0 })
@@ -248,7 +250,7 @@ func (h *senderRun) requirePromises(tasks map[string]string) {
 		sends, perClaim := h.ledger[task], map[int64]int{}
 		for _, claim := range sends {
 			perClaim[claim]++
-			require.Equal(h.t, 1, perClaim[claim], "a claim is sent once")
+			require.Equal(h.t, 1, perClaim[claim], "no claim is sent twice")
 		}
 		require.LessOrEqual(h.t, len(sends), h.service.Count(`select count(*) from send_logs where task_id = $1`, task), "no more sends than claims")
 		if policy != "resend" {
@@ -267,7 +269,7 @@ func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	service, _ := cluster.StartServer(t, sandbox.NewDatabase(t))
 	for _, c := range []struct {
 		at        killPoint
-		journaled bool              // after the next start, the sender reports the attempt; else the task waits for the end of the lease
+		journaled bool              // the restarted sender reports the attempt; if false, the task stays claimed until its lease ends
 		sends     map[string]int    // the final number of sends, by on_unknown
 		ends      map[string]string // the final state, by on_unknown
 	}{

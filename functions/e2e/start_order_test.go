@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Only the trigger makes the streams, but the functions of a new system may run before the trigger. Everything that they accept with 2xx
-// is published when the trigger runs. To a call that needs a stream, they respond with 503.
+// Only the trigger makes the streams, but the functions of a new system may run before the trigger. Everything that
+// they accept with 2xx is published when the trigger runs. To a call that needs a stream, they respond with 503.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

@@ -37,8 +37,8 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS refused the change: nats: API error: code=500 err_code=10047")
 }
 
-// An event that no function can decode becomes a dead letter: in Postgres, if the stream of dead letters is full. The messages after it
-// are saved.
+// An event that no function can decode becomes a dead letter. If the stream of dead letters is full, it is stored in
+// Postgres instead. The messages after the event are saved.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
@@ -70,8 +70,8 @@ func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
-// If the clock of NATS is ahead, a wake-up is published before the tasks or messages are due, and its schedule is gone. The function that
-// is woken must publish another schedule.
+// If the clock of NATS is ahead, a wake-up is published before the tasks or messages are due, and its schedule is gone.
+// The function that is woken must publish another schedule.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)

@@ -42,8 +42,8 @@ var (
 	notShown     []string
 )
 
-// submittedFields are the fields of a submission. An event has only the fields by which the submitter recognises the task. The
-// timeline shows who called and when, not the fields.
+// submittedFields are the fields of a submission. An event has only the fields by which the submitter recognises the
+// task. The timeline shows who called and when, not the fields.
 var submittedFields = map[string]requestField{
 	"phone_number":    {value: "13800138077", in: inTaskViews},
 	"content":         {value: "name=Ann", in: notShown}, // parameters of the template
@@ -64,8 +64,8 @@ var submittedFields = map[string]requestField{
 	"metadata":        {value: map[string]any{"order": "77"}, in: append([]string{inEvent}, inTaskViews...)},
 }
 
-// reportedFields are the fields of a report of success. should_retry, outcome and retry_after_seconds only decide the next state
-// of the task, and are not shown.
+// reportedFields are the fields of a report of success. should_retry, outcome and retry_after_seconds only decide the
+// next state of the task, and are not shown.
 var reportedFields = map[string]requestField{
 	"task_id":             {in: []string{inGet, inArchive, inAdmin, inEvent}}, // a timeline is that of one task
 	"app_id":              {value: "app", in: inAdminViews},
@@ -76,7 +76,7 @@ var reportedFields = map[string]requestField{
 	"should_retry":        {value: true, in: notShown},
 	"outcome":             {in: notShown},
 	"retry_after_seconds": {in: notShown},
-	"sent_at":             {value: "2026-01-02T03:05:06Z", in: []string{inGet, inArchive, inAdmin, inEvent}}, // for the timeline: report_logs has the whole request
+	"sent_at":             {value: "2026-01-02T03:05:06Z", in: []string{inGet, inArchive, inAdmin, inEvent}}, // not in the timeline; only the request that report_logs stores has it
 }
 
 // emptyFields are the fields of each view that are absent for this task.
@@ -144,7 +144,8 @@ func TestEveryFieldOfATaskIsShown(t *testing.T) {
 	}
 }
 
-// requestBody returns the body of a request R with the values of fields and ids. The test fails if fields lacks a field of R.
+// requestBody returns the body of a request R with the values of fields and ids. The test fails if fields lacks a field
+// of R.
 func requestBody[R any](t *testing.T, fields map[string]requestField, ids map[string]any) string {
 	t.Helper()
 	var known []string

@@ -23,7 +23,8 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// probedTrigger is a trigger process, and a server in place of the functions whose responses the test chooses.
+// probedTrigger is a trigger process, with a server in place of the functions. The test chooses the status that this
+// server returns.
 type probedTrigger struct {
 	*cluster.Client // of the port of the trigger, which serves probes and metrics
 	process         *sandbox.Process
@@ -111,7 +112,7 @@ func (p *probedTrigger) waitReadiness(status int) cluster.Reply {
 // eventFunctions are the functions that a trigger wakes when the trigger connects to NATS.
 var eventFunctions = []string{"sweep", "relay", "deliver", "save", "wechat"}
 
-// labels returns the labels of the samples of a function. The consumer must have the name of the function.
+// labels returns the labels of the samples of a function's wake-ups. Their consumer has the name of the function.
 func labels(function string) string {
 	return fmt.Sprintf(`{durable=%q,function=%q}`, function, function)
 }
@@ -200,7 +201,7 @@ func TestTriggerCountsRejectedEvents(t *testing.T) {
 	}
 }
 
-func TestTriggerReportsHangingRoute(t *testing.T) {
+func TestTriggerIsHealthyWhileFunctionHangs(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })

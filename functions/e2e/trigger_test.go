@@ -11,8 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Each function is a process of its own. The safety tick is an hour away, so only wake-ups and schedules can promote tasks.
-func TestTasksInSeparateProcesses(t *testing.T) {
+// Each function is a process of its own. The safety tick is an hour away, so only wake-ups and schedules can promote
+// tasks.
+func TestWakeUpsReachSeparateProcesses(t *testing.T) {
 	t.Parallel()
 	d := cluster.New(t, "SENDONCE_SAFETY_TICK=1h", "RETRY_BACKOFF=slow=3s,3s")
 	d.StartFunctions("submit", "claim", "report", "sweep")
