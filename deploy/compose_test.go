@@ -292,17 +292,17 @@ const (
 func TestExampleEnvironment(t *testing.T) {
 	t.Parallel()
 	bin, compose := describeBinary(t), readCompose(t)
-	alreadySet := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // by the image
+	omitted := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // other containers need the default address and port
 	for _, s := range services(compose) {
 		if text(s, "image") == ourImage {
 			for name := range s["environment"].(object) {
-				alreadySet[name] = true
+				omitted[name] = true // compose.yaml sets it
 			}
 		}
 	}
 	var b strings.Builder
 	for _, s := range bin.settings {
-		if s.secret || alreadySet[s.name] {
+		if s.secret || omitted[s.name] {
 			continue
 		}
 		fmt.Fprintf(&b, "\n# %s", s.meaning)
@@ -333,7 +333,8 @@ func TestExampleEnvironment(t *testing.T) {
 	}
 }
 
-// caddyRoutes parses the Caddyfile. routeOf returns the function to which Caddy routes a path; "" = Caddy blocks the path.
+// caddyRoutes parses the Caddyfile. routeOf returns the function to which Caddy routes a path; "" = Caddy blocks the
+// path.
 func caddyRoutes(t *testing.T) (routeOf func(path string) string) {
 	t.Helper()
 	content := readFile(t, "compose/Caddyfile")

@@ -1,5 +1,6 @@
-// Package deploy tests the manifests: they must match the schemas of Compose and Kubernetes, and every function, route,
-// setting and secret in them must be one that the binary lists.
+// Package deploy tests the manifests: they must match the schemas of Compose and Kubernetes, and their functions,
+// routes and secrets must be exactly those that the binary lists. Each setting in them must be one that the binary
+// lists.
 package deploy
 
 import (
@@ -77,7 +78,7 @@ func newBinary(t *testing.T) binary {
 			bin.functions = append(bin.functions, row[0])
 		}
 	}
-	bin.functions = append(bin.functions, "exporter") // has no routes: a gateway must not route to it
+	bin.functions = append(bin.functions, "exporter") // `sendonce routes` leaves it out, because a gateway must not route to it
 	for _, row := range bin.table(t, "config") {
 		s := setting{name: row[0], def: row[1], meaning: row[2]}
 		s.secret = strings.Contains(s.meaning, "`"+s.name+"_FILE`")
@@ -234,7 +235,7 @@ func (w workload) needs(s setting) bool {
 	return slices.Contains(s.readBy, w.function)
 }
 
-// accepts runs the binary with the settings of a workload. The binary refuses wrong settings when it starts.
+// accepts runs the binary with the settings of a workload, and returns an error if the binary refuses them.
 func (bin binary) accepts(w workload) error {
 	env := []string{}
 	for name, value := range w.env {
@@ -259,8 +260,8 @@ func (bin binary) accepts(w workload) error {
 	return err
 }
 
-// wrongRoutes compares the routes of a gateway with those of the binary. routeOf returns the function to which the gateway
-// routes a path, or "".
+// wrongRoutes compares the routes of a gateway with those of the binary. routeOf returns the function to which the
+// gateway routes a path, or "".
 func wrongRoutes(bin binary, routeOf func(path string) string) []string {
 	var wrong []string
 	want := func(path, function string) {

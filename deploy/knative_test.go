@@ -113,7 +113,8 @@ func TestMisspeltSettingInConfigMapIsFound(t *testing.T) {
 	require.Contains(t, append(wrong, mismatches(describeBinary(t), all)...), "claim: SENDONCE_NATS_REPLICA is no setting")
 }
 
-// The Secrets of both overlays must have exactly the keys that pods and the operator of Postgres read.
+// The Secrets of the overlays local and production must have exactly the keys that pods and the operator of Postgres
+// read.
 func TestSecretKeys(t *testing.T) {
 	t.Parallel()
 	for dir, secrets := range map[string]cluster{
@@ -146,7 +147,7 @@ func TestSecretKeys(t *testing.T) {
 			}
 		})
 		for _, unread := range []string{"sendonce-nats-operator/NATS_PASSWORD", "sendonce-nats-sendonce/NATS_PASSWORD"} {
-			delete(stored, unread) // by pods
+			delete(stored, unread) // no pod reads it
 		}
 		for _, o := range all.of("postgresql.cnpg.io/v1 Cluster") {
 			name := text(o, "spec", "bootstrap", "initdb", "secret", "name")
@@ -175,8 +176,8 @@ func walk(node any, visit func(object)) {
 	}
 }
 
-// httpRoutes reads the HTTPRoute. routeOf returns the function to which the HTTPRoute routes a path, by an Exact match or
-// else by the longest prefix; "" = there is no rule for the path.
+// httpRoutes reads the HTTPRoute. routeOf returns the function to which the HTTPRoute routes a path, by an Exact match
+// or else by the longest prefix; "" = there is no rule for the path.
 func (c cluster) httpRoutes(t *testing.T) (routeOf func(path string) string) {
 	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
 	require.NotNil(t, route)
@@ -278,9 +279,9 @@ func number(t *testing.T, node any, path ...any) int {
 // The maximum number of pods must not need more connections than Postgres accepts.
 func TestKnativeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
-	// Every function logs in as two roles. admin, console and sweep also log in as a third one, with few connections
-	// (store.rareConns).
-	const roles, rareConns, spare = 2, 2, 30
+	// A function logs in as at most two roles, with SENDONCE_DATABASE_MAX_CONNS connections each. admin, console and
+	// sweep also log in as a third role, with at most two connections.
+	const roles, connsOfThirdRole, spare = 2, 2, 30
 	for _, dir := range overlays(t) {
 		c := render(t, dir)
 		settings := c.of(configMap).named("sendonce")["data"]
@@ -288,7 +289,7 @@ func TestKnativeConnectionsSuffice(t *testing.T) {
 		for _, o := range c.of(knativeService) {
 			pods += scale(t, o, "max")
 			if name := text(o, "metadata", "name"); name == "admin" || name == "console" || name == "sweep" {
-				thirdRoleConns += scale(t, o, "max") * rareConns
+				thirdRoleConns += scale(t, o, "max") * connsOfThirdRole
 			}
 		}
 		needed := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + thirdRoleConns

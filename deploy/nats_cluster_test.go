@@ -21,8 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// productionNATS runs the three NATS servers of the overlay production on this machine, with the Secrets that the scripts
-// generate.
+// productionNATS runs the three NATS servers of the overlay production on this machine, with the Secrets that the
+// scripts generate.
 type productionNATS struct {
 	servers []*server.Server
 	urls    string
@@ -72,8 +72,8 @@ func startProductionNATS(t *testing.T) *productionNATS {
 	return p
 }
 
-// start starts a server with the configuration mainFile and this name. Other servers connect to the address route. change
-// may be nil.
+// start starts a server with the configuration mainFile and this name. Other servers connect to the address route.
+// change may be nil.
 func (p *productionNATS) start(t *testing.T, mainFile, name, route string, change func(*server.Options)) *server.Server {
 	t.Helper()
 	own := filepath.Join(p.dir, name+".conf")
@@ -107,7 +107,7 @@ func (p *productionNATS) bus(t *testing.T, user string) *bus.Bus {
 	return b
 }
 
-func TestProductionNATSRejectsOthers(t *testing.T) {
+func TestProductionNATSRejectsUnauthenticated(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	p := startProductionNATS(t)
@@ -166,7 +166,7 @@ func TestProductionNATSRejectsOthers(t *testing.T) {
 	require.Never(t, func() bool {
 		return slices.ContainsFunc(p.servers, func(s *server.Server) bool { return !hasOnlyPeers(t, s, "nats-") })
 	}, 2*time.Second, 20*time.Millisecond)
-	require.NoError(t, trigger.Ensure(t.Context()), "the other servers still work")
+	require.NoError(t, trigger.Ensure(t.Context()), "the cluster of three servers still works")
 }
 
 // hasOnlyPeers reports whether the names of all peers of a server have the prefix.
@@ -177,8 +177,8 @@ func hasOnlyPeers(t *testing.T, s *server.Server, prefix string) bool {
 	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, prefix) })
 }
 
-// connectWithoutTLS logs in to a server without TLS. The error is nil if the server accepts the login; the connection is
-// always nil.
+// connectWithoutTLS logs in to a server without TLS. The error is nil if the server accepts the login; the connection
+// is always nil.
 func connectWithoutTLS(host, user, password string) (*nats.Conn, error) {
 	conn, err := net.DialTimeout("tcp", host, time.Second)
 	if err != nil {

@@ -26,8 +26,8 @@ const (
 	testPassword = "sendonce-local" // as in the overlay local
 )
 
-// natsConfig writes the configuration of a deployment into a directory, with passwords and certificates for the test, and
-// returns the path of the main file.
+// natsConfig writes the configuration of a deployment into a directory, with passwords and certificates for the test,
+// and returns the path of the main file.
 func natsConfig(t *testing.T, deployment string) string {
 	t.Helper()
 	dir := t.TempDir()

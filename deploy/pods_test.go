@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// podViolations lists what the Pod Security Standard restricted forbids in the pods of an object. The pod or the container may set
-// runAsNonRoot and seccompProfile.
+// podViolations lists what the Pod Security Standard restricted forbids in the pods of an object. The pod or the
+// container may set runAsNonRoot and seccompProfile.
 func podViolations(o object) (wrong []string) {
 	spec := at(o, "spec", "template", "spec")
 	pod := at(spec, "securityContext")
