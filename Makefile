@@ -57,7 +57,7 @@ clients: openapi ## generate clients in TypeScript and Go from openapi.yaml, and
 faults: ## the tests of functions and store with NATS down for 30 s, Postgres failing over, two idle minutes, and 200,000 messages waiting
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -tags=slow -count=1 -parallel 8 -timeout 900s ./functions/... ./shared/store/...
 
-cluster: ## the tests of functions and NATS, and tests in which one of three nats-servers, the leader of a stream, is stopped
+cluster: ## the tests of functions/e2e and NATS, and those in which servers of a cluster of three nats-servers are killed
 	SENDONCE_CLUSTER=1 go test $(RACE) -tags=slow -count=1 -parallel 8 -timeout 600s ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
 
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
