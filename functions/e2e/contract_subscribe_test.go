@@ -70,7 +70,7 @@ func (s checkedClient) subscribeMessages() {
 	s.recordedMessages()
 }
 
-// pages reads two pages of each list whose pages have a limit in bytes besides their limit in rows.
+// pages reads two pages of each list below. These lists have long rows, so a page may end before it has limit rows.
 func (s checkedClient) pages(at string) {
 	s.T.Helper()
 	id := path.Base(at)

@@ -109,7 +109,7 @@ func (s checkedClient) deadLetters() {
 	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", cluster.AdminPath, page.Data("next_after")))
 }
 
-// postEvents posts the events of the stream EVENTS, which must be n, to the function deliver, as a trigger does.
+// postEvents requires that the stream EVENTS has n events, and posts them to the function deliver, as a trigger does.
 func postEvents(s *cluster.Client, nc *nats.Conn, n uint64) {
 	s.T.Helper()
 	js, err := jetstream.New(nc)
