@@ -194,7 +194,7 @@ var apiErrors = map[string]string{
 	"the message is archived and cannot be redriven; submit it again with another client_msg_id":             "消息已归档，不能重新发送；请用另一个 client_msg_id 重新提交",
 	"the message was sent; give \"force\": true to send it twice":                                            "消息已经发送；要再发一次，请勾选“即使已经发送过”",
 	"the message was sent; resend it with \"force\": true to send it twice":                                  "消息已经发送；要再发一次，请勾选“即使已经发送过”",
-	"the message_data holds a blocked word; change the text":                                                 "消息内容含有屏蔽词；请修改",
+	"the message_data contains a blocked word; change the text":                                              "消息内容含有屏蔽词；请修改",
 	"this caller has %s messages with %s bytes waiting to be delivered or confirmed, and may have %s: messages are accepted again when some of these are delivered, confirmed or abandoned": "该调用方有 %s 条消息（%s 字节）等待投递或确认，上限为 %s：其中一些投递、确认或放弃后才能继续发送",
 	"this caller is neither of the two users":                                           "该调用方不是两个用户之一",
 	"this caller may not use this business type":                                        "该调用方不能使用这个业务类型",

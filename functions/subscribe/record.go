@@ -93,7 +93,7 @@ func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (a
 	case !out.Found:
 		return nil, noMessage()
 	case out.Verdict == task.Stale:
-		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the message's newest, or not this caller's, or its outcome is already settled differently; nothing was changed")
+		return nil, task.Refuse(task.CodeStaleClaim, "claim_id is not the message's newest claim, or another caller or app_id made the claim, or it has already ended with another outcome; nothing was changed")
 	case out.Verdict == task.Applied:
 		h.env.WakeSweepAt(out.Task.DueAt)
 	}

@@ -37,7 +37,7 @@ func (h *handlers) submit(ctx context.Context, c *fn.Call, s *subscribe.Submissi
 			return out, err
 		}
 		if blocked {
-			s.Refused = task.Refuse(task.CodeBlocked, "the message_data holds a blocked word; change the text")
+			s.Refused = task.Refuse(task.CodeBlocked, "the message_data contains a blocked word; change the text")
 		}
 	}
 	if out, err = h.env.Subscribe.SubmitWithinQuota(ctx, c.Caller, s); err != nil {
