@@ -2,9 +2,6 @@ package store
 
 import "context"
 
-// costlyReads is the most costly reads that run at the same time in a process.
-const costlyReads = 2
-
 // ReadCostly runs a read that may use a core of Postgres for seconds. One caller has at most one such read at a time in
 // this process, and all callers together have at most costlyReads. The others wait in turn, as for a connection of a
 // pool, but hold none.

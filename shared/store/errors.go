@@ -24,6 +24,7 @@ const (
 	CodeQueryCanceled     = "57014" // statement_timeout or pg_cancel_backend
 	codeReadOnly          = "25006" // a standby, during a fail-over; or default_transaction_read_only
 	codeProtocolViolation = "08P01"
+	codeIdleTransaction   = "25P03" // idle_in_transaction_session_timeout, for example because this process was stopped
 	codeUndefinedTable    = "42P01" // also with a wrong search_path
 	codeUndefinedFunction = "42883"
 )
@@ -79,7 +80,8 @@ func rejectedByPooler(err error) bool {
 		(strings.Contains(pg.Message, "query_wait_timeout") || strings.Contains(pg.Message, "server_login_retry"))
 }
 
-func isConnectionLost(err error) bool { return isType[connectionLostError](err) }
+// IsConnectionLost reports whether the connection broke during a transaction, which may have been committed.
+func IsConnectionLost(err error) bool { return isType[connectionLostError](err) }
 
 // neverConnected reports whether err means that no connection to the server was made.
 func neverConnected(err error) bool { return isType[*pgconn.ConnectError](err) }
@@ -147,10 +149,10 @@ func isTransient(err error) bool {
 		case "08", "53", "57", "40": // connection, resources, operator, rollback
 			return true
 		default:
-			return slices.Contains([]string{CodeLockTimeout, codeReadOnly, codeUndefinedTable, codeUndefinedFunction}, pg.Code)
+			return slices.Contains([]string{CodeLockTimeout, codeReadOnly, codeIdleTransaction, codeUndefinedTable, codeUndefinedFunction}, pg.Code)
 		}
 	}
-	return task.CodeOf(err) == task.CodeServerBusy || isConnectionLost(err) || neverConnected(err) ||
+	return task.CodeOf(err) == task.CodeServerBusy || IsConnectionLost(err) || neverConnected(err) ||
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err) || isType[*net.OpError](err) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }

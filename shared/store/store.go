@@ -14,6 +14,9 @@ type DB struct {
 	costlyReads *fairLimiter // see ReadCostly
 }
 
+// costlyReads is the most costly reads that run at the same time in a process.
+const costlyReads = 2
+
 // Open prepares the pools. It opens no connection; calls open connections when they need them.
 func Open(cfg Config) (*DB, error) {
 	pools, err := openPools(cfg)

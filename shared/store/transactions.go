@@ -29,7 +29,7 @@ func (db *DB) RetryLostCommit(ctx context.Context, run func(again bool) error) e
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
 		cancelledSyncs := db.CancelledSyncs()
 		err := db.WithPartitions(ctx, func() error { return run(lost) })
-		if isConnectionLost(err) || db.CancelledSyncs() != cancelledSyncs {
+		if IsConnectionLost(err) || db.CancelledSyncs() != cancelledSyncs {
 			lost = true
 		}
 		if err == nil && lost {

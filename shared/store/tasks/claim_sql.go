@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sendonce/sendonce/shared/store"
 )
 
@@ -155,23 +153,7 @@ const (
 	lockClaim           = `pg_advisory_xact_lock(hashtextextended('claim ' || $1::bigint, 0))`
 	beginClaimSQL       = store.PlanOnceSQL + `, ` + lockClaim
 	beginSharedClaimSQL = `select ` + lockClaim
-	lockOwnClaimsSQL    = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
 )
-
-// claimTry is one try of a request: a claim that may have been sent to Postgres. Each try has a new claim id: after a
-// failover, the claim of another app may have the id of an earlier try.
-type claimTry struct {
-	id      int64
-	request int // index of the request
-}
-
-// ownClaimsSQL finds the tasks of claims whose response was lost. Such a loss is rare, so there is no index for this
-// query.
-const ownClaimsSQL = `
-select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
-from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
-join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
-join tasks body on body.id = l.id`
 
 // NextClaimID returns an unused id for a claim.
 func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
@@ -183,15 +165,12 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 // ids. So after a broken connection no task waits for the end of its lease or loses a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
+	mayBeCommitted := false // a try that failed
 	err = st.db.RetryLostCommit(ctx, func(lost bool) error {
 		if lost {
+			mayBeCommitted = true
 			st.claimIDs.drop()
-			own := store.Column(tried, func(t claimTry) int64 { return t.id })
-			if claimed, _, err = st.queryClaims(ctx, lockOwnClaimsSQL, own, ownClaimsSQL, own,
-				store.Column(tried, func(t claimTry) string { return reqs[t.request].AppID }),
-				store.Column(tried, func(t claimTry) int64 { return reqs[t.request].CallerID }),
-				store.Column(tried, func(t claimTry) int64 { return int64(t.request) + 1 }),
-			); err != nil || len(claimed) > 0 {
+			if claimed, err = st.committedClaims(ctx, reqs, tried); err != nil || len(claimed) > 0 {
 				return err
 			}
 		}
@@ -206,6 +185,9 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []p
 		claimed, took, err = st.queryClaims(ctx, begin, ids[0], sql, append(claimArgs(reqs, ids), bucketColumns(buckets)...)...)
 		return err
 	})
+	if err != nil && len(tried) > 0 && (mayBeCommitted || store.IsConnectionLost(err)) {
+		st.releaseLater(reqs, tried)
+	}
 	if st.db.EventMode == store.AllEvents && len(claimed) > 0 {
 		st.db.OnEvents()
 	}
@@ -244,32 +226,6 @@ func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 		store.Column(reqs, func(r ClaimRequest) string { return string(r.Request) }),
 		store.Column(reqs, func(r ClaimRequest) int64 { return r.CallerID }),
 	}
-}
-
-// queryClaims runs two statements in one transaction: begin, and then sql, which returns claimed tasks.
-func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
-	conn, err := st.db.Hot.Acquire(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer conn.Release()
-	start := time.Now()
-	var batch pgx.Batch
-	batch.Queue(begin, beginArg)
-	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-		var c Claimed
-		var nr int64
-		var phone, content *string
-		return store.Each(rows, []any{&nr, &c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content}, func() {
-			c.request, c.bodiless, c.Phone, c.Content = int(nr)-1, phone == nil, "", ""
-			if !c.bodiless {
-				c.Phone, c.Content = *phone, *content
-			}
-			claimed = append(claimed, c)
-		})
-	})
-	err = conn.SendBatch(ctx, &batch).Close()
-	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
 }
 
 func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {

@@ -396,3 +396,33 @@ func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 	require.Equal(t, 2, direct.Count(t, `select count(*) from tasks`))
 	require.Equal(t, 2, direct.Count(t, `select count(*) from subscribe_message_sends`))
 }
+
+// Without the release, nobody would have the tasks until the end of their leases.
+func TestTasksOfLostClaimAreReleased(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	pending := make(chan int, 1)
+	db, direct := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.OnPending = func(_ string, n int) { pending <- n } }), storetest.OpenAt(t, url)
+	ids := submitMany(t, direct, 12)
+	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := db.Tasks.Claim(ctx, tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 11, Lease: time.Hour, Request: []byte(`{}`)})
+		failed <- err
+	}()
+	<-fired
+	proxy.Cut()
+	cancel()
+	require.Error(t, <-failed)
+	require.Equal(t, 11, direct.Count(t, `select count(*) from task_live where state = 2`), "the claim was committed")
+	proxy.Restore()
+	require.Equal(t, 11, <-pending)
+	claimed := direct.MustClaim(t, "other", 12)
+	require.Len(t, claimed, len(ids))
+	for _, c := range claimed {
+		require.Zero(t, c.RetryCount, "no retry is used up")
+	}
+}

@@ -22,6 +22,7 @@ type Store struct {
 	nonEmpty     recentlyNonEmpty
 	claimQueues  claimQueues
 	claimIDs     claimIDs
+	lostClaims   lostClaims
 	statusOf     func(code string) int
 	backoff      task.Backoff
 	phones       task.Country

@@ -1,0 +1,135 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// claimTry is one try of a request: a claim that may have been sent to Postgres. Each try has a new claim id: after a
+// failover, the claim of another app may have the id of an earlier try.
+type claimTry struct {
+	id      int64
+	request int // index of the request
+}
+
+// lockOwnClaimsSQL waits for claims that are still running.
+const lockOwnClaimsSQL = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
+
+// ownClaimsSQL finds the tasks of claims whose response was lost. Such a loss is rare, so there is no index for this
+// query.
+const ownClaimsSQL = `
+select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
+join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
+join tasks body on body.id = l.id`
+
+// committedClaims returns the tasks of the tries that were committed and whose tasks are not settled.
+func (st *Store) committedClaims(ctx context.Context, reqs []ClaimRequest, tried []claimTry) ([]Claimed, error) {
+	own := store.Column(tried, func(t claimTry) int64 { return t.id })
+	claimed, _, err := st.queryClaims(ctx, lockOwnClaimsSQL, own, ownClaimsSQL, own,
+		store.Column(tried, func(t claimTry) string { return reqs[t.request].AppID }),
+		store.Column(tried, func(t claimTry) int64 { return reqs[t.request].CallerID }),
+		store.Column(tried, func(t claimTry) int64 { return int64(t.request) + 1 }))
+	return claimed, err
+}
+
+// queryClaims runs two statements in one transaction: begin, and then sql, which returns claimed tasks.
+func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
+	conn, err := st.db.Hot.Acquire(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer conn.Release()
+	start := time.Now()
+	var batch pgx.Batch
+	batch.Queue(begin, beginArg)
+	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		var c Claimed
+		var nr int64
+		var phone, content *string
+		return store.Each(rows, []any{&nr, &c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content}, func() {
+			c.request, c.bodiless, c.Phone, c.Content = int(nr)-1, phone == nil, "", ""
+			if !c.bodiless {
+				c.Phone, c.Content = *phone, *content
+			}
+			claimed = append(claimed, c)
+		})
+	})
+	err = conn.SendBatch(ctx, &batch).Close()
+	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
+}
+
+const (
+	firstRelease   = time.Second      // from the failure of a claim until the first try to release its tasks
+	longestRelease = 15 * time.Second // between two tries; each wait is twice the one before
+	releaseTimeout = 10 * time.Second // of one try
+)
+
+// releaseLater releases the tasks of the tries in the background.
+func (st *Store) releaseLater(reqs []ClaimRequest, tried []claimTry) {
+	now := time.Now()
+	l := &st.lostClaims
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range tried {
+		if len(l.claims) < maxLostClaims {
+			l.claims = append(l.claims, lostClaim{t.id, reqs[t.request], now.Add(reqs[t.request].Lease)})
+		}
+	}
+	if !l.releasing && len(l.claims) > 0 {
+		l.releasing = true
+		time.AfterFunc(firstRelease, func() { st.releaseLost(firstRelease) })
+	}
+}
+
+// releaseLost tries to release the tasks of all lost claims. After an error it tries again later, as long as a lease lasts.
+func (st *Store) releaseLost(waited time.Duration) {
+	l := &st.lostClaims
+	claims := l.take()
+	err := st.release(claims)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.claims = append(claims, l.claims...)
+	}
+	if l.releasing = len(l.claims) > 0; l.releasing {
+		wait := min(2*waited, longestRelease)
+		time.AfterFunc(wait, func() { st.releaseLost(wait) })
+	}
+}
+
+// release releases the tasks of those claims that were committed.
+func (st *Store) release(claims []lostClaim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	reqs, tried := make([]ClaimRequest, len(claims)), make([]claimTry, len(claims))
+	for i, c := range claims {
+		reqs[i], tried[i] = c.req, claimTry{c.id, i}
+	}
+	claimed, err := st.committedClaims(ctx, reqs, tried)
+	if err != nil || len(claimed) == 0 {
+		return err
+	}
+	reports, pending := make([]*Report, len(claimed)), PendingByQueue{}
+	for i, c := range claimed {
+		req := reqs[c.request]
+		reports[i] = &Report{Request: req.Request, Report: task.Report{
+			TaskID: c.ID, AppID: req.AppID, CallerID: req.CallerID, ClaimID: c.ClaimID, Outcome: task.Released, Message: "the response to the claim was lost",
+		}}
+		pending[req.Queue]++
+	}
+	_, errs := st.Report(reports)
+	for queue, n := range pending {
+		st.onPending(queue, n)
+	}
+	return store.Wrap("release lost claims", errors.Join(errs...))
+}
