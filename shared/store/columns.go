@@ -21,8 +21,7 @@ func OrNull[V comparable](v V) *V {
 	if v == zero {
 		return nil
 	}
-	copied := v // &v would make Go allocate v even if the result is nil
-	return &copied
+	return new(v) // &v would make Go allocate v even if the result is nil
 }
 
 // TimeOrNull is OrNull for a time. It returns nil for the zero time in any location.
@@ -30,15 +29,15 @@ func TimeOrNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	copied := t
-	return &copied
+	return new(t)
 }
 
-func OrZero(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
+// OrZero returns *v, or the zero value for nil.
+func OrZero[V any](v *V) V {
+	if v == nil {
+		v = new(V)
 	}
-	return *t
+	return *v
 }
 
 // NotNull returns a copy of list. For nil, which would be null in SQL, it returns an empty list.

@@ -58,10 +58,7 @@ type StreamStates map[string]*streamState
 func (s StreamStates) AddRow(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
-		state = &streamState{hasRow: failures != nil, byCaller: map[int64]int{}}
-		if failures != nil {
-			state.failures = int(*failures)
-		}
+		state = &streamState{hasRow: failures != nil, failures: int(OrZero(failures)), byCaller: map[int64]int{}}
 		s[stream] = state
 	}
 	state.rows++

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -48,14 +49,6 @@ func (g Grants) check() error {
 func (g Grants) equal(h Grants) bool {
 	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
 		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
-		orZero(g.MaxWaitingMessages) == orZero(h.MaxWaitingMessages) && orZero(g.MaxWaitingBytes) == orZero(h.MaxWaitingBytes) &&
-		orZero(g.MaxWaitingTasks) == orZero(h.MaxWaitingTasks) && orZero(g.BestPriority) == orZero(h.BestPriority)
-}
-
-// orZero returns the value; 0 for nil.
-func orZero(value *int64) int64 {
-	if value == nil {
-		return 0
-	}
-	return *value
+		store.OrZero(g.MaxWaitingMessages) == store.OrZero(h.MaxWaitingMessages) && store.OrZero(g.MaxWaitingBytes) == store.OrZero(h.MaxWaitingBytes) &&
+		store.OrZero(g.MaxWaitingTasks) == store.OrZero(h.MaxWaitingTasks) && store.OrZero(g.BestPriority) == store.OrZero(h.BestPriority)
 }

@@ -137,9 +137,9 @@ func (g Grants) exceededBy(other Grants) (fields []task.Field) {
 		name        string
 		mine, other int64
 	}{
-		{"max_waiting_messages", orZero(g.MaxWaitingMessages), orZero(other.MaxWaitingMessages)},
-		{"max_waiting_bytes", orZero(g.MaxWaitingBytes), orZero(other.MaxWaitingBytes)},
-		{"max_waiting_tasks", orZero(g.MaxWaitingTasks), orZero(other.MaxWaitingTasks)},
+		{"max_waiting_messages", store.OrZero(g.MaxWaitingMessages), store.OrZero(other.MaxWaitingMessages)},
+		{"max_waiting_bytes", store.OrZero(g.MaxWaitingBytes), store.OrZero(other.MaxWaitingBytes)},
+		{"max_waiting_tasks", store.OrZero(g.MaxWaitingTasks), store.OrZero(other.MaxWaitingTasks)},
 	} {
 		switch {
 		case quota.mine == 0 && quota.other != 0:
@@ -148,7 +148,7 @@ func (g Grants) exceededBy(other Grants) (fields []task.Field) {
 			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
 		}
 	}
-	if best := orZero(g.BestPriority); orZero(other.BestPriority) < best {
+	if best := store.OrZero(g.BestPriority); store.OrZero(other.BestPriority) < best {
 		fields = append(fields, task.Field{Name: "best_priority", Message: fmt.Sprintf("must be between %d and %d", best, task.DefaultPriority)})
 	}
 	return fields
@@ -192,11 +192,11 @@ func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
 		{&g.MaxWaitingBytes, limits.MaxWaitingBytes},
 		{&g.MaxWaitingTasks, limits.MaxWaitingTasks},
 	} {
-		if most := orZero(quota.limit); most > 0 && (orZero(*quota.grant) == 0 || **quota.grant > most) {
+		if most := store.OrZero(quota.limit); most > 0 && (store.OrZero(*quota.grant) == 0 || **quota.grant > most) {
 			*quota.grant = quota.limit
 		}
 	}
-	if orZero(g.BestPriority) < orZero(limits.BestPriority) {
+	if store.OrZero(g.BestPriority) < store.OrZero(limits.BestPriority) {
 		g.BestPriority = limits.BestPriority
 	}
 	return g, ok && len(g.Roles) > 0

@@ -21,7 +21,7 @@ type StoredCaller struct {
 }
 
 // account returns the ID of the caller's account.
-func (c StoredCaller) account() int64 { return cmp.Or(orZero(c.AccountID), c.ID) }
+func (c StoredCaller) account() int64 { return cmp.Or(store.OrZero(c.AccountID), c.ID) }
 
 func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
 

@@ -171,10 +171,7 @@ func (c *ReadCursor) scan(row pgx.Row, first ...any) error {
 	var upTo *task.ID // null if the reader has no cursor yet
 	var readAt *time.Time
 	err := row.Scan(append(first, &upTo, &readAt, &c.Unread)...)
-	if upTo != nil {
-		c.UpTo = *upTo
-	}
-	c.ReadAt = store.OrZero(readAt)
+	c.UpTo, c.ReadAt = store.OrZero(upTo), store.OrZero(readAt)
 	return err
 }
 

@@ -85,14 +85,9 @@ const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, rea
 // remaining returns the filter of the next tasks, at most limit: those that match Filter and have an id below Place.
 func (b *Bulk) remaining(limit int) Filter {
 	state, _ := task.ParseState(b.Filter.State)
-	f := Filter{State: &state, Phone: b.Filter.Phone, Source: b.Filter.Source, Queue: b.Filter.Queue, Queues: b.Filter.Queues, CallerID: b.Filter.CallerID, To: b.Filter.To, Limit: limit}
+	f := Filter{State: &state, Phone: b.Filter.Phone, Source: b.Filter.Source, Queue: b.Filter.Queue, Queues: b.Filter.Queues, CallerID: b.Filter.CallerID, From: store.OrZero(b.Filter.From), To: b.Filter.To,
+		After: store.OrZero(b.Place), Limit: limit}
 	f.Reason, _ = task.ParseReason(b.Filter.Reason)
-	if b.Filter.From != nil {
-		f.From = *b.Filter.From
-	}
-	if b.Place != nil {
-		f.After = *b.Place
-	}
 	return f
 }
 
@@ -387,8 +382,7 @@ func (st *Store) runOneByOne(ctx context.Context, all bulkBatch, total *BulkResu
 		if err != nil {
 			return err
 		}
-		place := single.place
-		all.bulk.Place = &place
+		all.bulk.Place = new(single.place)
 	}
 	return nil
 }

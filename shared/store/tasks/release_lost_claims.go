@@ -54,10 +54,7 @@ func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sq
 		var nr int64
 		var phone, content *string
 		return store.Each(rows, []any{&nr, &c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content}, func() {
-			c.request, c.bodiless, c.Phone, c.Content = int(nr)-1, phone == nil, "", ""
-			if !c.bodiless {
-				c.Phone, c.Content = *phone, *content
-			}
+			c.request, c.bodiless, c.Phone, c.Content = int(nr)-1, phone == nil, store.OrZero(phone), store.OrZero(content)
 			claimed = append(claimed, c)
 		})
 	})

@@ -148,8 +148,7 @@ func age(seconds *float64) *time.Duration {
 	if seconds == nil {
 		return nil
 	}
-	d := time.Duration(*seconds * float64(time.Second))
-	return &d
+	return new(time.Duration(*seconds * float64(time.Second)))
 }
 
 // CountingSQL prepares a transaction that counts results. It allows bitmap scans, without which Postgres cannot use the
