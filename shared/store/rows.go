@@ -13,8 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // maxPageBytes limits the total size of the rows of a page, as the database sends them. But a page has at
@@ -185,15 +183,6 @@ func CollectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var k K
 		return Each(rows, []any{&k}, func() { set[k] = true })
-	}
-}
-
-// CollectTimes returns a function for QueuedQuery.Query that adds rows of an id and a time to times.
-func CollectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var id task.ID
-		var at time.Time
-		return Each(rows, []any{&id, &at}, func() { times[id] = at })
 	}
 }
 

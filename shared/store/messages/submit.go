@@ -106,7 +106,11 @@ func queueNewMessages(batch *pgx.Batch, rows []*Submission, inserted map[task.ID
 	if len(rows) == 0 {
 		return
 	}
-	insertMessages.Queue(batch, rows).Query(store.CollectTimes(inserted))
+	insertMessages.Queue(batch, rows).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		var at time.Time
+		return store.Each(rows, []any{&id, &at}, func() { inserted[id] = at })
+	})
 	batch.Queue(withdrawArchivedSQL, store.Column(rows, func(m *Submission) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
 		return store.Each(rows, []any{&id}, func() { delete(inserted, id) })
