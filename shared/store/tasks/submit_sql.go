@@ -89,8 +89,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, mayBeStored bo
 				}
 				number, _ := f.store.phones.Phone(phone)
 				if other := found.defaults[number]; other == nil || d.ID < other.ID {
-					row := d
-					found.defaults[number] = &row
+					found.defaults[number] = new(d)
 				}
 			})
 		})
@@ -162,12 +161,7 @@ func plainColumns() []store.BulkColumn[readyRow] {
 func keyedColumns() []store.BulkColumn[readyRow] {
 	return append(plainColumns(),
 		store.Array("key uuid", func(s readyRow) *task.Hash { return s.Key }),
-		store.Array("fingerprint uuid", func(s readyRow) (fingerprint *task.Hash) {
-			if s.Key != nil {
-				fingerprint = &s.Fingerprint
-			}
-			return fingerprint
-		}),
+		store.Array("fingerprint uuid", func(s readyRow) task.Hash { return s.Fingerprint }),
 		store.Array("default_id integer", func(s readyRow) (id *int32) {
 			if s.used != nil {
 				id = &s.used.ID
@@ -298,16 +292,8 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 }
 
 func compareKeys(a, b *Submission) int {
-	switch {
-	case a.Key != nil && b.Key != nil:
-		return slices.Compare(a.Key[:], b.Key[:])
-	case a.Key != nil:
-		return -1
-	case b.Key != nil:
-		return 1
-	default:
-		return 0
-	}
+	x, y := store.OrZero(a.Key), store.OrZero(b.Key)
+	return slices.Compare(x[:], y[:])
 }
 
 func (f *submitFlush) queueInsert(batch *pgx.Batch, indexes []int) *pgx.QueuedQuery {
