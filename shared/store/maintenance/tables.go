@@ -101,12 +101,22 @@ with c as materialized (
 )
 select count(*) from a`
 
-const pageMessagesSQL = `
-select id::text as key, finished_at, true
-from message_done
-where (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
+// pageFinished, the name of a table, a condition and afterFinished are a page of rows in the order of their finished_at.
+// pageCreated and afterCreated are the same for rows with a numeric id that never finish.
+const (
+	pageFinished = `
+select id::text as key, finished_at, true from `
+	afterFinished = ` (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
 order by finished_at, id
 limit $4`
+	pageCreated = `
+select id::text as key, created_at, true from `
+	afterCreated = ` (created_at, id) > ($1::timestamptz, $2::text::bigint) and created_at < $3
+order by created_at, id
+limit $4`
+)
+
+const pageMessagesSQL = pageFinished + `message_done where` + afterFinished
 
 const lockOldMessagesSQL = `
 select id::text from message_done where id = any($1::text[]::uuid[]) and finished_at < $2 for update skip locked`
@@ -171,12 +181,7 @@ with c as materialized (
 )
 select count(*) from a`
 
-const pageActionsSQL = `
-select id::text as key, created_at, true
-from operator_actions
-where (created_at, id) > ($1::timestamptz, $2::text::bigint) and created_at < $3
-order by created_at, id
-limit $4`
+const pageActionsSQL = pageCreated + `operator_actions where` + afterCreated
 
 const archiveActionsSQL = `
 with c as materialized (
@@ -202,12 +207,7 @@ const (
 select count(*) from d`
 )
 
-const pageDeliveriesSQL = `
-select id::text as key, finished_at, true
-from webhook_deliveries
-where state <> 0 and (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
-order by finished_at, id
-limit $4`
+const pageDeliveriesSQL = pageFinished + `webhook_deliveries where state <> 0 and` + afterFinished
 
 const deleteOldDeliveriesSQL = `
 with c as materialized (
@@ -230,12 +230,7 @@ with c as materialized (
     select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
         and not exists (select from webhook_deliveries w where w.event_id = e.id offset 0)` + thenDeleteFrom + `webhook_events` + countDeleted
 
-const pageBulkSQL = `
-select id::text as key, finished_at, true
-from bulk_changes
-where finished_at is not null and (finished_at, id) > ($1::timestamptz, $2::text::uuid) and finished_at < $3
-order by finished_at, id
-limit $4`
+const pageBulkSQL = pageFinished + `bulk_changes where finished_at is not null and` + afterFinished
 
 const deleteOldBulkSQL = `
 with c as materialized (
@@ -254,12 +249,7 @@ with c as materialized (
 
 // pagePanicsSQL finds the rows that only count the panics of a function over an event (dead is false). Rows of dead
 // events wait for an operator.
-const pagePanicsSQL = `
-select id::text as key, created_at, true
-from dead_letters
-where not dead and (created_at, id) > ($1::timestamptz, $2::text::bigint) and created_at < $3
-order by created_at, id
-limit $4`
+const pagePanicsSQL = pageCreated + `dead_letters where not dead and` + afterCreated
 
 const deleteOldPanicsSQL = `
 with c as materialized (
