@@ -140,8 +140,7 @@ type FailedFilter struct {
 	EndpointID task.ID   // zero = any
 }
 
-const (
-	lockFailedSQL = `
+const lockFailedSQL = `
 select w.id, w.state, w.attempts, w.claims, now()
 from webhook_deliveries w
 where w.state = 2 and w.finished_at >= $1 and ($2::bigint is null or w.caller_id = $2) and ($3::uuid is null or w.endpoint_id = $3)
@@ -149,11 +148,6 @@ where w.state = 2 and w.finished_at >= $1 and ($2::bigint is null or w.caller_id
 order by w.finished_at
 limit $4
 for update of w skip locked`
-	resendManySQL = `
-update webhook_deliveries d set state = t.state, attempts = t.attempts, claims = t.claims, next_at = t.next_at, finished_at = null
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::integer[], $5::timestamptz[]) as t (id, state, attempts, claims, next_at)
-where d.id = t.id`
-)
 
 // resent is a failed delivery before and after it was made due again.
 type resent struct {
@@ -170,12 +164,8 @@ func (st *Store) ResendFailed(ctx context.Context, f FailedFilter, limit int, by
 			return err
 		}
 		var batch pgx.Batch
-		batch.Queue(resendManySQL, store.Column(changes, func(c resent) task.ID { return c.id }),
-			store.Column(changes, func(c resent) int16 { return int16(c.after.State) }),
-			store.Column(changes, func(c resent) int16 { return c.after.Attempts }),
-			store.Column(changes, func(c resent) int32 { return c.after.Claims }),
-			store.Column(changes, func(c resent) time.Time { return c.after.NextAt }))
 		for _, c := range changes {
+			batch.Queue(resendSQL, c.id, c.after.State, c.after.Attempts, c.after.Claims, c.after.NextAt)
 			by.QueueAudit(&batch, resendAction, "delivery/"+c.id.String(), deliveryJSON(c.before), deliveryJSON(c.after))
 		}
 		return tx.SendBatch(ctx, &batch).Close()
