@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// UpWith is Up with other files.
+// UpWith is Up with other files. It makes no jobs and no partitions.
 var UpWith = up
 
 // LockID is the advisory lock of Up.

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -38,7 +37,7 @@ type migration struct {
 // since the lock belongs to its session. If the history of the database is not a prefix of
 // the files, Up returns an error.
 func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err error) {
-	return up(ctx, conn, files, roles)
+	return up(ctx, conn, files, roles, makeJobs, makePartitions)
 }
 
 // Hash identifies the result of Up: it changes with every migration, setting of a role and privilege.
@@ -55,7 +54,8 @@ func Hash() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied []string, err error) {
+// up is Up with other files, and with the functions finish at its end, which need the tables of all files.
+func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles, finish ...func(context.Context, *pgx.Conn) error) (applied []string, err error) {
 	migrations, err := load(fsys)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,10 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 	if err := grantAll(ctx, conn, all); err != nil {
 		return applied, err
 	}
-	return applied, errors.Join(makeJobs(ctx, conn), makePartitions(ctx, conn))
+	for _, f := range finish {
+		err = errors.Join(err, f(ctx, conn))
+	}
+	return applied, err
 }
 
 // checkEncoding refuses a database with another encoding than UTF8: it could not store all characters, or would count them
@@ -108,10 +111,6 @@ func checkEncoding(ctx context.Context, conn *pgx.Conn) error {
 // makeJobs inserts the missing rows of upkeep. A job without its row is never run, and
 // the functions can neither insert nor rename a row.
 func makeJobs(ctx context.Context, conn *pgx.Conn) error {
-	var exists bool // false in tests that apply only the first files
-	if err := conn.QueryRow(ctx, "SELECT to_regclass('upkeep') IS NOT NULL").Scan(&exists); err != nil || !exists {
-		return err
-	}
 	if _, err := conn.Exec(ctx, "INSERT INTO upkeep (what) VALUES ('maintenance'), ('events'), ('alerts') ON CONFLICT DO NOTHING"); err != nil {
 		return fmt.Errorf("insert the jobs into upkeep: %w", err)
 	}
@@ -120,23 +119,16 @@ func makeJobs(ctx context.Context, conn *pgx.Conn) error {
 
 // load reads the files in order. Their versions must be 1, 2, 3 …
 func load(fsys fs.FS) ([]migration, error) {
-	names, err := fs.Glob(fsys, "*.sql")
-	if err != nil {
-		return nil, fmt.Errorf("list migrations: %w", err)
-	}
-	fileName := regexp.MustCompile(`^([0-9]{4})_[a-z0-9_]+\.sql$`)
+	names, _ := fs.Glob(fsys, "*.sql") // fails only for an invalid pattern
+	fileName := regexp.MustCompile(`^[0-9]{4}_[a-z0-9_]+\.sql$`)
 	var migrations []migration
 	for _, name := range names {
-		parts := fileName.FindStringSubmatch(name)
-		if parts == nil {
+		if !fileName.MatchString(name) {
 			return nil, fmt.Errorf("migration %s: the name must have the form NNNN_words.sql", name)
 		}
-		version, err := strconv.Atoi(parts[1])
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", name, err)
-		}
-		if version != len(migrations)+1 {
-			return nil, fmt.Errorf("migration %s: the next number is %04d, so renumber it or add the missing file", name, len(migrations)+1)
+		version := len(migrations) + 1
+		if next := fmt.Sprintf("%04d", version); name[:4] != next {
+			return nil, fmt.Errorf("migration %s: the next number is %s, so renumber it or add the missing file", name, next)
 		}
 		text, err := fs.ReadFile(fsys, name)
 		if err != nil {
@@ -198,16 +190,8 @@ func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
 	})
 }
 
-// makePartitions creates the log partitions of this month and of the coming months. It does
-// nothing before the migration that creates make_log_partitions is applied.
+// makePartitions creates the log partitions of this month and of the coming months.
 func makePartitions(ctx context.Context, conn *pgx.Conn) error {
-	var exists bool
-	if err := conn.QueryRow(ctx, "SELECT to_regprocedure('make_log_partitions(integer)') IS NOT NULL").Scan(&exists); err != nil {
-		return fmt.Errorf("look for make_log_partitions: %w", err)
-	}
-	if !exists {
-		return nil
-	}
 	if _, err := conn.Exec(ctx, "SELECT make_log_partitions($1)", monthsAhead); err != nil {
 		return fmt.Errorf("make log partitions: %w", err)
 	}
