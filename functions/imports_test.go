@@ -68,7 +68,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/store/webhooks":    {ours: []string{"shared/store", "shared/store/messages", "shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/store/events":      {ours: []string{"shared/store", "shared/store/alerts", "shared/store/messages", "shared/store/tasks", "shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/store/maintenance": {ours: []string{"shared/store", "shared/store/", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
-	"shared/store/overview":    {ours: []string{"shared/store", "shared/store/tasks", "shared/store/webhooks", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/store/overview":    {ours: []string{"shared/message", "shared/store", "shared/store/tasks", "shared/store/webhooks", "shared/task"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/store/stores":      {ours: []string{"shared/store", "shared/store/", "shared/task"}},
 	"shared/store/storetest":   {ours: []string{"shared/"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/stretchr/testify"}},
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/tasks"
 	"github.com/sendonce/sendonce/shared/task"
@@ -279,19 +280,13 @@ func (c counter) addToHistogram(h *Histogram) {
 }
 
 func (c counter) addToWebhooks(w *Webhooks) {
-	switch c.key {
-	case deliveryDone:
+	switch msg.DeliveryState(c.key) {
+	case msg.DeliveryDelivered:
 		w.Delivered += c.n
-	case deliveryFailed:
+	case msg.DeliveryFailed:
 		w.Failed += c.n
 	}
 }
-
-// The final states of webhook_deliveries.
-const (
-	deliveryDone   = 1
-	deliveryFailed = 2
-)
 
 func (c counter) addToSender(s *Sender) {
 	switch {

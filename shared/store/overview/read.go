@@ -191,7 +191,10 @@ func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 	}
 	batch.Queue(countLeasesSQL, maxRows, 4*maxQueues).Query(r.addLeases)
 	batch.Queue(pausesSQL, maxQueues).Query(r.addPauses)
-	batch.Queue(openAlertsSQL, maxAlerts).Query(r.addAlerts)
+	batch.Queue(openAlertsSQL, maxAlerts).Query(func(rows pgx.Rows) (err error) {
+		r.snapshot.Alerts, err = pgx.AppendRows(r.snapshot.Alerts, rows, pgx.RowToStructByPos[Alert])
+		return err
+	})
 	batch.Queue(overviewOtherSQL, maxRows+1).QueryRow(r.addOthers)
 	batch.Queue(dueMessagesSQL, maxRows+1).QueryRow(func(row pgx.Row) error {
 		var due, rowsRead int
@@ -256,13 +259,6 @@ func (r *reader) addPauses(rows pgx.Rows) error {
 	return store.Each(rows, []any{&name, &p.Reason, &p.By, &p.Manual, &p.Since, &until}, func() {
 		p.Until = store.OrZero(until)
 		r.queue(name).Pause = new(p)
-	})
-}
-
-func (r *reader) addAlerts(rows pgx.Rows) (err error) {
-	var a Alert
-	return store.Each(rows, []any{&a.ID, &a.Since, &a.Kind, &a.Queue, &a.Value, &a.Threshold}, func() {
-		r.snapshot.Alerts = append(r.snapshot.Alerts, a)
 	})
 }
 
