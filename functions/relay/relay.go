@@ -161,7 +161,7 @@ func (r *relayer) relayEvents(ctx context.Context, atLimit bool, count *int) (st
 	if atLimit {
 		except = bus.StreamEvents
 	}
-	return r.finishBatch(r.env.Events.RelayExcept(ctx, except, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
+	return r.finishBatch(r.env.Events.Relay(ctx, except, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
 		r.recordLimit.count(len(due))
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil

@@ -193,18 +193,15 @@ update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 the
 //
 // If publish fails, the process dies or the transaction is not committed, the same events are published again under the
 // same ids, by which receivers recognise them.
-func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (store.Relayed, error) {
-	return st.RelayExcept(ctx, "", limit, publish)
-}
-
-// RelayExcept is Relay without the events of one stream. If events of this stream are due, More is true.
-func (st *Store) RelayExcept(ctx context.Context, stream string, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+//
+// Relay leaves out the events of the stream except; "" = no stream. If events of this stream are due, More is true.
+func (st *Store) Relay(ctx context.Context, except string, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	var anyDue, streamDue bool
-	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, stream).Scan(&anyDue, &streamDue); err != nil || !anyDue {
+	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, except).Scan(&anyDue, &streamDue); err != nil || !anyDue {
 		return store.Relayed{More: streamDue}, store.Wrap("relay events", err)
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		due, streams, err := lockEvents(ctx, tx, limit, stream)
+		due, streams, err := lockEvents(ctx, tx, limit, except)
 		if err != nil || len(due) == 0 {
 			return err
 		}

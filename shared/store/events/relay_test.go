@@ -168,7 +168,7 @@ func TestEventsOfOneCallerDoNotDelayOthers(t *testing.T) {
 	add(9, 30, 10)
 	var published []events.Due
 	relay := func() store.Relayed {
-		relayed, err := db.Events.Relay(t.Context(), 300, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+		relayed, err := db.Events.Relay(t.Context(), "", 300, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			published = due
 			return slices.Repeat([]msg.Result{storetest.Accepted}, len(due)), nil
 		})
@@ -230,7 +230,7 @@ insert into event_outbox (kind, caller_id, ids) select 'task.failed', $1, array_
 	add(8, 10, `{"small":true}`)
 	published, batches, last, unavailable := map[task.ID]bool{}, 0, int64(0), task.ID{}
 	for more := true; more; batches++ {
-		relayed, err := db.Events.Relay(t.Context(), 4000, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+		relayed, err := db.Events.Relay(t.Context(), "", 4000, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			results, bytes, small := make([]msg.Result, len(due)), 0, 0
 			for i, e := range due {
 				bytes += len(e.Metadata)
@@ -278,7 +278,7 @@ func TestRelayExceptLeavesTheEventsOfOneStream(t *testing.T) {
 	db := storetest.Open(t)
 	db.Exec(t, `insert into event_outbox (kind, ids) values ('task.succeeded', array[gen_random_uuid()]), ('message.saved', array[gen_random_uuid()])`)
 	relay := func(except string) (kinds []string, more bool) {
-		relayed, err := db.Events.RelayExcept(t.Context(), except, 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
+		relayed, err := db.Events.Relay(t.Context(), except, 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
 			for _, e := range due {
 				kinds, results = append(kinds, e.Kind), append(results, storetest.Accepted)
 			}

@@ -182,7 +182,7 @@ func TestEventsOfOneStreamDoNotWaitForAnother(t *testing.T) {
 			var published []events.Due
 			relay := func(fullStream string) store.Relayed {
 				t.Helper()
-				relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+				relayed, err := db.Events.Relay(t.Context(), "", 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 					return store.Column(due, func(e events.Due) msg.Result {
 						if e.Stream() == fullStream {
 							return storetest.StreamFull
@@ -233,7 +233,7 @@ func TestUnavailableEventsAreOvertaken(t *testing.T) {
 	addEvents(t, db, "USERS", 1)
 	var unavailable []task.ID
 	relay := func() (published []task.ID, relayed store.Relayed) {
-		relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+		relayed, err := db.Events.Relay(t.Context(), "", 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			return store.Column(due, func(e events.Due) msg.Result {
 				published = append(published, e.Subject)
 				if slices.Contains(unavailable, e.Subject) {
@@ -269,7 +269,7 @@ func TestNoRowIsUpdatedWhileTheBrokerIsUnavailable(t *testing.T) {
 	addEvents(t, db, "EVENTS", 2)
 	before := rowVersions(t, db, "USERS") + rowVersions(t, db, "EVENTS")
 	for range 3 {
-		relayed, err := db.Events.Relay(t.Context(), 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+		relayed, err := db.Events.Relay(t.Context(), "", 4, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			return slices.Repeat([]msg.Result{storetest.NoBroker}, len(due)), nil
 		})
 		require.NoError(t, err)

@@ -99,7 +99,7 @@ func TestEventOutlivesTheRetentionOfItsSubject(t *testing.T) {
 	db.MustAddEndpoint(t, 0, "https://ops.example", "alert.cleared")
 	var sources, queues []string
 	var alert task.ID
-	_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+	_, err := db.Events.Relay(t.Context(), "", 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 		for _, e := range due {
 			if e.Alert == nil {
 				sources = append(sources, e.Source)

@@ -118,7 +118,7 @@ func TestLateAcknowledgementsOfOneCallerDoNotDelayAnother(t *testing.T) {
 	}
 	mustSaveAccepted(t, db, accepted(61, "other", of(8)))
 	var published []string
-	_, err := db.Events.Relay(t.Context(), 40, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
+	_, err := db.Events.Relay(t.Context(), "", 40, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
 		for _, d := range due {
 			published = append(published, d.ClientMsgID)
 			results = append(results, storetest.Accepted)
@@ -157,7 +157,7 @@ func TestPurgedPoisonedMessageIsStillAcknowledged(t *testing.T) {
 			require.Equal(t, []uint64{1, 2}, missing(t, db, 1, 2), "the rows do not count for the same sequence numbers of a new stream")
 			require.NoError(t, db.Messages.ForgetDelivered(t.Context()))
 			var acks []string
-			_, err = db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
+			_, err = db.Events.Relay(t.Context(), "", 10, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
 				for _, d := range due {
 					acks = append(acks, fmt.Sprint(d.Kind, " ", d.From, " ", d.ClientMsgID, " ", d.AcceptSeq))
 					results = append(results, storetest.Accepted)

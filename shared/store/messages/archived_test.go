@@ -68,7 +68,7 @@ func TestArchivedMessage(t *testing.T) {
 	})
 	t.Run("is still acknowledged to its sender", func(t *testing.T) {
 		var acks []string
-		_, err := db.Events.Relay(t.Context(), 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+		_, err := db.Events.Relay(t.Context(), "", 100, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 			for _, e := range due {
 				if e.Subject == m.ID {
 					acks = append(acks, e.Kind+" to "+e.From)

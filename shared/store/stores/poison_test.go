@@ -125,7 +125,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		"kind of an event":   `insert into event_outbox (kind, ids) values (repeat('k', 65536), array[$1::uuid])`,
 	} {
 		run(name, forge, task.NewID(), func(t *testing.T) {
-			_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+			_, err := db.Events.Relay(t.Context(), "", 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 				for _, e := range due {
 					require.Empty(t, e.Reason.String())
 				}

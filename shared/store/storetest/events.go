@@ -36,7 +36,7 @@ func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/e
 // event i, with the scope AllStreams.
 func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (published []events.Due) {
 	t.Helper()
-	_, err := db.Events.Relay(t.Context(), 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
+	_, err := db.Events.Relay(t.Context(), "", 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {
 		published = due
 		results := make([]msg.Result, len(due))
 		for i := range results {
