@@ -48,14 +48,13 @@ const (
 )
 
 func scanLog(row pgx.CollectableRow) (l Log, err error) {
-	var business, receiver, data string
-	err = row.Scan(&l.ID, &l.TemplateID, &l.TemplateType, &l.BusinessType, &business, &receiver, &l.ReceiverOpenID, &data, &l.Page, &l.Status,
+	var business, receiver string
+	err = row.Scan(&l.ID, &l.TemplateID, &l.TemplateType, &l.BusinessType, &business, &receiver, &l.ReceiverOpenID, (*[]byte)(&l.Data), &l.Page, &l.Status,
 		&l.SendTime, &l.RetryCount, &l.ErrorCode, &l.ErrorMessage, &l.CallerID, &l.TaskID, &l.CreatedAt, &l.UpdatedAt,
 		&l.Archived)
 	if err != nil {
 		return l, err
 	}
-	l.Data = json.RawMessage(data)
 	if l.BusinessID, err = strconv.ParseUint(business, 10, 64); err != nil {
 		return l, err
 	}
@@ -233,11 +232,8 @@ func scanSend(row pgx.CollectableRow) (s Send, err error) {
 
 // scan reads sendColumns, and the columns after them into more.
 func (s *Send) scan(row pgx.CollectableRow, more ...any) error {
-	var data string
-	err := row.Scan(append([]any{&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt,
+	return row.Scan(append([]any{&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, (*[]byte)(&s.Data), &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt,
 		&s.MayHaveBeenSent, &s.Sent}, more...)...)
-	s.Data = json.RawMessage(data)
-	return err
 }
 
 const recordedSendSQL = `

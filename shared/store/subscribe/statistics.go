@@ -87,11 +87,7 @@ func rateArgs(since, countedTo time.Time, callerID *int64) []any {
 
 // nextMidnight returns the first midnight at or after a time. The time is in UTC.
 func nextMidnight(at time.Time) time.Time {
-	midnight := time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, time.UTC)
-	if midnight.Before(at) {
-		midnight = midnight.AddDate(0, 0, 1)
-	}
-	return midnight
+	return at.Add(24*time.Hour - 1).Truncate(24 * time.Hour)
 }
 
 // storeAdded adds the counts of the CTE added to subscribe_totals. A type that has no row of its day and caller gets one
