@@ -166,8 +166,8 @@ func (st *Store) insert(ctx context.Context, conn *pgx.Conn, s *Submission, clai
 		return Submitted{}, nil
 	case err != nil:
 		return out, store.WrapConnectionLost(conn, err)
-	case out.ID != 0:
-		return out, st.eventNotifier().Notify(nil)
+	case out.ID != 0 && st.db.EventMode == store.AllEvents:
+		st.db.OnEvents() // the event is not written if no endpoint or callback URL receives it
 	}
 	return out, nil
 }
@@ -207,11 +207,11 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	case err != nil:
 		return out, err
 	}
-	lock, rowSQL := lockTask, lockLogSQL
+	lock, rowSQL := tasks.Lock, lockLogSQL
 	if owner != s.CallerID && !s.MayResendOthers {
-		lock, rowSQL = readTask, readLogSQL
+		lock, rowSQL = tasks.Read, readLogSQL
 	}
-	before, found, now, err := lock(ctx, conn, newest)
+	before, found, now, err := lockTask(ctx, conn, newest, lock)
 	if err != nil {
 		return out, err
 	}
@@ -245,28 +245,15 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	return st.sendAgain(ctx, conn, s, out.ID, before, claimID, now, func(*pgx.Batch) {})
 }
 
-// lockTask begins a transaction and locks the task of a row. Always lock the task before the row: reports do the same, so
-// two transactions never deadlock. now is by the database's clock.
-func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
-	locked, err := tasks.Lock(ctx, conn, []task.ID{id}, tasks.LockTimeout)
+// lockTask begins a transaction and locks the task of a row with tasks.Lock, or only reads it with tasks.Read. Always lock
+// the task before the row: reports do the same, so two transactions never deadlock. now is by the database's clock.
+func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID, lock func(context.Context, *pgx.Conn, []task.ID, string) (tasks.Locked, error)) (t task.Task, found bool, now time.Time, err error) {
+	locked, err := lock(ctx, conn, []task.ID{id}, tasks.LockTimeout)
 	if err != nil {
 		return t, false, now, err
 	}
 	t, found, err = locked.Of(id)
 	return t, found, locked.Now, err
-}
-
-// readTask is lockTask without the lock. It makes the commit wait for the synchronous standby, as a lock does.
-func readTask(ctx context.Context, conn *pgx.Conn, id task.ID) (t task.Task, found bool, now time.Time, err error) {
-	read, err := tasks.Read(ctx, conn, []task.ID{id})
-	if err == nil {
-		_, err = conn.Exec(ctx, store.WaitForStandbySQL)
-	}
-	if err != nil {
-		return t, false, now, err
-	}
-	t, found, err = read.Of(id)
-	return t, found, read.Now, err
 }
 
 // sendAgain starts the next send of the locked row and commits the transaction. It cancels the previous task (before) if
@@ -276,8 +263,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 	extra func(*pgx.Batch)) (Submitted, error) {
 	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
 	var batch pgx.Batch
-	var notifier *store.Notifier
-	retries := 1
+	notifier, retries := st.db.NewNotifier(), 1
 	if !before.ID.IsZero() && !before.State.Final() {
 		retries = 0
 		after, err := before.Cancel(now)
@@ -290,17 +276,11 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 	batch.Queue(s.againSQL(st.db.EventMode), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
-	err := notifier.Notify(conn.SendBatch(ctx, &batch).Close())
-	return out, st.eventNotifier().Notify(err)
-}
-
-// eventNotifier returns the notifier for the row that subscribeEvent may write.
-func (st *Store) eventNotifier() *store.Notifier {
-	n := st.db.NewNotifier()
 	if st.db.EventMode == store.AllEvents {
-		n.AddRows(1) // at most one: the event is not written if no endpoint or callback URL receives it
+		notifier.AddRows(1)
 	}
-	return n
+	err := notifier.Notify(conn.SendBatch(ctx, &batch).Close())
+	return out, err // the batch has changed out
 }
 
 // Resend sends the message of a row again unchanged, for an operator. The error is task.CodeNotFound if there is no such
@@ -333,7 +313,7 @@ func (st *Store) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Su
 	if err != nil {
 		return out, err
 	}
-	before, found, now, err := lockTask(ctx, conn, l.TaskID)
+	before, found, now, err := lockTask(ctx, conn, l.TaskID, tasks.Lock)
 	if err != nil {
 		return out, err
 	}

@@ -111,19 +111,20 @@ const lockRounds = 5
 // searches both tables for the missing tasks. If the search missed a task that exists, Lock searches again, up to
 // lockRounds times.
 func Lock(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
-	return lockStatements{
-		live: lockLiveSQL, done: lockDoneSQL,
-		args: func(ids []task.ID) []any { return []any{ids} },
-	}.run(ctx, conn, ids, timeout)
+	return lockStatements{live: lockLiveSQL, done: lockDoneSQL, args: byIDs}.run(ctx, conn, ids, timeout)
 }
 
-// Read is Lock without locks, for a transaction that does not change the tasks.
-func Read(ctx context.Context, conn *pgx.Conn, ids []task.ID) (Locked, error) {
-	return lockStatements{
-		live: readLiveSQL, done: readDoneSQL,
-		args: func(ids []task.ID) []any { return []any{ids} },
-	}.run(ctx, conn, ids, LockTimeout)
+// Read is Lock without locks, for a transaction that does not change the tasks. It makes the commit wait for the
+// synchronous standby, as a lock does.
+func Read(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (Locked, error) {
+	read, err := lockStatements{live: readLiveSQL, done: readDoneSQL, args: byIDs}.run(ctx, conn, ids, timeout)
+	if err == nil {
+		_, err = conn.Exec(ctx, store.WaitForStandbySQL)
+	}
+	return read, err
 }
+
+func byIDs(ids []task.ID) []any { return []any{ids} }
 
 // lockReported is Lock for reports. It only reads the tasks that no report can change.
 func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeout string) (Locked, error) {
