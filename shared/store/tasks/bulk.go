@@ -49,6 +49,16 @@ type BulkFilter struct {
 	CallerID *int64     `json:"caller_id,omitempty"`
 	From     *time.Time `json:"from,omitempty"`
 	To       time.Time  `json:"to"`
+
+	unreadable bool // the stored filter is invalid; only an attacker who controls a function can write such a row
+}
+
+// ScanBytes implements pgtype.BytesScanner. An invalid filter is no error, so that it does not make a whole page fail.
+func (f *BulkFilter) ScanBytes(text []byte) error {
+	if json.Unmarshal(text, f) != nil || !f.valid() {
+		*f = BulkFilter{unreadable: true}
+	}
+	return nil
 }
 
 // valid reports whether an API response can have the filter: the caller id is not negative, and the times can be
@@ -76,8 +86,6 @@ type Bulk struct {
 	StopReason *string // why the service stopped the bulk change; nil = the service did not
 	CreatedAt  time.Time
 	FinishedAt *time.Time // nil = running
-
-	unreadable bool // the filter is invalid; only an attacker who controls a function can write such a row
 }
 
 const bulkColumns = `id, caller_id, caller_name, request_id, action, filter, reason, matched, place, looked, changed, refused, last_error, stopped_by, stop_reason, created_at, finished_at`
@@ -175,7 +183,7 @@ func (st *Store) StartBulk(ctx context.Context, id task.ID, action BulkAction, f
 			return store.AuditEntry{}, err
 		}
 		filterText := store.MustJSON(filter)
-		b, err = oneBulk(ctx, tx, startBulkSQL, id, by.CallerID, by.StoredName(), by.RequestID, action, filterText, store.Storable(by.Reason), matched, token.Salt, token.Proof)
+		b, err = store.QueryOne[Bulk](ctx, tx, "bulk change", startBulkSQL, id, by.CallerID, by.StoredName(), by.RequestID, action, filterText, store.Storable(by.Reason), matched, token.Salt, token.Proof)
 		return store.AuditEntry{Action: "bulk." + string(action), Subject: "bulk/" + id.String(), After: filterText}, err
 	})
 	return b, store.Wrap("start bulk change", err)
@@ -210,9 +218,9 @@ const stopBulkSQL = `update bulk_changes set finished_at = now(), stopped_by = $
 // change has already ended, StopBulk returns it unchanged.
 func (st *Store) StopBulk(ctx context.Context, id task.ID, by store.Operator) (b Bulk, err error) {
 	err = st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		b, err = oneBulk(ctx, tx, stopBulkSQL, id, by.StoredName())
+		b, err = store.QueryOne[Bulk](ctx, tx, "bulk change", stopBulkSQL, id, by.StoredName())
 		if task.CodeOf(err) == task.CodeNotFound {
-			b, err = oneBulk(ctx, tx, bulkByIDSQL, id)
+			b, err = store.QueryOne[Bulk](ctx, tx, "bulk change", bulkByIDSQL, id)
 			return store.AuditEntry{}, err
 		}
 		return store.AuditEntry{Action: "bulk.stop", Subject: "bulk/" + id.String(), After: fmt.Sprintf(`{"changed":%d}`, b.Changed)}, err
@@ -224,7 +232,7 @@ const bulkByIDSQL = `select ` + bulkColumns + ` from bulk_changes where id = $1`
 
 // BulkByID finds a bulk change. If there is none, the error is task.CodeNotFound.
 func (st *Store) BulkByID(ctx context.Context, id task.ID) (Bulk, error) {
-	b, err := oneBulk(ctx, st.db.Hot, bulkByIDSQL, id)
+	b, err := store.QueryOne[Bulk](ctx, st.db.Hot, "bulk change", bulkByIDSQL, id)
 	return b, store.Wrap("bulk change", err)
 }
 
@@ -235,29 +243,8 @@ order by id desc limit $3`
 
 // Bulks lists bulk changes, newest first: those of the caller callerID, or all if callerID is nil.
 func (st *Store) Bulks(ctx context.Context, callerID *int64, after task.ID, limit int) (page []Bulk, more bool, err error) {
-	page, more, err = store.QueryPageBy(ctx, st.db.Read, limit, scanBulk, bulksSQL, store.OrNull(after), callerID, limit+1)
+	page, more, err = store.QueryPage[Bulk](ctx, st.db.Read, limit, bulksSQL, store.OrNull(after), callerID)
 	return page, more, store.Wrap("bulk changes", err)
-}
-
-func oneBulk(ctx context.Context, q store.Querier, sql string, args ...any) (Bulk, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return Bulk{}, err
-	}
-	b, err := pgx.CollectExactlyOneRow(rows, scanBulk)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = store.NotFound("bulk change")
-	}
-	return b, err
-}
-
-func scanBulk(row pgx.CollectableRow) (b Bulk, err error) {
-	var filter []byte
-	err = row.Scan(&b.ID, &b.CallerID, &b.CallerName, &b.RequestID, &b.Action, &filter, &b.Reason, &b.Matched, &b.Place, &b.Looked, &b.Changed, &b.Refused, &b.LastError, &b.StoppedBy, &b.StopReason, &b.CreatedAt, &b.FinishedAt)
-	if err == nil && (json.Unmarshal(filter, &b.Filter) != nil || !b.Filter.valid()) {
-		b.Filter, b.unreadable = BulkFilter{}, true
-	}
-	return b, err
 }
 
 // leaseBulkSQL leases the bulk change that has waited longest. If its operator would not be allowed to start it now,
@@ -295,8 +282,7 @@ update bulk_changes set place = $3, looked = least(looked, 2000000000) + $4, cha
     refused = least(refused, 2000000000) + $6, last_error = coalesce($7, last_error),
     leased_to = now() - interval '1 second', finished_at = case when $8 then now() end,
     stop_reason = case when $9 then 'more tasks match by now than were counted: begin another bulk change' end
-where id = $1 and place is not distinct from $2 and finished_at is null
-returning true`
+where id = $1 and place is not distinct from $2 and finished_at is null`
 
 const endUnreadableBulkSQL = `update bulk_changes set finished_at = now(), stop_reason = 'its filter cannot be read' where id = $1 and finished_at is null`
 
@@ -317,7 +303,7 @@ const nextBulkSQL = `select min(leased_to) from bulk_changes where finished_at i
 // will never accept (store.IsPoison) counts as refused. After any other failure, the bulk change waits for the end of
 // its lease, and the next calls run other bulk changes.
 func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err error) {
-	b, err := oneBulk(ctx, st.db.Hot, leaseBulkSQL, bulkLease)
+	b, err := store.QueryOne[Bulk](ctx, st.db.Hot, "bulk change", leaseBulkSQL, bulkLease)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound: // a bulk change whose process died continues only after the end of its lease
 		result.Next, err = st.db.QueryTime(ctx, nextBulkSQL)
@@ -326,7 +312,7 @@ func (st *Store) RunBulk(ctx context.Context, limit int) (result BulkResult, err
 		return BulkResult{}, store.Wrap("bulk change", err)
 	case b.FinishedAt != nil:
 		return BulkResult{More: true}, nil
-	case b.unreadable:
+	case b.Filter.unreadable:
 		_, err = st.db.Hot.Exec(ctx, endUnreadableBulkSQL, b.ID)
 		return BulkResult{More: true}, store.Wrap("bulk change", err)
 	}
@@ -419,13 +405,12 @@ func (st *Store) commitBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 		return result, err
 	}
 	b := batch.bulk
-	var fenced bool
-	err = conn.QueryRow(ctx, progressSQL, b.ID, b.Place, store.OrNull(batch.place), len(batch.ids), len(changes), refused, lastError, batch.last, batch.full).Scan(&fenced)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return BulkResult{}, conn.PgConn().Exec(ctx, "rollback").Close() // stopped, or another process was faster
-	}
+	progress, err := conn.Exec(ctx, progressSQL, b.ID, b.Place, store.OrNull(batch.place), len(batch.ids), len(changes), refused, lastError, batch.last, batch.full)
 	if err != nil {
 		return result, err
+	}
+	if progress.RowsAffected() == 0 {
+		return BulkResult{}, conn.PgConn().Exec(ctx, "rollback").Close() // stopped, or another process was faster
 	}
 	verdict, audit := b.verdict()
 	by := store.Operator{CallerID: b.CallerID, Name: b.CallerName, RequestID: b.RequestID, Reason: b.Reason}
@@ -474,8 +459,7 @@ func (st *Store) decideBatch(ctx context.Context, conn *pgx.Conn, locked Locked,
 		switch {
 		case errors.As(err, &refusal):
 			refused++
-			text := task.Cut(store.Storable(refusal.Message), 500)
-			lastError = &text
+			lastError = new(task.Cut(store.Storable(refusal.Message), 500))
 		case err != nil:
 			return nil, 0, nil, err
 		case after != before:
