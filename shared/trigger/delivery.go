@@ -18,21 +18,6 @@ const (
 	unorderedBackoffMax   = 2 * time.Second  // the same with UnorderedBatch; short, because waiting retries use up InFlight
 )
 
-// deliver makes one delivery and settles the message by the verdict. Until then it extends AckWait, so
-// that no other trigger receives the message.
-func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		t.log.Error("a message without metadata", "route", r.Durable, "error", err)
-		return
-	}
-	// If a heartbeat is lost, the next one still comes in time, or the message is redelivered.
-	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
-	defer stop()
-	it := &item{msg, meta, newPostedEvent(msg, meta, &r.Route)}
-	t.settleByVerdict(ctx, r, it, t.postInSlot(ctx, r, it.event.withAttempt(meta.NumDelivered)))
-}
-
 func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v verdict) {
 	err := t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
 		return t.applyVerdict(ctx, js, r, it, v)

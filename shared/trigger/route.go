@@ -169,28 +169,6 @@ func newRoute(r Route, cfg *Config) (*route, error) {
 	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, slots)}, nil
 }
 
-// acquire waits for one free slot, takes all free slots, and returns their number.
-func (r *route) acquire(ctx context.Context) (int, error) {
-	select {
-	case r.slots <- struct{}{}:
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	for n := 1; ; n++ {
-		select {
-		case r.slots <- struct{}{}:
-		default:
-			return n, nil
-		}
-	}
-}
-
-func (r *route) release(n int) {
-	for range n {
-		<-r.slots
-	}
-}
-
 // setDeadline sets the deadline of the current step to d from now. Alive compares the deadline with the time; there
 // is no timer.
 func (r *route) setDeadline(d time.Duration) {

@@ -147,12 +147,8 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGr
 		}
 		return err
 	}
-	pull := t.pullOnce
-	if r.UnorderedBatch > 1 {
-		pull = t.pullUnordered
-	}
 	for {
-		err := pull(ctx, work, consumer, r, running)
+		err := t.pullUnordered(ctx, work, consumer, r, running)
 		if conn.Lost() {
 			return bus.ErrNotConnected
 		}
@@ -190,33 +186,4 @@ func (t *Trigger) logMismatch(err error) error {
 	}
 	t.logOnce(err.Error())
 	return nil
-}
-
-// pullOnce fetches only as many messages as can be delivered now: a message that waits here uses up its AckWait.
-func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
-	r.setDeadline(t.deliveryMax)
-	room, err := r.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { r.release(room) }()
-	r.setDeadline(pullTimeout)
-	bounded, cancel := context.WithTimeout(ctx, pullTimeout)
-	defer cancel()
-	batch, err := consumer.Fetch(room, jetstream.FetchContext(bounded))
-	if err != nil {
-		return err
-	}
-	for msg := range batch.Messages() {
-		room--
-		running.Go(func() {
-			defer r.release(1)
-			t.deliver(work, r, msg)
-		})
-	}
-	err = batch.Error()
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil
-	}
-	return err
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// pullUnordered waits for a message and delivers it together with the other available messages, up to
-// UnorderedBatch messages and about pullBytes bytes.
+// pullUnordered waits for a message and delivers it; with UnorderedBatch together with the other available messages, up
+// to UnorderedBatch messages and about pullBytes bytes. It fetches only with a free slot: a message that waits here
+// uses up its AckWait.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
-	r.setDeadline(2 * t.deliveryMax) // until a slot is free: one POST of a batch, then one of each event alone
+	// Until a slot is free: one POST of a batch, then one of each event alone.
+	r.setDeadline(time.Duration(min(max(r.UnorderedBatch, 1), 2)) * t.deliveryMax)
 	select {
 	case r.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -23,13 +25,13 @@ func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Co
 	bounded, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	items, err := t.fetchItems(r, consumer, 1, jetstream.FetchContext(bounded))
-	if err == nil && len(items) > 0 {
+	if err == nil && len(items) > 0 && r.UnorderedBatch > 1 {
 		var more []*item
 		more, err = t.fetchItems(r, consumer, r.UnorderedBatch-1, jetstream.FetchMaxWait(time.Millisecond), jetstream.FetchMaxBytes(r.pullBytes))
 		items = append(items, more...)
 	}
 	running.Go(func() {
-		defer r.release(1)
+		defer func() { <-r.slots }()
 		t.deliverUnordered(work, r, items)
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -54,7 +56,9 @@ func (t *Trigger) fetchItems(r *route, consumer jetstream.Consumer, n int, optio
 	return items, batch.Error()
 }
 
-// deliverUnordered posts the messages in as few POSTs as their size allows, and settles each message.
+// deliverUnordered posts the messages in as few POSTs as their size allows, and settles each message. Until then it
+// extends AckWait, so that no other trigger receives the messages. If a heartbeat is lost, the next one still comes in
+// time, or the message is redelivered.
 func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item) {
 	stop := heartbeat(r.AckWait/3, func() {
 		for _, it := range items {
