@@ -16,15 +16,11 @@ const (
 	kindString kind = iota
 	kindBool
 	kindInt
-	kindUint
-	kindFloat
-	kindNumber // json.Number
 	kindAny
 	kindRepaired    // a string field tagged text:"any"
 	kindSome        // a string field tagged text:"some": absent or not empty
 	kindRaw         // json.RawMessage
 	kindUnmarshaler // json.Unmarshaler
-	kindText        // encoding.TextUnmarshaler
 	kindTime        // time.Time
 	kindPointer
 	kindSlice
@@ -87,10 +83,6 @@ func compile(t reflect.Type, begun map[reflect.Type]*Plan) *Plan {
 		p.kind, p.want = kindBool, "must be true or false"
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		p.kind, p.want = kindInt, "must be an integer"
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		p.kind, p.want = kindUint, "must be an integer that is not negative"
-	case reflect.Float32, reflect.Float64:
-		p.kind, p.want = kindFloat, "must be a number"
 	case reflect.Interface:
 		p.kind, p.want = kindAny, "must be a JSON value"
 	case reflect.Pointer:
@@ -120,14 +112,12 @@ func (p *Plan) special() bool {
 	switch {
 	case p.typ == reflect.TypeFor[json.RawMessage]():
 		p.kind, p.want = kindRaw, "must be a JSON value"
-	case p.typ == reflect.TypeFor[json.Number]():
-		p.kind, p.want = kindNumber, "must be a number"
 	case p.typ == reflect.TypeFor[time.Time]():
 		p.kind, p.want = kindTime, badTime
 	case pointer.Implements(reflect.TypeFor[json.Unmarshaler]()):
 		p.kind = kindUnmarshaler
-	case pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
-		p.kind, p.want = kindText, "must be a string"
+	case p.typ == reflect.TypeFor[json.Number](), pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		panic(fmt.Sprintf("decode: a request cannot hold a %s", p.typ))
 	default:
 		return false
 	}

@@ -1,7 +1,6 @@
 package decode
 
 import (
-	"encoding"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -60,37 +59,29 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 		return p.elem.fromText(v.Elem(), s)
 	case kindString:
 		v.SetString(s)
-	case kindText:
-		return problemOf(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
 	case kindTime:
 		if !setTime(v, s) {
 			return p.want
 		}
 	case kindUnmarshaler: // the type reads the text as a JSON string
 		text, err := json.Marshal(s)
+		if err == nil {
+			err = v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text)
+		}
 		if err != nil {
 			return err.Error()
 		}
-		return problemOf(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text))
 	case kindBool:
 		return p.boolean(v, s)
-	case kindInt, kindUint, kindFloat:
-		if !json.Valid([]byte(s)) { // strconv alone accepts +1, 007 and NaN too
+	case kindInt:
+		if !json.Valid([]byte(s)) { // strconv alone accepts +1 and 007 too
 			return p.want
 		}
-		return p.number(v, s)
+		return p.integer(v, s)
 	default:
 		return "cannot be given in the query string"
 	}
 	return ""
-}
-
-// problemOf returns the text of an error; "" = none.
-func problemOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func (p *Plan) boolean(v reflect.Value, s string) string {

@@ -1,7 +1,6 @@
 package decode
 
 import (
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 		if x := d.any(); x != nil {
 			v.Set(reflect.ValueOf(x))
 		}
-	case kindString, kindSome, kindText, kindTime, kindRepaired:
+	case kindString, kindSome, kindTime, kindRepaired:
 		if c != '"' {
 			d.wrongType(p)
 			return
@@ -51,12 +50,12 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 		}
 		v.SetBool(c == 't')
 		d.skip()
-	case kindInt, kindUint, kindFloat, kindNumber:
+	case kindInt:
 		if c != '-' && (c < '0' || c > '9') {
 			d.wrongType(p)
 			return
 		}
-		if problem := p.number(v, string(d.skip())); problem != "" {
+		if problem := p.integer(v, string(d.skip())); problem != "" {
 			d.fail(problem)
 		}
 	default:
@@ -212,7 +211,7 @@ func planOfAny(bracket byte) *Plan {
 	return &Plan{kind: kindSlice, typ: reflect.TypeFor[[]any](), elem: element}
 }
 
-// string sets v from the string at pos. v is a string, a time.Time or an encoding.TextUnmarshaler.
+// string sets v from the string at pos. v is a string or a time.Time.
 func (d *decoder) string(p *Plan, v reflect.Value) {
 	start := d.pos
 	s, problem := d.text()
@@ -221,8 +220,6 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 		d.repaired(v, d.raw[start:d.pos])
 	case problem != "":
 		d.fail(problem)
-	case p.kind == kindText:
-		d.failIf(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
 	case p.kind == kindTime:
 		if !setTime(v, string(s)) {
 			d.fail(p.want)
@@ -241,45 +238,16 @@ func (d *decoder) repaired(v reflect.Value, quoted []byte) {
 	v.SetString(strings.ReplaceAll(text, "\x00", "\uFFFD"))
 }
 
-// number sets v from the text of a JSON number, or returns what is wrong with it.
-func (p *Plan) number(v reflect.Value, s string) string {
-	var err error
-	switch p.kind {
-	case kindInt:
-		var n int64
-		if n, err = strconv.ParseInt(s, 10, p.typ.Bits()); err == nil {
-			v.SetInt(n)
-		}
-	case kindUint:
-		var n uint64
-		if n, err = strconv.ParseUint(s, 10, p.typ.Bits()); err == nil {
-			v.SetUint(n)
-		}
-	case kindFloat:
-		var n float64
-		if n, err = strconv.ParseFloat(s, p.typ.Bits()); err == nil {
-			v.SetFloat(n)
-		}
-	default:
-		v.SetString(s)
-	}
+// integer sets v from the text of a JSON number, or returns what is wrong with the text.
+func (p *Plan) integer(v reflect.Value, s string) string {
+	n, err := strconv.ParseInt(s, 10, p.typ.Bits())
 	switch {
 	case err == nil:
+		v.SetInt(n)
 		return ""
 	case errors.Is(err, strconv.ErrRange):
-		return p.bounds()
+		unused := 64 - p.typ.Bits()
+		return fmt.Sprintf("must be an integer between %d and %d", int64(math.MinInt64)>>unused, int64(math.MaxInt64)>>unused)
 	}
 	return p.want
-}
-
-// bounds returns the message for a number that p's type cannot hold.
-func (p *Plan) bounds() string {
-	unused := 64 - p.typ.Bits()
-	switch p.kind {
-	case kindInt:
-		return fmt.Sprintf("must be an integer between %d and %d", int64(math.MinInt64)>>unused, int64(math.MaxInt64)>>unused)
-	case kindUint:
-		return fmt.Sprintf("must be an integer between 0 and %d", uint64(math.MaxUint64)>>unused)
-	}
-	return "must be a number that a floating-point value can hold"
 }
