@@ -29,8 +29,8 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 }
 
 // OnCaller calls changed with the name of each caller that any process changes, this process included,
-// until stop or Close. It calls subscribed after each (re)subscription, since a message that is published
+// until Close. It calls subscribed after each (re)subscription, since a message that is published
 // without a subscription is lost. Neither callback may block.
-func (b *Bus) OnCaller(changed func(name string), subscribed func()) (stop func()) {
-	return b.subscribe(subjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
+func (b *Bus) OnCaller(changed func(name string), subscribed func()) {
+	b.subscribe(subjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
 }

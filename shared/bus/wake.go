@@ -68,11 +68,11 @@ func (b *Bus) throttle(subject string) {
 }
 
 // OnQueue calls notify whenever any process, this process included, wakes a queue (QueueSubject), until
-// stop or Close. It calls subscribed after each (re)subscription, since a wake-up that is published without
+// Close. It calls subscribed after each (re)subscription, since a wake-up that is published without
 // a subscription is lost. Neither callback may block.
-func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) (stop func()) {
+func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) {
 	var lines loglimit.Limit
-	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
+	b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
 		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
 		n, err := strconv.Atoi(string(m.Data))
 		if !ok || err != nil || n < 1 {
