@@ -85,7 +85,7 @@ var layers = map[string]struct{ ours, outside []string }{
 	"shared/text":        {},
 	"shared/waiters":     {},
 	"shared/streamevent": {ours: []string{"shared/bus", "shared/message", "shared/store/messages", "shared/task"}, outside: []string{"github.com/cloudevents/sdk-go/v2"}},
-	"shared/telemetry":   {ours: []string{"shared/cache", "shared/loglimit", "shared/metrics"}},
+	"shared/telemetry":   {ours: []string{"shared/cache", "shared/httpserver", "shared/loglimit", "shared/metrics"}},
 	"shared/task":        {},
 	"shared/message":     {},
 	"shared/api":         {ours: []string{"shared/retry"}, outside: []string{"github.com/coder/websocket"}},

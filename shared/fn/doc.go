@@ -67,7 +67,7 @@
 //	                   request_slot, request_end, response, errors, call, batch, wire
 //	callers:           authenticate, stream_token, revocation, role, source_address
 //	limits:            call_limiter, caller_semaphores, memory_budget, body_reader
-//	browsers:          page, open_responses, visit, visit_memory, session, cors, cross_origin
+//	browsers:          page, visit, visit_memory, session, cors, cross_origin
 //	CloudEvents:       event
 //	streams and polls: stream, event_writer, socket, with_socket, socket_limits, upgrade, waiters
 //	the process:       env, new_env, wake, alert_check, snapshot, settings, serve, register,

@@ -11,6 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/auth"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/cache"
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/settings"
@@ -37,11 +38,11 @@ type Env struct {
 	limiter            *callLimiter
 	budget             *memoryBudget
 	auth               *auth.Authenticator
-	frames             *callerSemaphores   // for the frames of sockets
-	reads              *callerSemaphores   // for reads of events, see Call.AcquireRead
-	anonymousPages     *semaphore.Weighted // for the pages of visitors who are not logged in
-	anonymousSlots     *callerSemaphores   // for these pages, by the address of the visitor
-	anonymousResponses openResponses       // of these pages
+	frames             *callerSemaphores        // for the frames of sockets
+	reads              *callerSemaphores        // for reads of events, see Call.AcquireRead
+	anonymousPages     *semaphore.Weighted      // for the pages of visitors who are not logged in
+	anonymousSlots     *callerSemaphores        // for these pages, by the address of the visitor
+	anonymousResponses httpserver.OpenResponses // of these pages
 	sessionKeys        store.Keys
 	database           *cache.Value[struct{}] // pings the database, for /readyz
 	metrics            *telemetry.Metrics

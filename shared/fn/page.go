@@ -102,7 +102,7 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 		return nil, task.Busy("too many requests from this address are in progress, try again")
 	}
 	if !req.env.anonymousPages.TryAcquire(1) {
-		req.env.anonymousResponses.abortOldest()
+		req.env.anonymousResponses.AbortOldest()
 		if req.env.anonymousPages.Acquire(waiting, 1) != nil {
 			done()
 			return nil, task.Busy("too many visitors who are not logged in, try again")
@@ -130,11 +130,11 @@ func (w *pageWriter) begin(status int) {
 	w.req.status = status
 	if w.req.call.Caller.Name == "" {
 		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(anonymousPageTime)) // fails on a connection that has ended
-		w.req.env.anonymousResponses.add(w.ResponseWriter)
+		w.req.env.anonymousResponses.Add(w.ResponseWriter)
 	}
 }
 
-func (w *pageWriter) end() { w.req.env.anonymousResponses.remove(w.ResponseWriter) }
+func (w *pageWriter) end() { w.req.env.anonymousResponses.Remove(w.ResponseWriter) }
 
 func (w *pageWriter) Write(b []byte) (int, error) {
 	if w.req.status == 0 {

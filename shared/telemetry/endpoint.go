@@ -4,13 +4,18 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"time"
 
+	"github.com/sendonce/sendonce/shared/httpserver"
 	"github.com/sendonce/sendonce/shared/loglimit"
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
-// maxReads limits how many scrapes read the metrics at once, because everyone may scrape if /metrics needs no password.
-const maxReads = 4
+const (
+	maxReads     = 4               // scrapes that read the metrics at once: everyone may scrape if /metrics needs no password
+	maxWrites    = 32              // concurrent responses; each keeps its text in memory
+	writeTimeout = 5 * time.Second // of one response
+)
 
 // Endpoint serves scrapes of the metrics of a registry.
 type Endpoint struct {
@@ -18,7 +23,7 @@ type Endpoint struct {
 
 	log     *slog.Logger
 	reads   chan struct{} // has one element for each running read
-	writes  writes
+	writes  httpserver.OpenResponses
 	notSent loglimit.Limit // log lines about responses that were not sent
 }
 
@@ -38,10 +43,14 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	response := http.NewResponseController(w)
-	defer e.writes.begin(response)()
+	_ = response.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+	if e.writes.Add(w) > maxWrites {
+		e.writes.AbortOldest()
+	}
+	defer e.writes.Remove(w)
 	_, err := w.Write(text)
 	if err == nil {
-		err = response.Flush() // within the deadline that begin has set
+		err = response.Flush() // within the deadline
 	}
 	if err != nil {
 		if unlogged, log := e.notSent.Next(); log {
