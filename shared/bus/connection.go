@@ -50,8 +50,8 @@ func (conn *Connection) UntilLost(ctx context.Context) (child context.Context, u
 	return ctx, func() { stop(); cancel() }
 }
 
-// withTimeout is UntilLost with a timeout.
-func (conn *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// WithTimeout is UntilLost with a timeout.
+func (conn *Connection) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, expire := context.WithTimeout(ctx, d)
 	ctx, unbind := conn.UntilLost(ctx)
 	return ctx, func() { unbind(); expire() }

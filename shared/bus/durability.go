@@ -70,7 +70,14 @@ func (d *Durability) Decode(name string) error {
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	info, err := b.acceptInfo(ctx)
+	var info *jetstream.StreamInfo
+	err := b.withAcceptStream(ctx, func(_ context.Context, conn *Connection, s jetstream.Stream) error {
+		if !conn.isStrict {
+			return ErrOldServer
+		}
+		info = s.CachedInfo()
+		return nil
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return 0, unavailable(errStreamMissing(b.cfg.acceptStream()))
@@ -100,17 +107,6 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 		return level, unavailable(err)
 	}
 	return level, nil
-}
-
-func (b *Bus) acceptInfo(ctx context.Context) (info *jetstream.StreamInfo, err error) {
-	err = b.withAcceptStream(ctx, func(_ context.Context, conn *Connection, s jetstream.Stream) error {
-		if !conn.isStrict {
-			return ErrOldServer
-		}
-		info = s.CachedInfo()
-		return nil
-	})
-	return info, err
 }
 
 // replicasOf returns the names of the servers with a replica of a stream.

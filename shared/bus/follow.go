@@ -94,7 +94,7 @@ func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemove
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := conn.withTimeout(ctx, readTimeout)
+	ctx, cancel := conn.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := f.resume(ctx, conn); err != nil {
 		f.Close()
@@ -165,7 +165,7 @@ func (f *Follower) readLimited(ctx context.Context, conn *Connection) (m *Follow
 
 // read returns the next event; nil if there is none yet.
 func (f *Follower) read(ctx context.Context, conn *Connection) (*FollowedMessage, error) {
-	ctx, cancel := conn.withTimeout(ctx, readTimeout)
+	ctx, cancel := conn.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if f.readOn != conn {
 		if err := f.resume(ctx, conn); err != nil {

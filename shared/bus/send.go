@@ -26,7 +26,7 @@ func (b *Bus) send(s signal, body []byte) {
 func (b *Bus) sendOver(conn *Connection, subject string, body []byte) error {
 	isStored := subject != subjectCallers && !isForSenders(subject)
 	if isStored && b.closing.Err() == nil {
-		ctx, cancel := conn.withTimeout(context.Background(), writeTimeout)
+		ctx, cancel := conn.WithTimeout(context.Background(), writeTimeout)
 		defer cancel()
 		_, err := conn.js.Publish(ctx, subject, body, jetstream.WithExpectStream(StreamWake), jetstream.WithRetryAttempts(0))
 		if err == nil || b.closing.Err() == nil {

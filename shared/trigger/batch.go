@@ -371,9 +371,7 @@ func (p *batchPipeline) nakHeld(work context.Context) {
 
 // unpin lets another trigger take over at once instead of after the pin has expired.
 func (p *batchPipeline) unpin(conn *bus.Connection) {
-	ctx, unbind := conn.UntilLost(context.Background())
-	defer unbind()
-	ctx, cancel := context.WithTimeout(ctx, unpinTimeout)
+	ctx, cancel := conn.WithTimeout(context.Background(), unpinTimeout)
 	defer cancel()
 	info, err := p.consumer.Info(ctx)
 	if err != nil || !slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {

@@ -54,10 +54,8 @@ func (t *Trigger) settle(ctx context.Context, do func(context.Context, jetstream
 		if err != nil {
 			return err
 		}
-		limited, cancel := context.WithTimeout(ctx, limit)
-		connCtx, unbind := conn.UntilLost(limited)
-		err = do(connCtx, conn.JetStream())
-		unbind()
+		limited, cancel := conn.WithTimeout(ctx, limit)
+		err = do(limited, conn.JetStream())
 		cancel()
 		if err == nil || !conn.Lost() {
 			return err
