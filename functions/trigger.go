@@ -36,14 +36,10 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
 	}
 	deliveries := env.Metrics().TriggerDeliveries()
-	twoPhase := env.Config.TwoPhase
-	routes := slices.Concat(trigger.Routes(cfg.SafetyTick), trigger.SaveRoutes(trigger.SaveConfig{
-		Stream: twoPhase.Stream, Shards: twoPhase.Shards, BatchSize: twoPhase.BatchSize, BatchWait: twoPhase.BatchWait,
-		DeliverBeforeSaved: twoPhase.DeliverBeforeSaved, Tick: cfg.SafetyTick,
-	}))
+	routes := slices.Concat(trigger.Routes(cfg.SafetyTick), trigger.SaveRoutes(env.Config.TwoPhase, cfg.SafetyTick))
 	t, err := trigger.New(env.Bus(), env.Log, trigger.Config{
 		BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password, DrainTimeout: env.Config.DrainTimeout,
-		OnDelivery: func(d trigger.Delivery) { deliveries.Observe(d.Durable, d.Function, d.Status, d.Took) },
+		OnDelivery: deliveries.Observe,
 	}, routes)
 	if err != nil {
 		return err

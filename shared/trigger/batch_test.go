@@ -18,10 +18,11 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 func batchRoute() Route {
-	r := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10, BatchWait: 200 * time.Millisecond})[1]
+	r := SaveRoutes(settings.TwoPhase{Shards: 1, BatchSize: 10, BatchWait: 200 * time.Millisecond}, 0)[1]
 	r.AckWait, r.Timeout = 2*time.Second, bustest.Soon
 	return r
 }
@@ -309,7 +310,7 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	for _, shards := range []int{1, 4, 1} {
 		accept(50)
 		var triggers []*runningTrigger
-		for _, route := range SaveRoutes(SaveConfig{Shards: shards, BatchSize: 10})[1:] {
+		for _, route := range SaveRoutes(settings.TwoPhase{Shards: shards, BatchSize: 10}, 0)[1:] {
 			route.AckWait, route.Timeout = 2*time.Second, bustest.Soon
 			triggers = append(triggers, runTrigger(t, b, testConfig(f), route))
 		}
@@ -320,7 +321,7 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 			r.stop()
 		}
 	}
-	runTrigger(t, b, testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})[1])
+	runTrigger(t, b, testConfig(f), SaveRoutes(settings.TwoPhase{Shards: 1, BatchSize: 10}, 0)[1])
 	bustest.Eventually(t, func() bool { return len(l.recorded()) == accepted }, "all are recorded")
 	newest := map[int]int{}
 	for _, id := range l.recorded() {
@@ -333,7 +334,7 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 
 func TestSaveRoutesPerShard(t *testing.T) {
 	t.Parallel()
-	routes := SaveRoutes(SaveConfig{Shards: 2, BatchSize: 100, BatchWait: 2 * time.Millisecond, DeliverBeforeSaved: true, Tick: time.Minute})
+	routes := SaveRoutes(settings.TwoPhase{Shards: 2, BatchSize: 100, BatchWait: 2 * time.Millisecond, DeliverBeforeSaved: true}, time.Minute)
 	durables := make([]string, len(routes))
 	for i, r := range routes {
 		durables[i] = r.Durable + " " + r.Stream + " " + strconv.Itoa(len(r.Filters)) + " " + r.Filters[0] + " " + r.Function
@@ -349,6 +350,6 @@ func TestSaveRoutesPerShard(t *testing.T) {
 	require.Equal(t, 200, c.MaxAckPending)
 	require.Equal(t, jetstream.PriorityPolicyPinned, c.PriorityPolicy)
 	require.Greater(t, c.PinnedTTL, c.AckWait)
-	require.Len(t, SaveRoutes(SaveConfig{Shards: 3, BatchSize: 1, Stream: "OTHER"}), 4)
-	require.Equal(t, "OTHER", SaveRoutes(SaveConfig{Shards: 3, BatchSize: 1, Stream: "OTHER"})[1].Stream)
+	require.Len(t, SaveRoutes(settings.TwoPhase{Shards: 3, BatchSize: 1, Stream: "OTHER"}, 0), 4)
+	require.Equal(t, "OTHER", SaveRoutes(settings.TwoPhase{Shards: 3, BatchSize: 1, Stream: "OTHER"}, 0)[1].Stream)
 }

@@ -13,13 +13,7 @@ type Config struct {
 	MaxBackoff   time.Duration // upper limit of the doubled backoff, to which up to a quarter of jitter is added; default 5 minutes
 	DrainTimeout time.Duration // how long POSTs may go on after the context of Run has ended; default 25 s
 
-	OnDelivery func(Delivery) // called after each POST, concurrently; may be nil
-}
-
-// Delivery is one POST that has ended.
-type Delivery struct {
-	Durable  string
-	Function string
-	Status   int           // of the response; 0 = none
-	Took     time.Duration // until the response was read, or the POST failed
+	// OnDelivery is called after each POST, concurrently; may be nil. status is 0 without a response. took is the time until
+	// the response was read, or the POST failed.
+	OnDelivery func(durable, function string, status int, took time.Duration)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // securedBroker is a NATS server with all users, all streams, an event and an accepted message. Its JS has the
@@ -87,7 +88,7 @@ func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
 	f := newFunction(t, respondWith(204))
-	save := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})
+	save := SaveRoutes(settings.TwoPhase{Shards: 1, BatchSize: 10}, 0)
 	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && f.countOf("e") == 1 && f.countOf("1") == 1 }, "the valid events are delivered")
 	wechat, want := g.login("wechat"), map[string]int{}
@@ -114,7 +115,7 @@ func TestMessageThatIsNoEventIsPostedAsUnreadable(t *testing.T) {
 	t.Parallel()
 	g := newSecuredBroker(t)
 	f := newFunction(t, respondWith(204))
-	runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})...)
+	runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), SaveRoutes(settings.TwoPhase{Shards: 1, BatchSize: 10}, 0)...)
 	bustest.Eventually(t, func() bool { return f.countOf("1") == 1 }, "the valid message is delivered")
 	_, err := g.login("messages").Publish(bustest.Within(t, bustest.Soon), "acc.0.x", []byte(`{"stream":"USERS","seq":1}`))
 	require.NoError(t, err)
@@ -154,9 +155,9 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 		}
 		w.WriteHeader(204)
 	})
-	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), SaveRoutes(SaveConfig{
+	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), SaveRoutes(settings.TwoPhase{
 		Shards: 1, BatchSize: 10, BatchWait: 50 * time.Millisecond, DeliverBeforeSaved: true,
-	}))...)
+	}, 0))...)
 	for _, valid := range []string{"deliver e", "deliver later", "deliver 1", "deliver b", "save 1", "save b"} {
 		bustest.Eventually(t, func() bool { _, is := posted.Load("POST /events/" + valid); return is }, valid)
 	}

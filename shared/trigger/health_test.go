@@ -108,11 +108,11 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	route.InFlight = 1 // so the last event waits behind the busy one
 	var mu sync.Mutex
 	statuses := map[int]int{}
-	cfg.OnDelivery = func(d Delivery) {
+	cfg.OnDelivery = func(durable, function string, status int, took time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
-		if d.Durable == "d" && d.Function == "f" && d.Took > 0 {
-			statuses[d.Status]++
+		if durable == "d" && function == "f" && took > 0 {
+			statuses[status]++
 		}
 	}
 	publishAll(t, b, eventMessage("1"), eventMessage("poison"), eventMessage("busy"), eventMessage("4"))

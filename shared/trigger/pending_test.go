@@ -11,6 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/bus/bustest"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // Even if the backlog is larger than bus.MaxPending, the server does not close the connection.
@@ -31,7 +32,7 @@ func TestLargeBacklogFitsMaxPending(t *testing.T) {
 	}
 	f := newFunction(t, func(http.ResponseWriter, call, int) {})
 	b := g.bus(bus.UserTrigger)
-	record, save := Routes(time.Hour)[4], SaveRoutes(SaveConfig{Shards: 1, BatchSize: 500, BatchWait: time.Millisecond})[1]
+	record, save := Routes(time.Hour)[4], SaveRoutes(settings.TwoPhase{Shards: 1, BatchSize: 500, BatchWait: time.Millisecond}, 0)[1]
 	trigger := runTrigger(t, b, testConfig(f), record, save)
 	bustest.Eventually(t, func() bool {
 		counts := trigger.Counts()

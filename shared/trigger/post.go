@@ -74,7 +74,7 @@ func (t *Trigger) post(ctx context.Context, r *route, event postedEvent) verdict
 	v := t.call(req, r.Function)
 	r.posting.Add(-1)
 	if t.cfg.OnDelivery != nil {
-		t.cfg.OnDelivery(Delivery{Durable: r.Durable, Function: r.Function, Status: v.status, Took: time.Since(began)})
+		t.cfg.OnDelivery(r.Durable, r.Function, v.status, time.Since(began))
 	}
 	return v
 }

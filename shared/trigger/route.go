@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/settings"
 )
 
 // Route is one durable consumer and the event function that it feeds.
@@ -54,26 +55,17 @@ func Routes(tick time.Duration) []Route {
 	}
 }
 
-// SaveConfig is how accepted messages are read from their stream.
-type SaveConfig struct {
-	Stream             string        // "" = ACCEPTED
-	Shards             int           // number of shards, see bus.ShardOf
-	BatchSize          int           // messages in one POST
-	BatchWait          time.Duration // how long a batch waits for more after its first message
-	DeliverBeforeSaved bool          // post the messages to the function deliver too
-	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
-}
-
 // saveConsumerIdle is how long NATS keeps the unused consumers of a former number of shards. If an operator returns to
 // that number after this time, new consumers start at the beginning of the stream. That does no harm: saving a
 // message again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
 // SaveRoutes returns the routes that post accepted messages to the function save, and to the function deliver
-// if DeliverBeforeSaved is set, in order within each shard. The first route is the one for the wake-ups of save.
-func SaveRoutes(cfg SaveConfig) []Route {
+// if DeliverBeforeSaved is set, in order within each shard. The first route is the one for the wake-ups of save; tick is
+// the time between two safety ticks on it, at least 1 s; 0 = none.
+func SaveRoutes(cfg settings.TwoPhase, tick time.Duration) []Route {
 	routes := []Route{{
-		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
+		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick,
 	}}
 	functions := []string{"save"}
 	if cfg.DeliverBeforeSaved {
