@@ -229,11 +229,12 @@ func (l *callLimiter) usedSlots() map[string]int {
 	return map[string]int{"calls": l.calls.used, "waiting": l.waiting.used, "reserved": l.reserved.used, "events": l.events.used}
 }
 
-// close makes begin return false.
-func (l *callLimiter) close() {
+// close makes begin return false. It is the refuse of a drain.
+func (l *callLimiter) close(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+	return nil
 }
 
 func (l *callLimiter) countInFlight() int {

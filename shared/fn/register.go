@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	framework "github.com/GoogleCloudPlatform/functions-framework-go/functions"
 
@@ -54,7 +53,7 @@ func (e *Env) endOnSignal() {
 	go func() {
 		<-signals
 		signal.Stop(signals) // a second signal kills
-		err := e.drain(drainGrace)
+		err := e.drain(drainGrace, e.limiter.close)
 		e.Close()
 		if err != nil {
 			e.Log.Error("serve failed", "cause", err.Error())
@@ -63,19 +62,4 @@ func (e *Env) endOnSignal() {
 		e.Log.Info("drained")
 		os.Exit(0)
 	}()
-}
-
-// drain waits until every call has its response, or returns an error after DrainTimeout. New calls are
-// handled for the duration grace, and then refused.
-func (e *Env) drain(grace time.Duration) error {
-	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
-	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)
-	defer cancel()
-	close(e.limiter.draining)
-	time.Sleep(min(grace, e.Config.DrainTimeout))
-	e.limiter.close()
-	if err := e.limiter.waitUntilIdle(limit); err != nil {
-		return fmt.Errorf("drain: %d calls were cut off: %w", e.limiter.countInFlight(), err)
-	}
-	return nil
 }

@@ -23,7 +23,7 @@ func TestFrameworkDrainRefusesNewCalls(t *testing.T) {
 	h := startServer(t, nil, greeter(), held.function())
 	first := h.begin(held, "POST", "/hold", "submitter")
 	ended := make(chan error, 1)
-	go func() { ended <- h.env.drain(0) }()
+	go func() { ended <- h.env.drain(0, h.env.limiter.close) }()
 	var r reply
 	require.Eventually(t, func() bool {
 		r = h.call("POST", "/api/v1/greet", `{"name":"a"}`)
@@ -44,7 +44,7 @@ func TestFrameworkDrainIsBounded(t *testing.T) {
 	held := newHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, held.function())
 	status := h.begin(held, "POST", "/hold", "submitter")
-	require.EqualError(t, h.env.drain(time.Hour), "drain: 1 calls were cut off: context deadline exceeded")
+	require.EqualError(t, h.env.drain(time.Hour, h.env.limiter.close), "drain: 1 calls were cut off: context deadline exceeded")
 	held.release()
 	require.Equal(t, 200, <-status)
 }

@@ -83,25 +83,33 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	s.env.Log.Info("draining", "timeout", s.env.Config.DrainTimeout.String())
-	limit, cancel := context.WithTimeout(context.Background(), s.env.Config.DrainTimeout)
-	defer cancel()
-	close(s.env.limiter.draining)
 	err := l.Close()
-	// Shutdown closes idle connections at once, so a call that is on its way would be lost.
-	time.Sleep(min(s.drainGrace, s.env.Config.DrainTimeout))
-	cut := s.http.Shutdown(limit)
-	if cut == nil {
-		cut = s.env.limiter.waitUntilIdle(limit) // for WebSockets: Shutdown does not wait for hijacked connections
-	}
-	if cut != nil {
-		left := s.env.limiter.countInFlight()
-		err = errors.Join(err, fmt.Errorf("drain: %d calls were cut off: %w", left, cut), s.http.Close())
+	// Shutdown closes idle connections at once, so without drainGrace a call that is on its way would be lost.
+	if cut := s.env.drain(s.drainGrace, s.http.Shutdown); cut != nil {
+		err = errors.Join(err, cut, s.http.Close())
 	}
 	if err == nil {
 		s.env.Log.Info("drained")
 	}
 	return err
+}
+
+// drain waits until every call has its response, or returns an error after DrainTimeout. New calls are
+// handled for the duration grace, and then refused by refuse.
+func (e *Env) drain(grace time.Duration, refuse func(context.Context) error) error {
+	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
+	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)
+	defer cancel()
+	close(e.limiter.draining)
+	time.Sleep(min(grace, e.Config.DrainTimeout))
+	err := refuse(limit)
+	if err == nil {
+		err = e.limiter.waitUntilIdle(limit) // for WebSockets: Shutdown does not wait for hijacked connections
+	}
+	if err != nil {
+		return fmt.Errorf("drain: %d calls were cut off: %w", e.limiter.countInFlight(), err)
+	}
+	return nil
 }
 
 // listen listens at the configured address, or returns the listener that the parent process has
