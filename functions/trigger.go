@@ -45,7 +45,7 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		return err
 	}
 	t.CollectState(env.Metrics())
-	probes, err := fn.ListenForProbes(ctx, env, t.Alive, t.Ready)
+	serve, err := fn.ListenForProbes(ctx, env, t.Alive, t.Ready)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	defer stopTrigger()
 	probesErr := make(chan error, 1)
 	go func() {
-		probesErr <- probes.Serve(probesCtx)
+		probesErr <- serve(probesCtx)
 		stopTrigger()
 	}()
 	env.Log.Info("triggering", "functions", cfg.FunctionsURL)

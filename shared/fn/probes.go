@@ -1,21 +1,11 @@
 package fn
 
-import (
-	"context"
-	"net"
-)
+import "context"
 
-// Probes is the server of a process without functions, such as the trigger: it serves only /healthz,
-// /readyz and /metrics.
-type Probes struct {
-	env      *Env
-	mux      *mux
-	listener net.Listener
-}
-
-// ListenForProbes listens at the configured address. /healthz and /readyz show the errors of alive
+// ListenForProbes listens at the configured address, for a process without functions, such as the trigger. serve
+// handles only /healthz, /readyz and /metrics, until its context ends. /healthz and /readyz show the errors of alive
 // and ready to everybody.
-func ListenForProbes(ctx context.Context, env *Env, alive, ready func() error) (*Probes, error) {
+func ListenForProbes(ctx context.Context, env *Env, alive, ready func() error) (serve func(context.Context) error, err error) {
 	m, err := newMux(env, nil)
 	if err != nil {
 		return nil, err
@@ -25,10 +15,5 @@ func ListenForProbes(ctx context.Context, env *Env, alive, ready func() error) (
 	if err != nil {
 		return nil, err
 	}
-	return &Probes{env, m, l}, env.listenForScrapes(ctx)
-}
-
-// Serve handles probes until ctx ends.
-func (p *Probes) Serve(ctx context.Context) error {
-	return newServer(p.env, p.mux).run(ctx, p.listener)
+	return func(ctx context.Context) error { return newServer(env, m).run(ctx, l) }, env.listenForScrapes(ctx)
 }
