@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// SessionTime is how long a session of Begin lasts.
+// SessionTime is how long a session of the console lasts.
 const SessionTime = 12 * time.Hour
 
 // Session lets a client that has logged in make further calls without the password. The client keeps
@@ -22,14 +22,6 @@ type Session struct {
 	Name    string    `json:"n"`
 	Secret  []byte    `json:"s"` // the SHA-256 of the caller's token, or adminSecret
 	Expires time.Time `json:"e"`
-}
-
-// Begin authenticates a login and returns its session.
-func (au *Authenticator) Begin(ctx context.Context, login Login) (Session, error) {
-	if _, err := au.Authenticate(ctx, login); err != nil {
-		return Session{}, err
-	}
-	return au.SessionOf(login.Name, login.Password, login.Began.Add(SessionTime)), nil
 }
 
 // SessionOf returns a session of a caller that was just authenticated with this password.

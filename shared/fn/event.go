@@ -95,10 +95,13 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
 	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && r.batch != nil && kind == trigger.BatchType {
-		events, err := readBatch(c)
+		// Of each event only the attributes in streamevent.Event are decoded: decoding all attributes would take longer
+		// than the rest of the call.
+		var events []streamevent.Event
+		err := json.Unmarshal(c.Body, &events)
 		c.LetOthersRun()
 		if err != nil {
-			return nil, err
+			return nil, task.Invalid([]task.Field{{Name: "body", Message: "is not a batch of CloudEvents: " + err.Error()}})
 		}
 		c.Log("events", len(events))
 		return nil, r.batch(ctx, c, events)
@@ -150,15 +153,6 @@ func (r eventRoute) countPanic(ctx context.Context, c *Call, deadLetter store.De
 		panic(panicked)
 	}
 	c.Log("dead_letter", task.MaskNumbers(deadLetter.Reason), "stack", string(debug.Stack()))
-}
-
-// readBatch decodes a batch, of each event only the attributes in streamevent.Event: decoding all
-// attributes would take longer than the rest of the call.
-func readBatch(c *Call) (events []streamevent.Event, err error) {
-	if err := json.Unmarshal(c.Body, &events); err != nil {
-		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is not a batch of CloudEvents: " + err.Error()}})
-	}
-	return events, nil
 }
 
 // readEvent decodes one event with the HTTP binding of the SDK. The package comment says why the framework's receiver

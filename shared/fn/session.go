@@ -24,16 +24,16 @@ const sessionRow = "session of a browser"
 var ErrNoSessionKey = errors.New("SENDONCE_ENCRYPTION_KEYS is not set: without a key there are no sessions")
 
 // LogIn authenticates the visitor and sets the cookie of the session. The error is ErrNoSessionKey or one of
-// auth.Authenticator.Begin.
+// auth.Authenticator.Authenticate.
 func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password string) error {
 	if v.req.env.sessionKeys.IsEmpty() {
 		return ErrNoSessionKey
 	}
-	s, err := v.req.env.auth.Begin(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(v.req.call.SourceIP), Began: v.req.start})
-	if err != nil {
+	login := auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(v.req.call.SourceIP), Began: v.req.start}
+	if _, err := v.req.env.auth.Authenticate(ctx, login); err != nil {
 		return err
 	}
-	text, err := json.Marshal(s)
+	text, err := json.Marshal(v.req.env.auth.SessionOf(name, password, v.req.start.Add(auth.SessionTime)))
 	if err != nil {
 		return err
 	}
