@@ -152,19 +152,11 @@ func List() []config.Setting {
 // ServingProblems returns the settings that are missing, or contradict each other, for a process that serves functions.
 // Commands such as migrate do not need them. needsKeys is true if a served function needs EncryptionKeys.
 func (c *Config) ServingProblems(needsKeys bool) []task.Field {
-	var problems []task.Field
-	if c.DatabaseURL == "" {
-		problems = append(problems, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
-	}
-	problems = append(problems, c.Roles.checkPassword(c.DatabaseURL)...)
-	switch {
-	case c.Password == "" && c.PasswordHash == "":
-		problems = append(problems, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is empty or not set; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
-	case c.Password != "" && c.PasswordHash != "":
-		problems = append(problems, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
-	}
-	if c.EncryptionKeys == "" && needsKeys {
-		problems = append(problems, task.Field{Name: EncryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
-	}
-	return problems
+	var bad decode.BadFields
+	bad.When(c.DatabaseURL == "", "DATABASE_URL", "is not set; give a URL such as postgres://localhost:5432/sendonce")
+	bad = append(bad, c.Roles.checkPassword(c.DatabaseURL)...)
+	bad.When(c.Password == "" && c.PasswordHash == "", "BASIC_AUTH_PASSWORD", "is empty or not set; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH")
+	bad.When(c.Password != "" && c.PasswordHash != "", "BASIC_AUTH_PASSWORD_HASH", "and BASIC_AUTH_PASSWORD are both set; keep one of them")
+	bad.When(c.EncryptionKeys == "" && needsKeys, EncryptionKeys, "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32")
+	return bad
 }
