@@ -107,7 +107,7 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// RefusedMessage is a message that the service refused.
+// RefusedMessage is a message that the service refused. Its fields are the columns of refusedSQL, in this order.
 type RefusedMessage struct {
 	ID        string
 	Body      json.RawMessage // of POST /api/v1/messages
@@ -124,16 +124,8 @@ WHERE refused_at IS NOT NULL ORDER BY refused_at, id LIMIT $1`
 // Refused returns up to limit refused messages, oldest refusal first. A refused message stays in the list until Retry
 // or until its row is deleted.
 func Refused(ctx context.Context, db *pgxpool.Pool, limit int) ([]RefusedMessage, error) {
-	rows, err := db.Query(ctx, refusedSQL, limit)
-	if err != nil {
-		return nil, fmt.Errorf("outbox: list refused: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m RefusedMessage, err error) {
-		var body string
-		err = row.Scan(&m.ID, &body, &m.CreatedAt, &m.RefusedAt, &m.Tries, &m.Reason)
-		m.Body = json.RawMessage(body)
-		return m, err
-	})
+	rows, _ := db.Query(ctx, refusedSQL, limit) // CollectRows returns its error
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RefusedMessage])
 	if err != nil {
 		return nil, fmt.Errorf("outbox: list refused: %w", err)
 	}
