@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,14 +151,9 @@ func (j *journal) apply(e journalEntry) {
 // openReports returns the open reports, sorted by task. It must be called before the first put or remove, because the
 // goroutine run then changes them.
 func (j *journal) openReports() []api.ReportRequest {
-	reports := make([]api.ReportRequest, 0, len(j.open))
-	for _, r := range j.open {
-		reports = append(reports, r)
-	}
-	slices.SortFunc(reports, func(a, b api.ReportRequest) int {
+	return slices.SortedFunc(maps.Values(j.open), func(a, b api.ReportRequest) int {
 		return cmp.Or(cmp.Compare(a.TaskID, b.TaskID), cmp.Compare(a.ClaimID, b.ClaimID))
 	})
-	return reports
 }
 
 // put stores the report of an attempt, which replaces the attempt's earlier report, and returns after the sync to disk.
