@@ -34,7 +34,8 @@ func (h *handlers) actions(ctx context.Context, c *fn.Call, req actionsRequest) 
 	return fn.PageOf(rows, more, actionResponse, func(a admin.Action) int64 { return a.ID }), err
 }
 
-// withoutEvent removes the event from the audit entry of a dead letter. The event may have whole URLs of other callers.
+// withoutEvent returns the "before" of a dead_letter.dismiss entry without the event, which may have URLs of other callers that
+// MaskURLFields does not mask.
 func withoutEvent(before json.RawMessage) json.RawMessage {
 	var fields map[string]any
 	_ = json.Unmarshal(before, &fields) // valid: the column is jsonb

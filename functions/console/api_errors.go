@@ -68,7 +68,7 @@ var apiErrors = map[string]string{
 	"has a country code that begins with 0; it %s": "国家代码以 0 开头；%s",
 	"has more than %s characters; it %s":           "超过 %s 个字符；%s",
 	"is for subscribe messages: %s":                "是订阅消息的队列，短信不能使用",
-	"must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are ignored": "必须是 3 到 19 位数字，或 + 加 7 到 15 位数字；空格、短横线、点和括号会被忽略",
+	"must be + or 00 and 7 to 15 digits, or else 3 to 19 digits; spaces, dashes, dots and brackets are ignored": "必须是 + 或 00 加 7 到 15 位数字，或者 3 到 19 位数字；空格、短横线、点和括号会被忽略",
 	"must not contain %s here; it %s": "此处不能有 %s；%s",
 	"no such queue: a name %s":        "没有这个队列：队列名%s",
 
@@ -118,7 +118,7 @@ var apiErrors = map[string]string{
 	"must have 1 to %s items":                                                                       "必须有 1 到 %s 项",
 	"must have at most %s parameters":                                                               "最多 %s 个参数",
 	"must name an active template":                                                                  "必须是一个启用的模板",
-	"must not be blank; leave it out to send the number's default content":                          "不能全是空白；留空则发送该号码的默认短信",
+	"must not be blank; leave it out to send the default content of the phone number":               "不能全是空白；留空则发送该号码的默认短信",
 	"must not be false when a template or params are given":                                         "给出模板或参数时不能为 false",
 	"must not be given together with %s":                                                            "不能与 %s 同时给出",
 	"the content holds a blocked word":                                                              "内容含有屏蔽词",

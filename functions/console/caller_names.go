@@ -64,10 +64,10 @@ func (p *page) callerPath(id api.ID) string {
 	return "/console/callers/" + id.String()
 }
 
-// FiltersByCaller reports whether lists have a filter by caller: the visitor reads the rows of several callers.
+// FiltersByCaller reports whether lists show a filter by caller: only if the visitor may read the rows of other callers.
 func (p *page) FiltersByCaller() bool { return p.May(fn.Viewer) }
 
-// CallerFilter returns the value of the field caller of a filter: the name of the caller, even if the address has only caller_id.
+// CallerFilter returns the text for the input "caller" of a filter: the name of the caller, even if the URL has only caller_id.
 func (p *page) CallerFilter() string {
 	var id api.ID
 	if text := p.Param("caller_id"); p.Param("caller") == "" && id.UnmarshalJSON([]byte(text)) == nil && text != "" {
@@ -76,8 +76,8 @@ func (p *page) CallerFilter() string {
 	return p.Param("caller")
 }
 
-// filter returns parameters of the address for the API. It replaces a time such as 2h by the instant that long ago, and the name of
-// a caller by the caller's id. It also reads the name of this caller, for LinkCaller.
+// filter converts the query parameters of the page with these names into query parameters for the API: a time such as 2h becomes the
+// instant that long ago, and the name of a caller becomes the caller's id. It also reads the name of this caller, for LinkCaller.
 func (p *page) filter(names ...string) (url.Values, error) {
 	query := p.query(names...)
 	pastTimes(query, "from", "to")
@@ -95,13 +95,13 @@ func (p *page) filter(names ...string) (url.Values, error) {
 	return query, nil
 }
 
-// getFiltered reads a list of the API with the filter in the address. If the API refuses the filter, the page shows the refusal.
+// getFiltered reads a list of the API with the filter in the address. If the filter is not valid (400 or 409), the page shows why.
 func getFiltered[T any](p *page, path string, names ...string) (response T, err error) {
 	query, err := p.filter(names...)
 	if err == nil {
 		response, err = get[T](p, path, query)
 	}
-	if p.storeRefusal(err) {
+	if p.keepRefusal(err) {
 		err = nil
 	}
 	return response, err

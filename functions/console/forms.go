@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// storeRefusal stores err in p.Refusal and returns true if the page can still be shown: after a GET whose parameters the API refused,
+// keepRefusal stores err in p.Refusal and returns true if the page can still be shown: after a GET whose parameters the API refused,
 // or a POST whose change the API refused. After a POST, forms then show the entered values.
-func (p *page) storeRefusal(err error) bool {
+func (p *page) keepRefusal(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {
 		return false
@@ -28,9 +28,9 @@ func (p *page) storeRefusal(err error) bool {
 	return true
 }
 
-// showRefused shows the page at an address, with the refused form. It returns err if storeRefusal returns false.
+// showRefused shows the page at an address, with the refused form. It returns err if keepRefusal returns false.
 func (p *page) showRefused(err error, to string, show handler) error {
-	if !p.storeRefusal(err) {
+	if !p.keepRefusal(err) {
 		return err
 	}
 	return p.showEntered(to, show)
@@ -107,7 +107,7 @@ func (p *page) Selected(field, value string, initial bool) bool {
 // showFiltered is showGet for a page with a filter. If the API refuses the filter, the page shows the refusal.
 func showFiltered[T any](p *page, path string, query url.Values, template, title string) error {
 	response, err := get[T](p, path, query)
-	if err != nil && !p.storeRefusal(err) {
+	if err != nil && !p.keepRefusal(err) {
 		return err
 	}
 	return p.show(template, title, response)

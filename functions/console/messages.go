@@ -29,7 +29,7 @@ func (p *page) messages() error {
 		query := p.query("older_than_seconds", "limit", "after")
 		query.Set("kind", shown.Kind)
 		var err error
-		if shown.Page, err = get[api.Page[api.MessageResponse]](p, messagesPath+"/stuck", query); err != nil && !p.storeRefusal(err) {
+		if shown.Page, err = get[api.Page[api.MessageResponse]](p, messagesPath+"/stuck", query); err != nil && !p.keepRefusal(err) {
 			return err
 		}
 	}
@@ -45,7 +45,7 @@ func (p *page) messageByKey() error {
 	case refused != nil && refused.Status == http.StatusNotFound:
 		p.Refusal = &api.Error{Status: refused.Status, Message: p.T("Nothing was found."), Fields: []api.Field{{Field: "client_msg_id", Message: p.T("no message of this sender has this key")}}}
 		p.setAddress("/console/messages?" + p.query("client_msg_id", "from").Encode())
-	case !p.storeRefusal(err):
+	case !p.keepRefusal(err):
 		return err
 	}
 	return p.messages()
@@ -152,7 +152,7 @@ func (c conversationPage) Shown(id string) json.RawMessage { return c.Data[id] }
 
 func (p *page) conversations() error {
 	shown, err := p.readConversation(p.Param)
-	if err != nil && !p.storeRefusal(err) {
+	if err != nil && !p.keepRefusal(err) {
 		return err
 	}
 	return p.show("conversations", p.T("Conversations"), shown)

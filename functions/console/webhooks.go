@@ -25,7 +25,7 @@ type endpointsPage struct {
 
 func (p *page) endpoints() error {
 	response, err := get[api.Page[api.EndpointResponse]](p, endpointsPath, p.query("caller_id", "limit", "after"))
-	if err != nil && !p.storeRefusal(err) {
+	if err != nil && !p.keepRefusal(err) {
 		return err
 	}
 	var owners []api.ID

@@ -17,7 +17,7 @@ func TestBadPhoneNumberIsExplained(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for _, path := range []string{"/api/v1/sms/send", "/api/v1/admin/default-sms"} {
-		for text, want := range map[string]string{`"00000"`: "has 3 digits after 00; it must be 3 to 19 digits", `13800138000`: "must be a string"} {
+		for text, want := range map[string]string{`"00000"`: "has 3 digits after 00; it must be + or 00 and 7 to 15 digits", `13800138000`: "must be a string"} {
 			refused := s.Post(path, `{"phone_number":`+text+`,"content":"x"}`)
 			require.Equal(t, 400, refused.Status, refused.Text)
 			require.Equal(t, []string{"phone_number"}, refused.Fields(), refused.Text)

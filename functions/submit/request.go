@@ -34,8 +34,8 @@ func (r *batchRequest) Validate() []task.Field {
 	return bad
 }
 
-// Validate does not compare times with the current time, because a replay must be accepted even after its times have passed.
-// checkNow compares them.
+// Validate does not compare times with the current time, because a repeat of a call with the same idempotency_key must be accepted
+// even after its times have passed. checkNow compares them.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Phone(r.PhoneNumber)
@@ -67,7 +67,7 @@ func (r *sendRequest) validateText(bad *decode.BadFields) {
 	case r.draft().UseTemplate:
 		bad.AtMost("content", r.Content, task.MaxEncoded)
 	case r.Content != "" && strings.TrimSpace(r.Content) == "":
-		bad.When(true, "content", "must not be blank; leave it out to send the number's default content")
+		bad.When(true, "content", "must not be blank; leave it out to send the default content of the phone number")
 	default:
 		bad.AtMost("content", r.Content, task.MaxContent)
 	}
@@ -81,8 +81,8 @@ func (r *sendRequest) validateTimes(bad *decode.BadFields) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// checkNow returns an error if expires_at has passed, send_at or expires_at is too far ahead, or callback_url may not be called now.
-// A replay is accepted despite such an error.
+// checkNow returns an error if expires_at has passed, send_at or expires_at is too far ahead, or the host of
+// callback_url is not allowed by the present settings. A replay is accepted despite such an error.
 func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Error {
 	var bad decode.BadFields
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.MaxTaskDelay)), "send_at", "must be at most a year ahead")
@@ -103,22 +103,23 @@ func (r *sendRequest) validateMetadata(bad *decode.BadFields) {
 	decoder := json.NewDecoder(bytes.NewReader(r.Metadata))
 	decoder.UseNumber()
 	for token, err := decoder.Token(); err == nil; token, err = decoder.Token() {
-		if number, ok := token.(json.Number); ok && outOfRange(number.String()) {
-			bad.When(true, "metadata", "holds a number that is out of range")
+		if number, ok := token.(json.Number); ok && isUnsafe(number.String()) {
+			bad.When(true, "metadata", "has a number with more than 40 characters or an exponent beyond ±300")
 			return
 		}
 	}
 }
 
-// outOfRange reports whether a number has too many characters or too large an exponent. Programs that read the metadata might fail
+// isUnsafe reports whether a number has too many characters or too large an exponent. Programs that read the metadata might fail
 // to parse such a number.
-func outOfRange(number string) bool {
+func isUnsafe(number string) bool {
 	_, exponent, _ := strings.Cut(strings.ToLower(number), "e")
 	n, err := strconv.Atoi(cmp.Or(exponent, "0"))
 	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
 }
 
-// draft returns the content of the request, or its template and params. A template or params imply use_template.
+// draft returns the text of the request, or its template and params, which content may have in URL-encoded form. A template or params
+// imply use_template.
 func (r *sendRequest) draft() task.Draft {
 	d := task.Draft{Content: r.Content, TemplateID: int32(r.TemplateID), TemplateName: r.TemplateName}
 	d.UseTemplate = r.UseTemplate != nil && *r.UseTemplate || r.Params != nil || r.TemplateID != 0 || r.TemplateName != ""

@@ -23,7 +23,7 @@ func service(replies map[string]string) *httptest.Server {
 	}))
 }
 
-// A submission with a key may be repeated: its message is sent once.
+// A submission with a key may be repeated: it creates one task.
 func ExampleClient_Send() {
 	server := service(map[string]string{
 		"/api/v1/sms/send": `{"code":200,"message":"success","data":{"task_id":"018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81","status":0,
@@ -78,7 +78,7 @@ func ExampleClient_Claim() {
 	// succeeded
 }
 
-// The code of an Error is a stable word that a program can compare.
+// Error.Code, the field "error" of the response, is a stable word that a program can compare.
 func ExampleError() {
 	server := service(nil)
 	defer server.Close()
@@ -86,7 +86,7 @@ func ExampleError() {
 	_, err := api.NewClient(server.URL, "system_a", "token").TaskByKey(context.Background(), "order-20231201-001")
 	var refused *api.Error
 	if errors.As(err, &refused) && refused.Code == "not_found" {
-		fmt.Println("this order was never submitted")
+		fmt.Println("no submission of this order was accepted")
 	}
-	// Output: this order was never submitted
+	// Output: no submission of this order was accepted
 }

@@ -48,7 +48,7 @@ type Bus struct {
 	inboxes   map[inboxKey]*inboxSubscription // for each user who has a Follower in this process: the subscription to the user's subject
 }
 
-// signal is a wake-up, a schedule or a notice that a caller was changed (see NotifyCaller). If it cannot be sent, it is kept in
+// signal is a wake-up, a schedule or a notice that a caller was changed (see NotifyCallerChanged). If it cannot be sent, it is kept in
 // Bus.unsent.
 type signal struct {
 	subject string

@@ -6,10 +6,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the server has
+// NotifyCallerChanged publishes that a caller was changed. Call it after the commit. It returns when the server has
 // received the message, when sending has failed, or when ctx ends. A message that cannot be sent counts in
 // FailedSends and is tried again later.
-func (b *Bus) NotifyCaller(ctx context.Context, name string) {
+func (b *Bus) NotifyCallerChanged(ctx context.Context, name string) {
 	if b == nil {
 		return
 	}
@@ -28,9 +28,9 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	}
 }
 
-// OnCaller calls changed with the name of each caller that any process changes, this process included,
+// OnCallerChanged calls changed with the name of each caller that any process changes, this process included,
 // until Close. It calls subscribed after each (re)subscription, since a message that is published
 // without a subscription is lost. Neither callback may block.
-func (b *Bus) OnCaller(changed func(name string), subscribed func()) {
+func (b *Bus) OnCallerChanged(changed func(name string), subscribed func()) {
 	b.subscribe(subjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
 }

@@ -110,7 +110,7 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 			require.Equal(t, c.permanent, connectionOf(b) != first)
 			require.Equal(t, c.permanent, first.IsClosed())
 
-			b.NotifyCaller(bustest.Within(t, bustest.Soon), "bob")
+			b.NotifyCallerChanged(bustest.Within(t, bustest.Soon), "bob")
 			bustest.Eventually(t, callers.has(1, 2), "changes of callers are received")
 			publishAll(t, b, toUser("ann", "after"))
 			require.Equal(t, []string{"after"}, readIDs(t, follower, 1))

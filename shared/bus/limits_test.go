@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/bus/bustest"
 )
 
-// subscribeUnread subscribes over a connection that does not read its messages.
-func (g *securedBroker) subscribeUnread(user, subject string) {
+// subscribeWithoutReading subscribes over a connection that does not read its messages.
+func (g *securedBroker) subscribeWithoutReading(user, subject string) {
 	g.t.Helper()
 	u, err := url.Parse(g.URL())
 	require.NoError(g.t, err)
@@ -42,13 +42,13 @@ func (c slowClients) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func TestUnreadConnectionIsClosed(t *testing.T) {
+func TestSlowConsumerIsDisconnected(t *testing.T) {
 	t.Parallel()
 	options, slow := securedOptions(t.TempDir()), make(slowClients, 10)
 	options.Log = slow
 	g := &securedBroker{bustest.NewBrokerWith(t, options), t}
 	subject := QueueSubject("q")
-	g.subscribeUnread("claim", subject)
+	g.subscribeWithoutReading("claim", subject)
 	reader := g.attacker("claim").nc
 	read, err := reader.SubscribeSync(subject)
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestUnreadConnectionIsClosed(t *testing.T) {
 
 	publisher, body := g.attacker("submit").nc, bytes.Repeat([]byte("x"), 900_000)
 	for sent := 0; len(slow) == 0; sent += len(body) {
-		require.Less(t, sent, 50_000_000, "the server must close the unread connection at MaxPending")
+		require.Less(t, sent, 50_000_000, "the server must close the connection that does not read, at MaxPending")
 		require.NoError(t, publisher.Publish(subject, body))
 		_, err := read.NextMsg(bustest.Soon)
 		require.NoError(t, err, "the reading connection receives each message")

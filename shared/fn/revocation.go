@@ -15,7 +15,7 @@ import (
 )
 
 // How a revocation takes effect. A change of a caller is published to NATS. Every process that is
-// connected to NATS (bus.OnCaller) then forgets the caller, and reads it from the database when it is
+// connected to NATS (bus.OnCallerChanged) then forgets the caller, and reads it from the database when it is
 // next needed. Without NATS, or if a message is lost, a cached caller expires after auth.CallerTTL. The
 // caller is checked again
 //
@@ -39,7 +39,7 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	for _, name := range names {
 		if name != "" {
 			e.auth.Callers.Forget(name)
-			e.bus.NotifyCaller(ctx, name)
+			e.bus.NotifyCallerChanged(ctx, name)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 // watchCallers subscribes to changes of callers. It is called when the first caller was read, not at the
 // start, so that the start does not wait for NATS, and calls of the built-in admin do not need NATS.
 func (e *Env) watchCallers() {
-	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
+	e.subscribeCallers.Do(func() { e.bus.OnCallerChanged(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
 // currentCaller returns the present state of the caller of a call that has begun; was is the state when the

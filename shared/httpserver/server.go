@@ -39,7 +39,7 @@ func New(h http.Handler, maxConnections int, errorLog *log.Logger) *Server {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      WriteTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    maxHeaderBytes - 4<<10, // net/http reads 4 KiB more
 		ErrorLog:          errorLog,
 		Protocols:         new(http.Protocols),
 	}}

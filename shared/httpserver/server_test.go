@@ -104,6 +104,16 @@ func TestTooManyHeaderLinesAreRefusedEarly(t *testing.T) {
 	}
 }
 
+func TestHeaderHasAtMost16KiB(t *testing.T) {
+	t.Parallel()
+	_, address := serve(t)
+	for size, want := range map[int]int{maxHeaderBytes - 512: 200, maxHeaderBytes + 512: 431} {
+		c := dial(t, address)
+		c.send("GET /ok HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", size) + "\r\n\r\n")
+		require.Equal(t, want, c.status(), "%d", size)
+	}
+}
+
 func TestHeaderLinesAreCountedPerHeader(t *testing.T) {
 	t.Parallel()
 	_, address := serve(t)

@@ -20,7 +20,7 @@ import (
 
 const (
 	unreachable       = "unreachable"
-	defaultRetryAfter = 30 * time.Second // if the response has no Retry-After
+	defaultRetryAfter = 30 * time.Second // without a Retry-After in the future, or without a response
 )
 
 // responseRules decide the outcome of a response.
@@ -40,7 +40,7 @@ func parseRules(cfg HTTPConfig) (responseRules, error) {
 	status := regexp.MustCompile(`^([2-5]xx|[2-5][0-9][0-9])$`)
 	for _, key := range slices.Sorted(maps.Keys(cfg.Outcomes)) {
 		if key != unreachable && !status.MatchString(key) {
-			bad = append(bad, fmt.Errorf("%q must be a status such as 404, a class such as 5xx, or %s", key, unreachable))
+			bad = append(bad, fmt.Errorf("%q must be a status from 200 to 599, a class from 2xx to 5xx, or %s", key, unreachable))
 		}
 		if key == unreachable && cfg.Outcomes[key] == OK {
 			bad = append(bad, errors.New("the outcome of unreachable must not be ok: nothing was sent"))
@@ -55,8 +55,8 @@ func parseRules(cfg HTTPConfig) (responseRules, error) {
 	return rules, errors.Join(bad...)
 }
 
-// outcome returns the outcome of the status: its entry, else Released for a 503 with Retry-After, else its class's
-// entry.
+// outcome returns the outcome of the status: its entry, else Released for a 503 whose Retry-After is in the future, else
+// its class's entry.
 func (r responseRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
 	status := strconv.Itoa(res.StatusCode)
 	outcome, known := r.outcomes[status]
@@ -86,7 +86,7 @@ func (r responseRules) result(res *http.Response, body []byte, readErr error) Re
 	return withRetryAfter(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, retryAfter)
 }
 
-// fieldResult returns the result of a response whose status is OK, and whose field decides.
+// fieldResult returns the result of a response whose status has the outcome OK: the field OKField decides.
 func (r responseRules) fieldResult(body []byte, readErr error) Result {
 	value, found := lookUp(body, r.path)
 	switch {
@@ -97,7 +97,7 @@ func (r responseRules) fieldResult(body []byte, readErr error) Result {
 	case readErr != nil:
 		return Result{Message: "the response is incomplete: " + readErr.Error()}
 	default:
-		return Result{Message: "the response has no " + strings.Join(r.path, ".") + ": " + excerpt(body)}
+		return Result{Message: "the response has no text, number, boolean or null at " + strings.Join(r.path, ".") + ": " + excerpt(body)}
 	}
 }
 

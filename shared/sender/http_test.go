@@ -102,12 +102,12 @@ func TestHTTPResponseFieldDecidesOutcome(t *testing.T) {
 		`{"result":{"code":"0"}}`:          {Outcome: sender.OK},
 		`{"result":{"code":17,"why":"x"}}`: {Outcome: sender.Failed, Code: "17", Message: `{"result":{"code":17,"why":"x"}}`},
 		`{"result":{"code":null}}`:         {Outcome: sender.Failed, Code: "null", Message: `{"result":{"code":null}}`},
-		`{"result":{}}`:                    {Message: `the response has no result.code: {"result":{}}`},
-		`{"result":0}`:                     {Message: `the response has no result.code: {"result":0}`},
-		`{"result":[0]}`:                   {Message: `the response has no result.code: {"result":[0]}`},
-		`{"result":{"code":{}}}`:           {Message: `the response has no result.code: {"result":{"code":{}}}`},
-		`<html>`:                           {Message: `the response has no result.code: <html>`},
-		``:                                 {Message: `the response has no result.code: `},
+		`{"result":{}}`:                    {Message: `the response has no text, number, boolean or null at result.code: {"result":{}}`},
+		`{"result":0}`:                     {Message: `the response has no text, number, boolean or null at result.code: {"result":0}`},
+		`{"result":[0]}`:                   {Message: `the response has no text, number, boolean or null at result.code: {"result":[0]}`},
+		`{"result":{"code":{}}}`:           {Message: `the response has no text, number, boolean or null at result.code: {"result":{"code":{}}}`},
+		`<html>`:                           {Message: `the response has no text, number, boolean or null at result.code: <html>`},
+		``:                                 {Message: `the response has no text, number, boolean or null at result.code: `},
 	} {
 		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 		g := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "result.code", OKValue: "0"})

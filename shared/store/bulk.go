@@ -8,11 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BulkStatement is a statement for many rows. It has one array parameter for each column, so the
-// text and the plan of the statement are the same for any number of rows.
+// BulkStatement is a statement for many rows. It has one array parameter for each column, so its text is the same for
+// any number of rows.
 type BulkStatement[R any] struct {
-	// Text is the statement. It gets the rows from "unnest(@arrays) as t (@columns)". @set
-	// stands for "name = t.name" of each column except the first, separated by commas.
+	// Text is the statement. It must read the rows from "unnest(@arrays) as t (@columns)". SQL replaces @arrays by the
+	// parameters, @columns by the names of the columns, and @set by "name = t.name" of each column except the first.
 	Text    string
 	Columns func() []BulkColumn[R]
 
@@ -27,8 +27,8 @@ type BulkColumn[R any] struct {
 	array         func(rows []R) any
 }
 
-// Array returns a column. The text column has its name and type, such as "retry_count smallint". value returns the value
-// of the column in a row.
+// Array returns a BulkColumn. column is its name and SQL type, such as "retry_count smallint". value returns the value of
+// the column in a row.
 func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
 	name, sqlType, _ := strings.Cut(column, " ")
 	return BulkColumn[R]{name, sqlType, func(rows []R) any { return Column(rows, value) }}

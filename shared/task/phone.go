@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	phoneRule = "must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are ignored"
+	phoneRule = "must be + or 00 and 7 to 15 digits, or else 3 to 19 digits; spaces, dashes, dots and brackets are ignored"
 
 	maxPhoneText = 50 // characters of a number as it is written
 	minDigits    = 3  // some short codes of operators and banks have three digits, such as 139 and 900
-	maxDigits    = 19 // access codes of providers may be longer than E.164 allows
+	maxDigits    = 19 // service numbers of SMS providers, such as 1069…, may be longer than E.164 allows
 	maxE164      = 15 // digits, with the country code
 	minE164      = 7  // such as +683 4000: three digits of the country code and four more
 	minNational  = 7  // shorter numbers are short codes
@@ -30,8 +30,9 @@ func (c Country) Valid() bool {
 // Phone converts a phone number to the form in which it is stored: digits, with or without + before them. If text is
 // not a phone number, problem says why and what is accepted. Whether text is a phone number does not depend on c.
 //
-// Punctuation is removed. If c is "", nothing else is changed. Otherwise numbers with + or 00 and national numbers of c
-// are converted to E.164. All others are taken for short codes or access codes, and are not changed.
+// Punctuation is removed, and the (0) of "+44 (0)20". If c is "", nothing else is changed. Otherwise numbers with + or 00
+// and national numbers of c are converted to E.164. All others are taken for short codes or service numbers, and are not
+// changed.
 //
 // Only lengths and prefixes are checked, by E.164: there is no list of existing numbers.
 func (c Country) Phone(text string) (number, problem string) {
@@ -50,8 +51,8 @@ func (c Country) Phone(text string) (number, problem string) {
 	return digits, ""
 }
 
-// Spellings returns number and the other forms in which the same number may have been stored before c was set. Phone
-// must have returned number, and converts each of the other forms to number.
+// Spellings returns number and the other forms in which the same number may have been stored before c was set. number
+// must be a result of Phone. Phone converts each of the other forms to number.
 func (c Country) Spellings(number string) []string {
 	spellings := []string{number}
 	e164, international := strings.CutPrefix(number, "+")
@@ -70,8 +71,8 @@ func (c Country) Spellings(number string) []string {
 	return spellings
 }
 
-// trunk returns the prefix that is dialled before a national number within the country, in most countries 0. In
-// countries without such a prefix, a leading 0 is part of the number.
+// trunk returns the prefix that is dialled before a national number within the country, in most countries 0. It returns ""
+// for countries in which a leading 0 is part of the number.
 func (c Country) trunk() string {
 	switch c {
 	case "1":
@@ -88,8 +89,9 @@ func (c Country) trunk() string {
 	return "0"
 }
 
-// national returns the national part of digits, a number without + or 00. It removes the trunk prefix, and the country
-// code if the length shows that there is one. ok is false for short codes and access codes.
+// national returns the national part of digits, a number without + or 00. It removes the trunk prefix and, for 1, 7 and 86,
+// a country code that the length shows. ok is false for short codes and, for 1, 7 and 86, for all other numbers that do not
+// have the national form.
 func (c Country) national(digits string) (rest string, ok bool) {
 	switch c {
 	case "1", "7": // ten digits
@@ -97,7 +99,7 @@ func (c Country) national(digits string) (rest string, ok bool) {
 			digits = digits[1:]
 		}
 		return digits, len(digits) == 10
-	case "86": // mobile numbers begin with 13 to 19, landlines with 0, and all others are services
+	case "86": // mobile numbers begin with 13 to 19, landlines with 0, and all others are short codes or service numbers
 		if landline, found := strings.CutPrefix(digits, "0"); found {
 			return landline, len(landline) >= minNational
 		}
@@ -148,7 +150,7 @@ func splitPhone(text string) (prefix, digits, problem string) {
 func isSeparator(r rune) bool { return strings.ContainsRune(" -.()[]", r) }
 
 // withoutTrunkPrefix removes the (0) of "+44 (0)20 7946 0018", which is dialled only within the country. The 0 stays if
-// it is not the trunk prefix of the country, as in Italy (39), or if the number has no country code.
+// it is not the trunk prefix of the country, as in Italy (39), or if nothing that begins with + or 0 is before it.
 func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
 	if !found {

@@ -19,7 +19,7 @@ import (
 
 func tasksAtMost(n int64) func(*stores.Config) { return func(c *stores.Config) { c.WaitingTasks = n } }
 
-// submitTasks submits n tasks at once, and returns how many were within the quota.
+// submitTasks submits n tasks in one call, and returns how many were within the quota.
 func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (accepted int) {
 	t.Helper()
 	var rows []*tasks.Submission
@@ -39,26 +39,26 @@ func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (
 	return accepted
 }
 
-func TestQuotaLimitsWaitingTasksOfACaller(t *testing.T) {
+func TestQuotaLimitsUnfinishedTasksOfACaller(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db := storetest.OpenAt(t, url, tasksAtMost(3))
 	greedy, modest := callers.Caller{ID: 1}, callers.Caller{ID: 2}
 	require.Equal(t, 3, submitTasks(t, db, greedy, 5))
 	require.Zero(t, submitTasks(t, db, greedy, 1))
-	require.Equal(t, 3, submitTasks(t, db, modest, 3), "another caller has its own quota")
+	require.Equal(t, 3, submitTasks(t, db, modest, 3), "the tasks of another caller are counted separately")
 	require.Equal(t, 5, submitTasks(t, db, callers.Caller{}, 5), "the built-in admin has no quota")
 
 	other := storetest.OpenAt(t, url, tasksAtMost(3))
-	submitTasks(t, other, callers.Caller{ID: 3}, 1) // starts a count of all callers
+	submitTasks(t, other, callers.Caller{ID: 3}, 1) // starts a count of the tasks of all callers
 	require.Eventually(t, func() bool { return submitTasks(t, other, greedy, 1)+submitTasks(t, other, modest, 1) == 0 }, time.Minute, 10*time.Millisecond)
-	require.Equal(t, 1, submitTasks(t, other, callers.Caller{ID: 1, MaxWaitingTasks: new(int64(10))}, 1), "a caller may have a limit of its own")
+	require.Equal(t, 1, submitTasks(t, other, callers.Caller{ID: 1, MaxWaitingTasks: new(int64(10))}, 1), "MaxWaitingTasks of a caller replaces the default limit")
 
 	db.Exec(t, `update task_live set state = 3, due_at = null`)
-	require.Zero(t, submitTasks(t, db, greedy, 1), "held tasks count")
+	require.Zero(t, submitTasks(t, db, greedy, 1))
 	db.Exec(t, `delete from task_live where caller_id = 1`)
-	require.Eventually(t, func() bool { return submitTasks(t, db, greedy, 1) == 1 }, time.Minute, 10*time.Millisecond, "finished tasks do not count")
-	require.Zero(t, submitTasks(t, db, modest, 1))
+	require.Eventually(t, func() bool { return submitTasks(t, db, greedy, 1) == 1 }, time.Minute, 10*time.Millisecond, "finished tasks do not use the quota")
+	require.Zero(t, submitTasks(t, db, modest, 1), "held tasks use the quota")
 }
 
 func TestQuotaHoldsForConcurrentCalls(t *testing.T) {
@@ -75,14 +75,14 @@ func TestQuotaHoldsForConcurrentCalls(t *testing.T) {
 	require.EqualValues(t, accepted.Load(), db.Count(t, `select count(*) from task_live`))
 }
 
-// A count reads at most a fixed number of bytes of the table.
+// If the table is larger than the sample, a count reads about as many bytes as the sample has, and estimates.
 func TestLargeTableIsCountedBySample(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
 		select gen_random_uuid(), 1, 5, 3, 0, 'default', case when g % 5000 = 0 then 2 else 1 end from generate_series(1, 20000) g`)
-	counted := func(sample int) map[int64]quota.Waiting {
-		byCaller, err := db.Tasks.CountTasks(t.Context(), sample)
+	counted := func(sampleBytes int) map[int64]quota.Waiting {
+		byCaller, err := db.Tasks.CountTasks(t.Context(), sampleBytes)
 		require.NoError(t, err)
 		return byCaller
 	}
@@ -91,5 +91,5 @@ func TestLargeTableIsCountedBySample(t *testing.T) {
 	sampled := counted(size / 2)
 	require.Greater(t, sampled[1].Items, int64(8_000))
 	require.Less(t, sampled[1].Items, int64(24_000))
-	require.Zero(t, sampled[2].Items, "a caller with very few rows in the sample counts as one without tasks")
+	require.Zero(t, sampled[2].Items, "the count of a caller with very few rows in the sample is 0")
 }
