@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkTimeout leaves 5 s for the other statements after a count of the tasks, which may take readTimeout.
-const bulkTimeout = readTimeout + 5*time.Second
+// bulkTimeout leaves 5 s for the other statements after a count of the tasks, which may take readTimeout after a wait.
+const bulkTimeout = tasks.CountWait + readTimeout + 5*time.Second
 
 // statesOfActions has the states of the tasks that an action can change.
 var statesOfActions = map[tasks.BulkAction][]task.State{

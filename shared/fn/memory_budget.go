@@ -78,6 +78,7 @@ type memoryWaiter struct {
 	call    *callMemory
 	bytes   int64
 	large   bool // the call becomes a large one
+	resumes bool // a paused call goes on; it needs no more memory
 	granted chan struct{}
 }
 
@@ -144,11 +145,16 @@ func (b *memoryBudget) shareOf(m *callMemory) int64 {
 // eventWait for events. If large, it also waits until fewer than largeAtOnce large calls of the caller
 // run. A call for events is large if n is more than largeEvents, whatever large is.
 func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
-	b := m.budget
 	if m.event {
 		large = n > largeEvents
 	}
-	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large})
+	return m.await(ctx, &memoryWaiter{call: m, bytes: n, large: large && !m.large})
+}
+
+// await waits until w is granted.
+func (m *callMemory) await(ctx context.Context, w *memoryWaiter) error {
+	b := m.budget
+	w, err := b.grantOrQueue(w)
 	if w == nil {
 		return err
 	}
@@ -175,7 +181,7 @@ func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (queued *memoryWaiter, err 
 	u := b.usage(w.call.caller)
 	defer b.dropUnused(w.call.caller)
 	switch {
-	case (!w.large || u.waiting == 0 || w.bytes == 0) && b.grant(w):
+	case (!w.large || u.waiting == 0 || w.resumes) && b.grant(w):
 		return nil, nil
 	case u.waiting >= maxMemoryWaiters || w.bytes > b.shareOf(w.call):
 		return nil, errNoMemory()
@@ -222,7 +228,7 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	u := b.usage(w.call.caller)
 	noRoom := u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large)
-	if w.bytes > 0 && noRoom || w.large && u.large >= b.largeAtOnce {
+	if noRoom && !w.resumes || w.large && u.large >= b.largeAtOnce {
 		return false
 	}
 	if w.large {
@@ -304,7 +310,7 @@ func (m *callMemory) resume(ctx context.Context) error {
 	if !m.paused {
 		return nil
 	}
-	return m.reserve(ctx, 0, true)
+	return m.await(ctx, &memoryWaiter{call: m, large: !m.event && !m.large, resumes: true})
 }
 
 // release releases all memory of a call that has ended.
@@ -318,13 +324,13 @@ func (m *callMemory) release() {
 	m.resize(0)
 }
 
-// grantWaiting grants the waiting calls that fit now, those of one caller in order of arrival. But a call that resumes (w.bytes
-// is 0) does not wait for earlier calls that need memory: it may hold the memory that they wait for. mu is held.
+// grantWaiting grants the waiting calls that fit now, those of one caller in order of arrival. But a call that resumes
+// does not wait for earlier calls that need memory: it may hold the memory that they wait for. mu is held.
 func (b *memoryBudget) grantWaiting() {
 	var blocked map[string]bool // callers with an earlier call that still waits
 	left := b.waiting[:0]
 	for _, w := range b.waiting {
-		if (!blocked[w.call.caller] || w.bytes == 0) && b.grant(w) {
+		if (!blocked[w.call.caller] || w.resumes) && b.grant(w) {
 			b.usage(w.call.caller).waiting--
 			close(w.granted)
 			continue

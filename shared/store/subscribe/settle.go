@@ -17,14 +17,15 @@ import (
 func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSettleLogs, MayRevive: mayRevive} }
 
 // settleLogs copies the outcome of tasks to the rows of their messages: a success of any send, but other outcomes of the
-// newest send only. A sent message stays sent. The sender chooses sent_at, but send_time is never before the first submission or in
-// the future: otherwise one sender could give so many messages the same time that they could not be counted.
+// newest send only. A sent message stays sent. The sender chooses sent_at, but send_time is never before the first submission, in
+// the future, or more than 15 minutes before the report: otherwise one sender could give so many messages the same time that they
+// could not be counted.
 // The other least keeps retry_count within the range of integer.
 var settleLogs = store.BulkStatement[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
     doubtful = g.doubtful or t.doubtful, error_code = nullif(t.error_code, ''), error_message = nullif(t.error_message, ''),
-    send_time = greatest(least(coalesce(t.sent_at, now()), now()), g.created_at), updated_at = now()
+    send_time = greatest(least(coalesce(t.sent_at, now()), now()), g.created_at, now() - interval '15 minutes'), updated_at = now()
 from unnest(@arrays) as t (@columns)
 join subscribe_message_sends s on s.task_id = t.task_id
 where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.send_status = 1)`,

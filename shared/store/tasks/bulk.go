@@ -133,6 +133,9 @@ func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 	}
 }
 
+// CountWait is how long CountMatches waits for other counts and searches.
+const CountWait = 10 * time.Second
+
 // CountMatches counts the tasks that match a filter. The error is task.CodeInvalid if more than MaxBulk match or counting
 // exceeds the statement timeout, and task.CodeServerBusy if Postgres does not respond.
 func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
@@ -149,7 +152,7 @@ func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, er
 		}
 		return nil
 	}
-	err = st.db.ReadCostly(ctx, func() error {
+	err = st.db.ReadCostly(ctx, CountWait, func() error {
 		return pgx.BeginTxFunc(ctx, st.db.Read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, count)
 	})
 	if ctx.Err() == nil && store.SQLState(err) == store.CodeQueryCanceled || err == nil && n > MaxBulk {

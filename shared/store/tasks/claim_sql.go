@@ -185,8 +185,9 @@ func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []p
 		claimed, took, err = st.queryClaims(ctx, begin, ids[0], sql, append(claimArgs(reqs, ids), bucketColumns(buckets)...)...)
 		return err
 	})
-	if err != nil && len(tried) > 0 && (mayBeCommitted || store.IsConnectionLost(err)) {
-		st.releaseLater(reqs, tried)
+	if err != nil && (mayBeCommitted || len(claimed) > 0 || store.IsConnectionLost(err)) {
+		now := time.Now()
+		st.releaseLater(store.Column(tried, func(t claimTry) lostClaim { return lostClaim{t.id, reqs[t.request], now} }))
 	}
 	if st.db.EventMode == store.AllEvents && len(claimed) > 0 {
 		st.db.OnEvents()

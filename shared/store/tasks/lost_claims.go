@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -18,21 +19,37 @@ type lostClaims struct {
 }
 
 type lostClaim struct {
-	id    int64
-	req   ClaimRequest
-	until time.Time // the end of the lease
+	id       int64
+	req      ClaimRequest
+	failedAt time.Time
 }
 
-// take removes the claims and returns those whose lease has not ended.
-func (l *lostClaims) take() (claims []lostClaim) {
+// add remembers claims. It reports whether the caller must schedule their release.
+func (l *lostClaims) add(claims ...lostClaim) (schedule bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.claims = append(l.claims, claims[:min(len(claims), maxLostClaims-len(l.claims))]...)
+	schedule = !l.releasing && len(l.claims) > 0
+	l.releasing = l.releasing || schedule
+	return schedule
+}
+
+// leased returns the claims whose leases have not ended, and forgets the others.
+func (l *lostClaims) leased() []lostClaim {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	for _, c := range l.claims {
-		if c.until.After(now) {
-			claims = append(claims, c)
-		}
-	}
-	l.claims = nil
-	return claims
+	l.claims = slices.DeleteFunc(l.claims, func(c lostClaim) bool { return c.failedAt.Add(c.req.Lease).Before(now) })
+	return slices.Clone(l.claims)
+}
+
+// forget forgets claims that were released or not committed. It reports whether others remain, so that the caller must try again.
+func (l *lostClaims) forget(settled []lostClaim) (again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.claims = slices.DeleteFunc(l.claims, func(c lostClaim) bool {
+		return slices.ContainsFunc(settled, func(s lostClaim) bool { return s.id == c.id })
+	})
+	l.releasing = len(l.claims) > 0
+	return l.releasing
 }

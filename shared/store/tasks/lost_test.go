@@ -404,25 +404,31 @@ func TestTasksOfLostClaimAreReleased(t *testing.T) {
 	proxy := sandbox.NewProxy(t, url)
 	pending := make(chan int, 1)
 	db, direct := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.OnPending = func(_ string, n int) { pending <- n } }), storetest.OpenAt(t, url)
+	claim := func(ctx context.Context) error {
+		_, _, err := db.Tasks.Claim(ctx, tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 11, Lease: time.Hour, Request: []byte(`{}`), WokenUp: true})
+		return err
+	}
+	require.NoError(t, claim(t.Context())) // prepares the statement, so that the next claim is sent at once
 	ids := submitMany(t, direct, 12)
-	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
+	release := direct.HoldLock(t, `lock table task_live in share mode`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	failed := make(chan error, 1)
-	go func() {
-		_, _, err := db.Tasks.Claim(ctx, tasks.ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 11, Lease: time.Hour, Request: []byte(`{}`)})
-		failed <- err
-	}()
-	<-fired
-	proxy.Cut()
+	go func() { failed <- claim(ctx) }()
+	direct.AwaitLockWait(t)
+	proxy.Stall()
+	release()
+	claimedRows := func() int { return direct.Count(t, `select count(*) from task_live where state = 2`) }
+	require.Eventually(t, func() bool { return claimedRows() == 11 }, time.Minute, time.Millisecond, "the claim is committed")
 	cancel()
 	require.Error(t, <-failed)
-	require.Equal(t, 11, direct.Count(t, `select count(*) from task_live where state = 2`), "the claim was committed")
-	proxy.Restore()
-	require.Equal(t, 11, <-pending)
-	claimed := direct.MustClaim(t, "other", 12)
-	require.Len(t, claimed, len(ids))
-	for _, c := range claimed {
+	// A later claim with the same id, as after a failover, and a task that was marked are not released.
+	direct.Exec(t, `update task_live set updated_at = now() + interval '1 minute' where id = $1`, ids[0])
+	direct.Exec(t, `update task_live set sending_at = now() where id = $1`, ids[1])
+	proxy.Resume()
+	require.Equal(t, 9, <-pending)
+	require.Equal(t, 2, claimedRows())
+	for _, c := range direct.MustClaim(t, "other", 10) {
 		require.Zero(t, c.RetryCount, "no retry is used up")
 	}
 }

@@ -22,7 +22,7 @@ type Search struct {
 
 const (
 	searchCallers = 2000                // a key is searched for only among the keys of this many callers, the newest
-	searchTime    = 3 * time.Second     // timeout of findBackwards, whose tables have no index by request or claim
+	searchTime    = 3 * time.Second     // timeout of findBackwards, whose tables have no index by request or claim, and how long it waits for its turn
 	searchLimit   = 20                  // tasks that one query returns
 	searchBack    = 31 * 24 * time.Hour // findBackwards searches back at least this far
 )
@@ -102,7 +102,7 @@ func (st *Store) findByKey(ctx context.Context, s Search) (found []task.ID, comp
 // findBackwards runs a query for one time range after the other, from now backwards. Each range is four times as long as
 // the range before. findBackwards ends when it has found a task, has searched back to searchBack, or searchTime is over.
 func (st *Store) findBackwards(ctx context.Context, sql string, value any, queues []string) (found []task.ID, complete bool, err error) {
-	err = st.db.ReadCostly(ctx, func() error {
+	err = st.db.ReadCostly(ctx, searchTime, func() error {
 		limited, cancel := context.WithTimeout(ctx, searchTime)
 		defer cancel()
 		now := time.Now().Add(time.Minute) // the clock of the database may be ahead
@@ -120,6 +120,9 @@ func (st *Store) findBackwards(ctx context.Context, sql string, value any, queue
 		complete = true
 		return nil
 	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // other searches took the time
+		return nil, false, nil
+	}
 	return found, complete, err
 }
 
