@@ -37,7 +37,7 @@ COMMENT ON COLUMN messages.kind IS 'What destination is: 0 a subject, 1 a URL, 2
 COMMENT ON COLUMN messages.confirm IS 'True: the message is final after expected_receipts confirmations; false: after its delivery.';
 COMMENT ON COLUMN messages.max_sends IS 'The most sends in one epoch, 1 to 20. A redrive begins a new epoch.';
 COMMENT ON COLUMN messages.expected_receipts IS 'How many consumers must confirm, 1 to 100.';
-COMMENT ON COLUMN messages.confirm_token IS 'Secret with 244 random bits, for a message to a URL: whoever has it may confirm the message. Created before the first send; null unless confirm.';
+COMMENT ON COLUMN messages.confirm_token IS 'Secret with 244 random bits, for a message to a URL: anyone who has it may confirm the message. Created before the first send; null unless confirm.';
 
 CREATE TABLE message_live (
     id              uuid PRIMARY KEY,

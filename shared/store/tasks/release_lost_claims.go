@@ -11,57 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// claimTry is one try of a request: a claim that may have been sent to Postgres. Each try has a new claim id: after a
-// failover, the claim of another app may have the id of an earlier try.
-type claimTry struct {
-	id      int64
-	request int // index of the request
-}
-
-// lockOwnClaimsSQL waits for claims that are still running.
-const lockOwnClaimsSQL = `select pg_advisory_xact_lock(hashtextextended('claim ' || id, 0)) from unnest($1::bigint[]) id`
-
-// ownClaimsSQL finds the tasks of claims whose response was lost. Such a loss is rare, so there is no index for this
-// query.
-const ownClaimsSQL = `
-select t.nr, l.id, l.priority, l.retry_count, l.claim_id, l.due_at, body.phone_number, body.content
-from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id, app_id, claimed_by, nr)
-join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
-join tasks body on body.id = l.id`
-
-// committedClaims returns the tasks of the tries that were committed and whose tasks are not settled.
-func (st *Store) committedClaims(ctx context.Context, reqs []ClaimRequest, tried []claimTry) ([]Claimed, error) {
-	own := store.Column(tried, func(t claimTry) int64 { return t.id })
-	claimed, _, err := st.queryClaims(ctx, lockOwnClaimsSQL, own, ownClaimsSQL, own,
-		store.Column(tried, func(t claimTry) string { return reqs[t.request].AppID }),
-		store.Column(tried, func(t claimTry) int64 { return reqs[t.request].CallerID }),
-		store.Column(tried, func(t claimTry) int64 { return int64(t.request) + 1 }))
-	return claimed, err
-}
-
-// queryClaims runs two statements in one transaction: begin, and then sql, which returns claimed tasks.
-func (st *Store) queryClaims(ctx context.Context, begin string, beginArg any, sql string, args ...any) (claimed []Claimed, took time.Duration, err error) {
-	conn, err := st.db.Hot.Acquire(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer conn.Release()
-	start := time.Now()
-	var batch pgx.Batch
-	batch.Queue(begin, beginArg)
-	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-		var c Claimed
-		var nr int64
-		var phone, content *string
-		return store.Each(rows, []any{&nr, &c.ID, &c.Priority, &c.RetryCount, &c.ClaimID, &c.LeaseUntil, &phone, &content}, func() {
-			c.request, c.bodiless, c.Phone, c.Content = int(nr)-1, phone == nil, store.OrZero(phone), store.OrZero(content)
-			claimed = append(claimed, c)
-		})
-	})
-	err = conn.SendBatch(ctx, &batch).Close()
-	return claimed, time.Since(start), store.WrapConnectionLost(conn.Conn(), err)
-}
-
 const (
 	firstRelease   = time.Second      // from the failure of a claim until the first try to release its tasks
 	longestRelease = 15 * time.Second // between two tries; each wait is twice the one before
@@ -92,8 +41,9 @@ func (st *Store) releaseLost(waited time.Duration) {
 	}
 }
 
-// release releases the tasks of those claims that were committed. settled are the claims whose tasks nobody has any more. Errors are
-// not logged: Postgres does not respond, as calls have logged, and there is another try.
+// release releases the tasks of those claims that were committed. settled are the claims that hold no
+// task any more, and need no other try. Errors are not logged: the failed claim was, and if no try succeeds, its tasks wait for the end
+// of their leases.
 func (st *Store) release(claims []lostClaim) (settled []lostClaim) {
 	if len(claims) == 0 {
 		return nil
