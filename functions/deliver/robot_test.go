@@ -251,6 +251,14 @@ func TestRobotsWithSecretAreSigned(t *testing.T) {
 	}
 }
 
+// insertFlood inserts n alerts and their events.
+func insertFlood(w *cluster.Cluster, n int) {
+	w.Admin.Exec(`with alert as (
+			insert into alerts (id, kind, queue, value, threshold) select gen_random_uuid(), 'backlog', 'flood-' || n, 1200, 1000 from generate_series(1, $1) n
+			returning id)
+		insert into event_outbox (kind, ids) select 'alert.raised', array_agg(id) from alert`, n)
+}
+
 // A flood of alerts, for example about many queues of one caller, must not make the vendor refuse the alerts after it.
 func TestAlertsAtTheSameTimeAreCombinedForRobot(t *testing.T) {
 	t.Parallel()
@@ -264,10 +272,7 @@ func TestAlertsAtTheSameTimeAreCombinedForRobot(t *testing.T) {
 		_, _ = io.WriteString(w, `{"errcode":0,"errmsg":"ok"}`)
 	})
 	addRobot(t, w, group.URL, "wecom", "alert.raised")
-	w.Admin.Exec(`with alert as (
-			insert into alerts (id, kind, queue, value, threshold) select gen_random_uuid(), 'backlog', 'flood-' || n, 1200, 1000 from generate_series(1, $1) n
-			returning id)
-		insert into event_outbox (kind, ids) select 'alert.raised', array_agg(id) from alert`, flood)
+	insertFlood(w, flood)
 	insertAlert(w, "alert.raised", "backlog", "marketing", 1200, 1000)
 	delivered := cluster.WaitDeliveries(w, "delivered", flood+1)
 	for _, d := range delivered {
@@ -280,4 +285,23 @@ func TestAlertsAtTheSameTimeAreCombinedForRobot(t *testing.T) {
 		}
 	}
 	require.Len(t, named, flood+1)
+}
+
+// A vendor may refuse a text because of one event in it. Each event is then tried again in a text of its own.
+func TestEventsOfRefusedTextAreTriedAlone(t *testing.T) {
+	t.Parallel()
+	w := cluster.Open(t)
+	var group *cluster.Receiver
+	group = cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if strings.Contains(bodyOf(group, n), " events ") {
+			_, _ = io.WriteString(w, `{"errcode":310000,"errmsg":"sensitive word"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"errcode":0,"errmsg":"ok"}`)
+	})
+	addRobot(t, w, group.URL, "dingtalk", "alert.raised")
+	insertFlood(w, 4)
+	w.Admin.Tick("relay")
+	cluster.WaitDeliveries(w, "delivered", 4)
+	require.Greater(t, group.Calls(), 4, "some were refused together before that")
 }

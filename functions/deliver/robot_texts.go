@@ -25,13 +25,15 @@ type robotTexts struct {
 // robotText is an event that waits.
 type robotText struct {
 	robot.Event
+	alone  bool         // has a POST of its own
 	result chan attempt // has room for one
 }
 
-// post posts an event to the robot of an endpoint, together with the others that wait: all of them have the result of this POST. post
-// waits for at most about robotInterval. send makes a POST.
-func (r *robotTexts) post(ctx context.Context, endpoint task.ID, e robot.Event, send func(text string) attempt) attempt {
-	own := &robotText{e, make(chan attempt, 1)}
+// post posts an event to the robot of an endpoint, together with the others that wait: all of them have the result of this POST. An
+// event that was claimed before is posted alone, because the vendor may have refused a text because of another event in it. post waits
+// for robotInterval, or longer if such events wait, at most until ctx ends. send makes a POST.
+func (r *robotTexts) post(ctx context.Context, endpoint task.ID, e robot.Event, alone bool, send func(text string) attempt) attempt {
+	own := &robotText{e, alone, make(chan attempt, 1)}
 	r.add(endpoint, own)
 	for {
 		together, wait := r.take(endpoint)
@@ -84,9 +86,14 @@ func (r *robotTexts) take(endpoint task.ID) (together []*robotText, wait time.Du
 	}
 	maps.DeleteFunc(r.next, func(_ task.ID, at time.Time) bool { return at.Before(now) })
 	r.next[endpoint] = now.Add(robotInterval)
-	together = r.waiting[endpoint]
-	delete(r.waiting, endpoint)
-	return together, robotInterval
+	all, n := r.waiting[endpoint], 1
+	for !all[0].alone && n < len(all) && !all[n].alone {
+		n++
+	}
+	if r.waiting[endpoint] = all[n:]; n == len(all) {
+		delete(r.waiting, endpoint)
+	}
+	return all[:n:n], robotInterval
 }
 
 // remove removes an event that will not be posted. It returns false if take has returned the event.
