@@ -26,7 +26,8 @@ const (
 
 	liveTasks = `select ` + liveColumns + `, now() from task_live l
 `
-	doneTasks = `select ` + doneColumns + `, now() from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
+	doneTasks = `select ` + doneColumns + `, now() from task_done d` + bodies
+	bodies    = ` cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
 `
 )
 
@@ -34,14 +35,16 @@ const (
 // locked its task, anybody who knows the id of a task could keep others from claiming it. Tasks that no report can
 // change are only read, after lockReportedLiveSQL has run.
 const (
-	lockReportedLiveSQL = liveTasks + reportedLive + changesLive + `) order by l.id for update`
-	lockReportedDoneSQL = doneTasks + reportedDone + changesDone + `) order by d.id for update of d`
-	readReportedLiveSQL = liveTasks + reportedLive + `(` + changesLive + `) is not true)`
-	readReportedDoneSQL = doneTasks + reportedDone + `(` + changesDone + `) is not true)`
+	lockReportedLiveSQL = reportedLive + changesLive + ` for update) l`
+	lockReportedDoneSQL = reportedDone + changesDone + ` for update) d` + bodies
+	readReportedLiveSQL = reportedLive + `(` + changesLive + `) is not true) l`
+	readReportedDoneSQL = reportedDone + `(` + changesDone + `) is not true) d` + bodies
 
-	reportedLive = `where l.id = any($1::uuid[]) and exists (select ` + reports + ` where reported_id = l.id and `
-	reportedDone = `where d.id = any($1::uuid[]) and exists (select ` + reports + ` where reported_id = d.id and `
-	reports      = `from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded)`
+	// The lateral join looks up the tasks in the order of the reports, by index. So they are locked in this order, and no task is compared
+	// with each report.
+	reportedLive = `select ` + liveColumns + `, now() from ` + reports + ` cross join lateral (select * from task_live l where l.id = reported_id and `
+	reportedDone = `select ` + doneColumns + `, now() from ` + reports + ` cross join lateral (select * from task_done d where d.id = reported_id and `
+	reports      = `unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded)`
 
 	// State 2 is processing. A late success may change a live task in any state, and a task that failed (status 3) for one of the reasons
 	// of task.Task.acceptsLateSuccess: timeout, unknown, expired.
@@ -132,7 +135,12 @@ func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeou
 	return lockStatements{
 		live: lockReportedLiveSQL, done: lockReportedDoneSQL, read: []string{readReportedLiveSQL, readReportedDoneSQL},
 		args: func(ids []task.ID) []any {
-			of := slices.DeleteFunc(slices.Clone(reports), func(r *Report) bool { return !slices.Contains(ids, r.TaskID) })
+			wanted := map[task.ID]bool{}
+			for _, id := range ids {
+				wanted[id] = true
+			}
+			of := slices.DeleteFunc(slices.Clone(reports), func(r *Report) bool { return !wanted[r.TaskID] })
+			slices.SortFunc(of, func(a, b *Report) int { return a.TaskID.Compare(b.TaskID) }) // the order in which they are locked
 			return []any{
 				store.Column(of, idOf), store.Column(of, func(r *Report) int64 { return r.CallerID }), store.Column(of, func(r *Report) string { return r.AppID }),
 				store.Column(of, func(r *Report) int64 { return r.ClaimID }), store.Column(of, func(r *Report) bool { return r.Outcome == task.SentOK }),

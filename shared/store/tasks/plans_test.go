@@ -1,8 +1,12 @@
 package tasks_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
@@ -10,6 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/tasks"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
@@ -120,4 +125,34 @@ func TestForeignReportReadsNoOtherReportsOfItsTask(t *testing.T) {
 		Texts: tasks.MultiRowStatements(),
 		Index: map[string]string{"logForeign": "task_id_caller_id_idx"},
 	}.Require(t)
+}
+
+// If a statement compared each task with each report, a flush of 500 reports would take ten times as long.
+func TestReportsOfFlushAreReadOnceForAllTasks(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, hot := storetest.OpenAt(t, url), storetest.ConnectWithSettingsOf(t, url, sandbox.Roles.Hot)
+	const n = 100
+	submissions := make([]*tasks.Submission, n)
+	for i := range submissions {
+		submissions[i] = storetest.Submission()
+	}
+	db.MustSubmit(t, submissions...)
+	claimed := db.MustClaim(t, "app", n)
+	require.Len(t, claimed, n)
+	requireOnce := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			lines, err := store.QueryRows(t.Context(), hot, pgx.RowTo[string], "explain (analyze, costs off, timing off) "+storetest.Statements(t)[name],
+				store.Column(claimed, func(c tasks.Claimed) task.ID { return c.ID }), make([]int64, n), slices.Repeat([]string{"app"}, n), make([]int64, n), slices.Repeat([]bool{true}, n))
+			require.NoError(t, err)
+			require.Regexp(t, fmt.Sprintf(`Function Scan on r \(actual rows=%d(\.00)? loops=1\)`, n), strings.Join(lines, "\n"), name)
+		}
+	}
+	requireOnce("lockReportedLiveSQL", "readReportedLiveSQL")
+	for _, c := range claimed {
+		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.SentFailed})
+	}
+	db.Exec(t, `update task_done set reason = 3`)
+	requireOnce("lockReportedDoneSQL", "readReportedDoneSQL")
 }
