@@ -73,7 +73,7 @@ func (db *DB) Durably(ctx context.Context, run func() error) error {
 	before := db.CancelledSyncs()
 	err := run()
 	if err == nil && db.CancelledSyncs() != before {
-		err = db.WaitForStandby(ctx)
+		err = Wrap("wait for standby", db.WaitForStandby(ctx))
 	}
 	return err
 }
