@@ -33,7 +33,7 @@ func makeTrimDue(o *cluster.Cluster) {
 func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // also for the trigger, which creates the stream
+	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // also read by the process trigger, which creates the stream
 	o.StartAll()
 	s := o.Admin
 	ops := cluster.NewReceiver(t, nil)

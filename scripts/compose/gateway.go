@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// checkGateway checks what the traffic does not cover: that a WebSocket works, and that the gateway blocks internal
+// checkGateway checks what the calls of the type traffic do not cover: that a WebSocket works, and that the gateway blocks internal
 // paths. Each profile uses another user, because the database is the same and a user's client_msg_id must not repeat.
 func checkGateway(ctx context.Context, c *api.Client, profile string) error {
 	return errors.Join(checkSocket(ctx, c, "bob-"+profile), checkBlocked(ctx, c.BaseURL))

@@ -13,7 +13,7 @@ import (
 
 const (
 	CallerTTL        = time.Minute     // how long a cached caller is used
-	unknownCallerTTL = 5 * time.Second // how long a name is taken to have no caller, unless Forget is called
+	unknownCallerTTL = 5 * time.Second // how long the cache assumes that a name has no caller, unless Forget is called
 	callerLimit      = 4096            // of cached callers, and as many unknown names
 	lookupTimeout    = 3 * time.Second // of one query
 )
@@ -34,8 +34,8 @@ type Callers struct {
 // findCaller is Source.ByName.
 type findCaller func(ctx context.Context, name string, forList bool) (callers.Caller, error)
 
-// callerQuery identifies a query. Calls for lists use another connection pool, so that a call for a list
-// that waits does not delay other calls.
+// callerQuery identifies a query. Calls for lists use another connection pool: if they wait for a connection, they delay
+// no other calls.
 type callerQuery struct {
 	name    string
 	forList bool

@@ -96,23 +96,26 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	_, other := startMonitored(t, true)
 	b := newBusWithStreams(t, Config{URL: url})
 	require.Equal(t, DurableProcess, durabilityOf(t, b, own+", "+other))
+}
 
-	url, _ = startMonitored(t, true)
-	b = newBusWithStreams(t, Config{URL: url})
+func TestDurabilityIsReadFromPageOfMonitor(t *testing.T) {
+	t.Parallel()
+	url, _ := startMonitored(t, true)
+	b := newBusWithStreams(t, Config{URL: url})
 	conn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	serverName := conn.nats().ConnectedServerName()
 	for name, c := range map[string]struct {
 		status int
 		page   string
-		valid  bool // whether the page is one of a monitor
+		valid  bool // a monitor can return this page, so Durability returns no error
 		want   Durability
 	}{
-		"syncs":      {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{"config":{"sync_always":true}}}`, true, DurableHost},
-		"older":      {200, `{"server_name":"NAME","version":"2.14.9","jetstream":{"config":{"sync_always":true}}}`, true, DurableProcess},
-		"no streams": {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{}}`, true, DurableProcess},
-		"no page":    {404, ``, false, DurableProcess},
-		"no JSON":    {200, `<html>`, false, DurableProcess},
+		"syncs":        {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{"config":{"sync_always":true}}}`, true, DurableHost},
+		"older":        {200, `{"server_name":"NAME","version":"2.14.9","jetstream":{"config":{"sync_always":true}}}`, true, DurableProcess},
+		"no JetStream": {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{}}`, true, DurableProcess},
+		"no page":      {404, ``, false, DurableProcess},
+		"no JSON":      {200, `<html>`, false, DurableProcess},
 	} {
 		level, err := b.Durability(bustest.Within(t, bustest.Soon), fakeMonitor(t, c.status, strings.ReplaceAll(c.page, "NAME", serverName)))
 		require.Equal(t, c.want, level, name)
@@ -158,7 +161,7 @@ func TestDurabilityWithoutNATS(t *testing.T) {
 	require.Zero(t, level)
 }
 
-func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
+func TestReplicatedHostNeedsSyncAlwaysOnAllReplicas(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	c, b := newCluster(t)

@@ -30,7 +30,7 @@ from (select) one_row left join (select day, counted_to from task_totals where c
 const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
 
 // countSQL adds the results of a part of the day $1, in [$2, $3), to the totals of the day, unless another instance has
-// counted the part. An attacker can write any total; least prevents an overflow.
+// counted the part. An attacker who controls a function can write any total; least prevents an overflow.
 const countSQL = `
 insert into task_totals as t (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
 select $1::date,` + tasks.ResultCounts + `,

@@ -11,7 +11,7 @@ const maxLostClaims = 1000
 
 // lostClaims are claims that may have been committed although they failed, because Postgres did not respond in time. Nobody has
 // received their tasks. So when Postgres responds again, this process releases these tasks. If the process ends before that, they wait
-// for the end of their leases, and then an operator must decide if their on_unknown is hold.
+// for the end of their leases, and then on_unknown decides: those with hold are held until an operator decides.
 type lostClaims struct {
 	mu        sync.Mutex
 	claims    []lostClaim

@@ -45,7 +45,8 @@ type QueueCounts struct {
 // tasks returns the number of all live tasks.
 func (l LiveCounts) tasks() int64 { return l.PendingNew + l.PendingRetry + l.Processing }
 
-// firstOpenDaySQL returns the first UTC day that is not closed, or the zero time if no day is closed.
+// firstOpenDaySQL returns the UTC day after the last closed one, or the zero time if no day is closed. counted_to is null for a closed
+// day.
 const firstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
 // countLive selects the numbers of LiveCounts from task_live.
@@ -77,7 +78,7 @@ const ResultCounts = `
 
 // statisticsSQL counts live rows, and results since the first open day ($1). To the results it adds the stored
 // totals of earlier days. The day is a parameter, since the planner uses the index on reported_at only for
-// a known value. An attacker can write a total; least and greatest prevent an overflow of the sum.
+// a known value. An attacker who controls a function can write any total; least and greatest prevent an overflow of the sum.
 const statisticsSQL = `
 select closed.succeeded + open.succeeded, closed.failed + open.failed,
     closed.subscribe_succeeded + open.subscribe_succeeded, closed.subscribe_failed + open.subscribe_failed, live.*

@@ -37,7 +37,7 @@ const (
 
 // adjustTotalsSQL corrects the stored totals of a day when a counted result of that day is withdrawn: $1 is the time of
 // the result, $2 its status, and $3 is true for a subscribe message. lockTotalsSQL first waits for a count under way.
-// An attacker can write any total; greatest prevents an overflow.
+// An attacker who controls a function can write any total; greatest prevents an overflow.
 const (
 	TotalsLock      = "7310001" // advisory lock
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + TotalsLock + `)`
