@@ -34,7 +34,7 @@ func TestCORS(t *testing.T) {
 		}
 	})
 	h := startServer(t, func(c *settings.Config) { c.Origins = []string{chat} }, site)
-	closed := startServer(t, func(*settings.Config) {}, site)
+	noOrigins := startServer(t, func(*settings.Config) {}, site)
 
 	expose := map[string]string{"Allow-Origin": chat, "Expose-Headers": corsResponseHeaders}
 	res := h.call("GET", "/api/v1/read", "", header("Origin", chat))
@@ -53,19 +53,19 @@ func TestCORS(t *testing.T) {
 		method, path, from string
 		preflightMethod    string
 	}{
-		"another origin":                    {h, "GET", "/api/v1/read", "https://evil.example", ""},
-		"a longer origin":                   {h, "GET", "/api/v1/read", chat + ".evil.example", ""},
-		"no origin":                         {h, "GET", "/api/v1/read", "", ""},
-		"a sandboxed frame":                 {h, "GET", "/api/v1/read", "null", ""},
-		"a page":                            {h, "GET", "/page", chat, ""},
-		"a probe":                           {h, "GET", "/healthz", chat, ""},
-		"no such path":                      {h, "GET", "/api/v1/none", chat, ""},
-		"a preflight of another origin":     {h, "OPTIONS", "/api/v1/things/1", "https://evil.example", "PUT"},
-		"a preflight for a page":            {h, "OPTIONS", "/page", chat, "POST"},
-		"a preflight for another method":    {h, "OPTIONS", "/api/v1/things/1", chat, "DELETE"},
-		"OPTIONS without a preflight":       {h, "OPTIONS", "/api/v1/things/1", chat, ""},
-		"a preflight where none is allowed": {closed, "OPTIONS", "/api/v1/things/1", chat, "PUT"},
-		"a call where no origin is allowed": {closed, "GET", "/api/v1/read", chat, ""},
+		"another origin":                         {h, "GET", "/api/v1/read", "https://evil.example", ""},
+		"a longer origin":                        {h, "GET", "/api/v1/read", chat + ".evil.example", ""},
+		"no origin":                              {h, "GET", "/api/v1/read", "", ""},
+		"a sandboxed frame":                      {h, "GET", "/api/v1/read", "null", ""},
+		"a page":                                 {h, "GET", "/page", chat, ""},
+		"a probe":                                {h, "GET", "/healthz", chat, ""},
+		"no such path":                           {h, "GET", "/api/v1/none", chat, ""},
+		"a preflight of another origin":          {h, "OPTIONS", "/api/v1/things/1", "https://evil.example", "PUT"},
+		"a preflight for a page":                 {h, "OPTIONS", "/page", chat, "POST"},
+		"a preflight for another method":         {h, "OPTIONS", "/api/v1/things/1", chat, "DELETE"},
+		"OPTIONS without a preflight":            {h, "OPTIONS", "/api/v1/things/1", chat, ""},
+		"a preflight where no origin is allowed": {noOrigins, "OPTIONS", "/api/v1/things/1", chat, "PUT"},
+		"a call where no origin is allowed":      {noOrigins, "GET", "/api/v1/read", chat, ""},
 	} {
 		pairs := []string{"Origin", c.from}
 		if c.preflightMethod != "" {
