@@ -33,7 +33,7 @@ COMMENT ON COLUMN callers.max_waiting_tasks IS 'The caller can submit no tasks w
 COMMENT ON COLUMN callers.max_waiting_messages IS 'The caller can submit no messages while this many of its account (account_id) wait to be delivered or confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES.';
 COMMENT ON COLUMN callers.max_waiting_bytes IS 'As max_waiting_messages, but bytes of the data of the messages. NULL: SENDONCE_CALLER_WAITING_MB.';
 COMMENT ON COLUMN callers.made_by IS 'The limited operator (role admin with queues) that created the caller, or was the first to replace its token or to grant it more. When that operator is revoked, this caller is revoked too; when that operator loses rights, this caller loses them too. NULL: no limited operator did.';
-COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by. Quotas count all callers with the same account_id, and that caller, together. NULL: the caller itself.';
+COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by. Quotas count that first caller and all callers with its id here together. NULL: the caller itself is the first.';
 
 -- Returns the SHA-256 of a salt and token_hash. With this proof a function verifies a token. No role that a function logs in as can read
 -- token_hash itself.

@@ -58,11 +58,11 @@ func TestWaitingClaimSendsNoStatementsUntilItIsWoken(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	empty := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=1")
-	before := s.LastStatement()
+	before := s.LastStatementAt()
 	got := <-empty
 	require.Equal(t, 200, got.Status)
 	require.Empty(t, got.List())
-	require.Equal(t, before, s.LastStatement())
+	require.Equal(t, before, s.LastStatementAt())
 	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	cluster.RequireClaimed(t, woken, 20*time.Second, s.SubmitTo(task.DefaultQueue))
 }

@@ -58,7 +58,7 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 		}
 	}
 	// A wake-up that is in progress may be missing above, if a newer one has replaced it. Its call executes statements.
-	return time.Since(c.Admin.LastStatement()) > time.Second
+	return time.Since(c.Admin.LastStatementAt()) > time.Second
 }
 
 // waitIdle waits until all work is done, and requires that nothing happens during the quietTime after that. It returns

@@ -34,7 +34,7 @@ func TestWakeUpsReachSeparateProcesses(t *testing.T) {
 
 	require.Empty(t, d.Claim(0))
 	for range 2 {
-		before := d.Admin.LastStatement()
+		before := d.Admin.LastStatementAt()
 		woken := make(chan []api.ClaimedTask, 1)
 		go func() {
 			wait := 30

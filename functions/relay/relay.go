@@ -13,7 +13,7 @@
 // The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their order, their
 // rows are not updated, and other streams are not affected, except those of the same group (message.Address.Stream).
-// If a stream does not accept a single message, for example because the subject has reached a limit, only that message
+// If a stream does not accept one of the messages, for example because its subject has reached a limit, only this message
 // waits for its next send. Newer messages may overtake it.
 package relay
 
@@ -54,7 +54,7 @@ const (
 	batchMessages    = 500
 	batchEvents      = 2000
 	publishTimeout   = 2 * time.Second  // limits how long the rows stay locked
-	unavailablePause = 2 * time.Second  // before the next call, if NATS is unavailable or rows that are due are left
+	unavailablePause = 2 * time.Second  // before the next call, if NATS is unavailable or due rows remain
 	maxBatchTime     = 10 * time.Second // of one batch of messages and one of events together
 	reservedBytes    = 16 << 20         // of memory; the store returns at most about 4 MiB of messages or events at a time
 )
@@ -72,7 +72,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if err := c.Reserve(ctx, reservedBytes); err != nil {
 		return err
 	}
-	c.LetOthersRun() // large batches of events for other functions need not wait until this call ends
+	c.LetOthersRun() // large calls of the trigger to other functions need not wait until this one ends
 	var messageCount, eventCount int
 	var messagesErr, eventsErr error
 	lastMessages, lastEvents := store.Relayed{More: true}, store.Relayed{More: true} // the last batches
@@ -215,7 +215,7 @@ func (r *relayer) logBadDestination(err error) {
 		return
 	}
 	if unlogged, logNow := r.destinationLog.Next(); logNow {
-		r.env.Log.Error("a message in the database has an invalid destination: as submissions are checked, another function or program wrote it", "function", "relay",
+		r.env.Log.Error("a message in the database has an invalid destination: no submission wrote it, because submissions are checked", "function", "relay",
 			"error", err, "unlogged", unlogged, "do", "list these messages with GET /api/v1/messages/stuck?kind=sending, and find out which function was compromised")
 	}
 }

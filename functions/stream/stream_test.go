@@ -46,7 +46,7 @@ func TestStreamResumesAfterLastEventID(t *testing.T) {
 	require.Equal(t, append([]string{before}, append(missed, last)...), []string{all.NextMessage(), all.NextMessage(), all.NextMessage(), all.NextMessage()})
 }
 
-func TestStreamIsRefusedToOtherCallers(t *testing.T) {
+func TestStreamNeedsRoleAndOwnName(t *testing.T) {
 	t.Parallel()
 	s, _ := cluster.OwnServer.ServeWithNATS(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
@@ -118,7 +118,7 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 		messages[i] = bus.Message{Subject: bus.UserSubject(name), Event: event}
 	}
 	sendsWithoutStatement := func(round int) bool {
-		before := o.Admin.LastStatement()
+		before := o.Admin.LastStatementAt()
 		for i := range messages {
 			messages[i].Event.SetID(fmt.Sprintf("u-%d-%d", i, round))
 		}
@@ -128,7 +128,7 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 		for i, e := range readers {
 			require.Equal(t, messages[i].Event.ID(), e.NextMessage())
 		}
-		return o.Admin.LastStatement().Equal(before)
+		return o.Admin.LastStatementAt().Equal(before)
 	}
 	for round := 0; !sendsWithoutStatement(round); round++ { // another round if a caller was looked up, which happens every minute
 		require.Less(t, round, 5)
@@ -140,7 +140,7 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 func TestStreamReportsAGap(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
-	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // also for the trigger, which creates the stream
+	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // also read by the process trigger, which creates the stream USERS
 	o.StartAll()
 	s := o.Admin
 	first := o.Save("user:bob")

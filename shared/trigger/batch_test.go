@@ -93,7 +93,7 @@ func TestBatchKeepsStreamOrder(t *testing.T) {
 	require.Equal(t, numbers(1, 10), idsOf(t, calls[0]))
 	require.Equal(t, numbers(11, 20), idsOf(t, calls[1]))
 	require.Equal(t, numbers(21, 25), idsOf(t, calls[2]))
-	require.Equal(t, "POST /events/save", calls[0].path)
+	require.Equal(t, "POST /events/save", calls[0].route)
 	require.Equal(t, "trigger token", calls[0].user+" "+calls[0].password)
 
 	var events []cloudevents.Event

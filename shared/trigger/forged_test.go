@@ -54,8 +54,8 @@ func (g *securedBroker) login(user string) jetstream.JetStream {
 	return js
 }
 
-// forgeries returns forged events of types that do not belong to the subject, in several forms. Those without
-// ce-specversion are no events for the trigger: it posts them as ticks or as bus.UnreadableType.
+// forgeries returns forged events of types that do not belong to the subject, in several forms. The trigger posts those without
+// ce-specversion as bus.UnreadableType, but on a subject of wake-ups it posts all forms as ticks.
 func forgeries(subject string, types ...string) (all []*nats.Msg) {
 	attributes := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"forged"}, "ce-source": {"/sendonce"}, "ce-acceptseq": {"1"}, "ce-fp": {"00"}}
 	forge := func(data string, more nats.Header) {
@@ -75,11 +75,11 @@ func forgeries(subject string, types ...string) (all []*nats.Msg) {
 	return all
 }
 
-// countsByType counts the calls by path, event type and media type.
+// countsByType counts the calls by route, event type and media type.
 func (f *function) countsByType() map[string]int {
 	counts := map[string]int{}
 	for _, c := range f.allCalls() {
-		counts[c.path+" "+c.header.Get("Ce-Type")+" "+c.header.Get("Content-Type")]++
+		counts[c.route+" "+c.header.Get("Ce-Type")+" "+c.header.Get("Content-Type")]++
 	}
 	return counts
 }
@@ -148,10 +148,10 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	_, err := g.bus("messages").Accept(bustest.Within(t, bustest.Soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
 
-	var posted sync.Map // path and id of each posted event, whether posted alone or in a batch
+	var posted sync.Map // route and id of each posted event, whether posted alone or in a batch
 	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		for _, id := range idsOf(t, c) {
-			posted.Store(c.path+" "+id, true)
+			posted.Store(c.route+" "+id, true)
 		}
 		w.WriteHeader(204)
 	})

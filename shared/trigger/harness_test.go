@@ -86,10 +86,10 @@ type function struct {
 }
 
 type call struct {
-	path, id, user, password string
-	header                   http.Header
-	body                     string
-	at                       time.Time
+	route, id, user, password string // route: method and path
+	header                    http.Header
+	body                      string
+	at                        time.Time
 }
 
 // newFunction returns a function that responds to the nth call (from 1) with respond.
@@ -100,7 +100,7 @@ func newFunction(t *testing.T, respond func(w http.ResponseWriter, c call, n int
 		if err != nil {
 			panic(err)
 		}
-		c := call{path: r.Method + " " + r.URL.Path, id: r.Header.Get("Ce-Id"), header: r.Header, body: string(body), at: time.Now()}
+		c := call{route: r.Method + " " + r.URL.Path, id: r.Header.Get("Ce-Id"), header: r.Header, body: string(body), at: time.Now()}
 		c.user, c.password, _ = r.BasicAuth()
 		f.mu.Lock()
 		f.calls = append(f.calls, c)

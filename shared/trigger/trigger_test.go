@@ -31,7 +31,7 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"])
 	require.Len(t, f.allCalls(), 1)
 	c := f.allCalls()[0]
-	require.Equal(t, "POST /events/f", c.path)
+	require.Equal(t, "POST /events/f", c.route)
 	require.Equal(t, "trigger token", c.user+" "+c.password)
 	require.JSONEq(t, `{"task_id":"x"}`, c.body)
 	for name, want := range map[string]string{
@@ -50,7 +50,7 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 	runTrigger(t, b, testConfig(f), wakeRoute("sweep", time.Second))
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) >= 2 }, "a safety tick is posted every second")
 	first, second := f.allCalls()[0], f.allCalls()[1]
-	require.Equal(t, "POST /events/sweep", first.path)
+	require.Equal(t, "POST /events/sweep", first.route)
 	require.Empty(t, first.body)
 	require.NotEqual(t, first.id, second.id)
 	require.Regexp(t, `^WAKE-\d+-sweep$`, first.id)
@@ -289,7 +289,7 @@ func TestBaseURLPerFunction(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	runTrigger(t, b, cfg, testRoute())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "delivered")
-	require.Equal(t, "POST /of-f/events/f", f.allCalls()[0].path)
+	require.Equal(t, "POST /of-f/events/f", f.allCalls()[0].route)
 }
 
 func TestNewTriggerRejectsBadRoutes(t *testing.T) {

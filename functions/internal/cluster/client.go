@@ -225,8 +225,8 @@ func (s *Client) QueryText(sql string, args ...any) string {
 	return text
 }
 
-// LastStatement returns when a session of the role sendonce_hot last began or ended a statement in this database.
-func (s *Client) LastStatement() time.Time {
+// LastStatementAt returns when a session of the role sendonce_hot last began or ended a statement in this database.
+func (s *Client) LastStatementAt() time.Time {
 	s.T.Helper()
 	var at time.Time
 	require.NoError(s.T, s.Owner.QueryRow(context.Background(),
@@ -244,7 +244,7 @@ func (s *Client) StartWaiting(path string) <-chan Reply {
 // StartWaitingToo is StartWaiting for a further claim on the same process, which has already prepared the statements.
 func (s *Client) StartWaitingToo(path string) <-chan Reply {
 	s.T.Helper()
-	since := s.LastStatement()
+	since := s.LastStatementAt()
 	response := make(chan Reply, 1)
 	go func() { response <- s.Get(path) }()
 	s.UntilWaiting(since)

@@ -17,17 +17,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// An attacker who controls a function can write a row with forged values. Statements that change many rows at once must still change
-// the other rows. In the statements that forge a row, $1 is the id of this row.
+// An attacker who controls a function can write a row with forged values. Statements that process many rows at once must not fail
+// because of it. In the statements that forge a row, $1 is the id of this row.
 func TestForgedRowDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, func(c *stores.Config) { c.Backoff = task.Backoff{"*": {time.Hour}} })
 	endpoint := db.MustAddEndpoint(t, 7, "https://shop.example").ID
-	run := func(name, forge string, id task.ID, checkOthers func(t *testing.T)) {
+	run := func(name, forge string, id task.ID, check func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
 			_, err := db.Hot.Exec(t.Context(), forge, id)
 			require.NoError(t, err)
-			checkOthers(t)
+			check(t)
 		})
 	}
 
@@ -147,10 +147,10 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		}
 		n, _, err := db.Webhooks.RecordEvents(t.Context(), recorded, storetest.FirstSecret)
 		require.NoError(t, err)
-		require.Equal(t, 3, n, "both events to the endpoint, one also to its callback URL")
+		require.Equal(t, 3, n, "both events to the endpoint, one also to the callback URL of its task")
 	})
 
-	run("sequence number of an accepted message", `insert into accepted_messages (id, saved_at) values ($1, now() - interval '1 hour')`, task.NewID(), func(t *testing.T) {
+	run("accepted message without a sequence number", `insert into accepted_messages (id, saved_at) values ($1, now() - interval '1 hour')`, task.NewID(), func(t *testing.T) {
 		_, err := db.Messages.PurgeCandidates(t.Context(), time.Minute, 10)
 		require.NoError(t, err)
 	})
