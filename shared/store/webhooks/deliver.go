@@ -42,9 +42,13 @@ const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
+// failingRobotPlaces is how many deliveries a failing robot may have in flight. They are posted together in one text.
+const failingRobotPlaces = `4`
+
 // claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
 const claimDeliveriesSQL = DeliverySources +
-	// $6 is the limit of a destination, $7 that of an account, $8 that of all failing endpoints (messages.InFlightLimits).
+	// $6 is the limit of a destination, $7 that of an account, $8 that of all failing endpoints (messages.InFlightLimits). $10: for chat
+	// robots, events that were not tried before come first.
 	// in_flight: the deliveries that this process has claimed.
 	`, in_flight as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
@@ -56,23 +60,25 @@ const claimDeliveriesSQL = DeliverySources +
 )` +
 	// open: the enabled endpoints with something due, of accounts below their limit.
 	`, open as materialized (
-    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
+    select s.caller_id, coalesce(c.account_id, s.caller_id) as account, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing, e.format <> 'cloudevents' as robot,
         coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + store.RandomHash + ` as start
     from source s` + CallersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + OpenSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
-	// due: the 64 earliest of each endpoint and, so that no host hides another one, the $6 earliest of each of 64 hosts of callbacks. If
-	// there are more hosts, the random start chooses 64. The condition on one host is a range, so that the planner uses the index of hosts
-	// (webhook_deliveries_hosts).
+	// due: the 64 earliest of each endpoint (of a robot 512, because events that it has refused may be due before others) and, so that no
+	// host hides another one, the $6 earliest of each of 64 hosts of callbacks. If there are more hosts, the random start chooses 64. The
+	// condition on one host is a range, so that the planner uses the index of hosts (webhook_deliveries_hosts). alone: the event gets a
+	// text of its own, because it was tried before. places is the highest turn with which the delivery may be claimed.
 	`, due as (
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at, o.robot and w.tried as alone,
+        case when o.robot and w.tried then 1 when o.robot and o.failing then ` + failingRobotPlaces + ` when o.failing then 1 else $6 end as places
     from open o cross join lateral (
-        select id, host, next_at from webhook_deliveries
+        select id, host, next_at, claims > 0 as tried from webhook_deliveries
         where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
-        order by next_at limit 64
+        order by next_at limit case when o.robot then 512 else 64 end
     ) w
     union
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at, false, $6
     from open o cross join lateral (
         with recursive hosts (hash, host) as (
             select o.start, ''
@@ -99,25 +105,25 @@ const claimDeliveriesSQL = DeliverySources +
     where o.callbacks
 )` +
 	// by_host: turn is the position of a due delivery at its endpoint or host of callbacks: those in flight come first, then the due ones,
-	// earliest first.
+	// earliest first. If events that a robot has refused always came first, they would delay those that it accepts by 4 s each.
 	`, by_host as (
-    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.next_at) as turn
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.alone and $10, due.next_at) as turn
     from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
         on h.endpoint_id = due.endpoint_id and h.host = due.host
 )` +
-	// by_failing: the deliveries within the limit of their destination, which is one for a failing endpoint. turn_failing is the position
-	// of a failing endpoint among those of its account.
+	// by_failing: the deliveries within the limit of their destination. turn_failing is the position of a delivery to a failing endpoint
+	// among those of its account.
 	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
-    from by_host where turn <= case when failing then 1 else $6 end
+    from by_host where turn <= places
 )` +
-	// of_failing: of each account at most a quarter of $8 failing endpoints, but at least one. number is the position of a failing
-	// endpoint among those of all accounts, which take turns.
+	// of_failing: of each account at most a quarter of $8 deliveries to failing endpoints, but at least one. number is the position of such
+	// a delivery among those of all accounts, which take turns.
 	`, of_failing as (
     select *, row_number() over (partition by failing order by turn_failing, random()) as number
     from by_failing where turn_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: at most $8 failing endpoints, those in flight included. turn is the position of a due delivery in its account: those in
+	// by_account: at most $8 deliveries to failing endpoints, those in flight included. turn is the position of a due delivery in its account: those in
 	// flight come first, then the first delivery of each destination, then the second ones.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
@@ -156,7 +162,8 @@ type DueDelivery struct {
 	Signing
 }
 
-// ClaimDeliveries claims due deliveries, up to limits; a failing endpoint has at most one in flight. inFlight are the
+// ClaimDeliveries claims due deliveries, up to limits; a failing endpoint has at most one in flight, a failing robot
+// failingRobotPlaces. A robot gets an event that was tried before only when it has nothing else in flight. inFlight are the
 // deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
 // settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
@@ -165,7 +172,7 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 		store.Column(inFlight, func(d DueDelivery) task.ID { return d.EndpointID }),
 		store.Column(inFlight, func(d DueDelivery) string { return d.Host }),
 		store.Column(inFlight, func(d DueDelivery) bool { return d.Failing }),
-		limits.Destination, limits.Account, limits.Failing, lease.Seconds())
+		limits.Destination, limits.Account, limits.Failing, lease.Seconds(), rand.IntN(2) == 0)
 	if err != nil {
 		return nil, store.Wrap("claim deliveries", err)
 	}
