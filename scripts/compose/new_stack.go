@@ -57,6 +57,13 @@ func (s *stack) remove() error {
 	s.stopPodman()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err := s.output(ctx, "podman", "system", "reset", "--force")
+	reset := func() error {
+		_, err := s.output(ctx, "podman", "system", "reset", "--force")
+		return err
+	}
+	err := reset()
+	if err != nil { // while podman removed its directory, a process that cleans up after an ended container may have written to it
+		err = reset()
+	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
