@@ -37,7 +37,7 @@ COMMENT ON COLUMN subscribe_message_logs.receiver_user_id IS 'The id of the rece
 COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The id of the receiver at WeChat.';
 COMMENT ON COLUMN subscribe_message_logs.message_data IS 'The values that the newest send fills into the template.';
 COMMENT ON COLUMN subscribe_message_logs.send_status IS '0 sending, 1 sent, 2 failed.';
-COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was last submitted, or when the task of its newest send last changed; of a sent message when it was sent, if the sender reported that, but not before created_at or more than 15 minutes before the report.';
+COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was last submitted, or when the task of its newest send last changed. For a sent message: the sent_at of the report, if there is one; a time before created_at, or more than 15 minutes before the report, is raised to that limit.';
 COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'The sum of the retries of all its sends.';
 COMMENT ON COLUMN subscribe_message_logs.task_id IS 'The task of its newest send.';
 COMMENT ON COLUMN subscribe_message_logs.retries_before IS 'Retries of the sends before the newest.';
@@ -55,7 +55,7 @@ CREATE TABLE subscribe_message_sends (
     created_at        timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX subscribe_message_sends_log ON subscribe_message_sends (log_id, created_at);
-COMMENT ON TABLE subscribe_message_sends IS 'Each send of a subscribe message with its content: the body of a task, and the history of the message.';
+COMMENT ON TABLE subscribe_message_sends IS 'One row for each send of a subscribe message: the content of its task. The rows with one log_id are the history of the message.';
 COMMENT ON COLUMN subscribe_message_sends.miniprogram_state IS 'Which version of the mini program a tap opens: developer, trial or formal; null: formal.';
 
 CREATE TABLE archived_subscribe_message_logs (
@@ -116,8 +116,8 @@ REVOKE EXECUTE ON FUNCTION refuse_archived_subscribe_message() FROM PUBLIC;
 CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON subscribe_message_logs
 FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
 
--- Moves a subscribe message and its sends out of the archive, so that the message can be sent again. SECURITY DEFINER: the role of the
--- functions may neither delete archived messages nor choose the id of a new message. If the archive has no such message, nothing happens.
+-- Moves a subscribe message and its sends out of the archive, so that the message can be sent again. SECURITY DEFINER: the role that the
+-- functions of Sendonce log in as may neither delete archived messages nor choose the id of a new message. If the archive has no such message, nothing happens.
 -- Of two concurrent calls for one message, the second waits for the first.
 CREATE FUNCTION restore_subscribe_message(message_id bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -151,7 +151,7 @@ CREATE TABLE subscribe_totals (
     PRIMARY KEY (caller_id, day, template_type)
 );
 CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
-COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time, up to the time to which task_totals counts results. A number is correct after the rows of subscribe_total_changes are added.';
+COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time. Counted are those with a send_time before counted_to of the newest row of task_totals (NULL: the end of its day). A number is correct after the rows of subscribe_total_changes are added.';
 COMMENT ON COLUMN subscribe_totals.template_type IS 'The type of the messages, for at most 1000 types of a day and caller. '''': all other types.';
 COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status.';
 

@@ -17,7 +17,7 @@ func (r *alertsRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseAlertCursor(r.After)
-	bad.After(ok)
+	bad.AfterIsValid(ok)
 	return bad
 }
 

@@ -21,7 +21,7 @@ type queuesRequest api.QueuesRequest
 func (r *queuesRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, queuesPerPage)
-	bad.After(r.After == "" || task.ValidQueue(r.After))
+	bad.AfterIsValid(r.After == "" || task.ValidQueue(r.After))
 	return bad
 }
 

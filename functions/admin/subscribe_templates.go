@@ -23,7 +23,7 @@ func (r *subscribeTemplatesRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseTemplateCursor(r.After)
-	bad.After(ok)
+	bad.AfterIsValid(ok)
 	return bad
 }
 

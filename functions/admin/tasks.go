@@ -74,7 +74,7 @@ type taskRequest api.AdminTaskRequest
 func (r *taskRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	_, ok := parseTimelineCursor(r.After)
-	bad.After(ok)
+	bad.AfterIsValid(ok)
 	return bad
 }
 

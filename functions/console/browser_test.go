@@ -192,11 +192,11 @@ func (b *tab) run(actions ...chromedp.Action) {
 func (b *tab) open(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.url+path), chromedp.WaitReady("main", byQuery))
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 	b.shot()
 }
 
-func (b *tab) requireNoProblems() {
+func (b *tab) requireNoBrowserErrors() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -320,7 +320,7 @@ func TestOperatorFindsAndRetriesATask(t *testing.T) {
 	b.resizeToPhone()
 	b.open("/console/tasks")
 	b.requireFits()
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 	require.Contains(t, b.text(), "任务")
 }
 
@@ -345,7 +345,7 @@ func TestOperatorCancelsAllTasksOfAFilter(t *testing.T) {
 	require.Equal(t, 7, s.Count(`select count(*) from task_done where reason = $1`, int16(task.Cancelled)))
 	require.Equal(t, 1, s.Count(`select count(*) from task_live`))
 	b.open("/console/bulk")
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }
 
 func TestConsoleWorksWithoutScripts(t *testing.T) {
@@ -360,5 +360,5 @@ func TestConsoleWorksWithoutScripts(t *testing.T) {
 	require.Equal(t, "failed", s.Get("/api/v1/sms/task/"+id).Data("state"))
 	b.click(`form[action$="/retry"] button`, `form[action$="/cancel"]`)
 	require.Equal(t, "pending", s.Get("/api/v1/sms/task/"+id).Data("state"))
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }

@@ -124,7 +124,7 @@ func swaggerTriesCalls(t *testing.T, s *cluster.Client) {
 	require.Contains(t, status, "200")
 	require.Equal(t, "empty,empty", headers, "the fields do not have the request id and the key of the example")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }
 
 func referenceFitsPhones(t *testing.T, s *cluster.Client) {
@@ -132,5 +132,5 @@ func referenceFitsPhones(t *testing.T, s *cluster.Client) {
 	b.resizeToPhone()
 	b.run(chromedp.Navigate(b.url+"/docs/reference"), chromedp.WaitReady("main", byQuery)) // too long for the screenshot of open
 	b.requireFits()
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }

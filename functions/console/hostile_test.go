@@ -41,5 +41,5 @@ func TestPagesFitHostileTexts(t *testing.T) {
 	b.resizeToPhone()
 	b.click(`details summary`, `pre`)
 	b.requireFits()
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }

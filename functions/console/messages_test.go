@@ -132,6 +132,6 @@ func TestConversationPages(t *testing.T) {
 		tab.click(`form[action$="/reveal"] button`, `.talk pre`)
 		tab.resizeToPhone()
 		tab.requireFits()
-		tab.requireNoProblems()
+		tab.requireNoBrowserErrors()
 	})
 }

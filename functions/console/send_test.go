@@ -71,7 +71,7 @@ func TestSend(t *testing.T) {
 		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "template_name", "login <b>", "params", "code").has(t, "each line must be name=value")
 		b.submit("/console/send", "idempotency_key", "k1", "phone_number", "13800138000", "template_name", "login <b>", "params", "kode=1").has(t, "is missing")
 		require.Equal(t, 400, b.submit("/console/send", "phone_number", "13800138000", "content", "a").status, "without a key")
-		require.Equal(t, 404, b.submit("/console/send", "idempotency_key", "k2", "phone_number", "13800138000").status, "without default content")
+		require.Equal(t, 404, b.submit("/console/send", "idempotency_key", "k2", "phone_number", "13800138000").status, "no content, and the number has no default content")
 		require.Equal(t, 4, s.Count(`select count(*) from task_live`))
 	})
 	t.Run("shows a preview", func(t *testing.T) {
@@ -104,10 +104,10 @@ func TestSend(t *testing.T) {
 		require.NotContains(t, refused.text, sendable)
 		got := preview(b, "send_at", "2h")
 		got.has(t, "hello {name}</p>", "12 characters")
-		require.NotContains(t, got.text, sendable, "the API checks the text only for admins")
+		require.NotContains(t, got.text, sendable, "only admins may have the API check a text")
 		b.submit("/console/send/preview", "template_name", "login <b>", "params", "code=7").has(t, "Only admins can preview a template")
 	})
-	t.Run("is for submitters", func(t *testing.T) {
+	t.Run("is for submitters and for admins of all queues", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
 			v := logIn(t, caller)
 			require.NotContains(t, v.get("/console/tasks").text, `"/console/send"`)
@@ -141,5 +141,5 @@ func TestOperatorSendsAMessage(t *testing.T) {
 	b.open("/console/send")
 	b.click(`button[name=language]`, `html[lang=zh-CN] h1`)
 	b.requireFits()
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }

@@ -142,5 +142,5 @@ func TestOperatorPreviewsATemplate(t *testing.T) {
 	b.run(chromedp.SendKeys(`textarea[name=params]`, "code=888666\nmore=1", byQuery))
 	b.run(chromedp.WaitVisible(`//*[contains(@class,"sms")][contains(.,"888666")]`))
 	require.Contains(t, b.text(), "more")
-	b.requireNoProblems()
+	b.requireNoBrowserErrors()
 }

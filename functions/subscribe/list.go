@@ -81,7 +81,7 @@ func (r *listRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Page(r.Limit)
 	_, ok := parseLogCursor(r.After)
-	bad.After(ok)
+	bad.AfterIsValid(ok)
 	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 0 (sending), 1 (sent) or 2 (failed)")
 	bad.AtMost("template_id", r.TemplateID, maxWeChatID)
 	bad.AtMost("template_type", r.TemplateType, maxType)
@@ -121,7 +121,7 @@ func (r *failuresRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	bad.Between("limit", r.Limit, 1, maxFailures)
 	_, ok := parseLogCursor(r.After)
-	bad.After(ok)
+	bad.AfterIsValid(ok)
 	return bad
 }
 
@@ -173,7 +173,7 @@ type detailRequest api.SubscribeDetailRequest
 func (r *detailRequest) Validate() []task.Field {
 	var bad decode.BadFields
 	_, ok := parseSendCursor(r.After)
-	bad.After(ok)
+	bad.AfterIsValid(ok)
 	return bad
 }
 

@@ -26,7 +26,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 		return err
 	}
 	if run["WECHAT_URL"] == "" {
-		return errors.New("make run sends through the WeChat of WECHAT_APP_ID: start it without WECHAT_APP_ID to see a booking")
+		return errors.New("make run uses the real WeChat, because WECHAT_APP_ID is set: start it without WECHAT_APP_ID to see a booking")
 	}
 	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
 	defer cancel()
@@ -61,13 +61,13 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	if err := waitFor(ctx, "sent", isSent); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "sent, seen %s after the first submission\n", time.Since(start).Round(time.Millisecond))
+	fmt.Fprintf(out, "seen as sent %s after the first submission\n", time.Since(start).Round(time.Millisecond))
 	if err := submit(); err != nil {
 		return err
 	}
 	calls, delivered, err := countAtWeChat(ctx, run["WECHAT_URL"], run["WECHAT_LEDGER_SECRET"], page)
 	if err == nil {
-		fmt.Fprintf(out, "at WeChat: calls for it: %d, delivered to %s: %d\n", calls, bookingUser, delivered)
+		fmt.Fprintf(out, "WeChat: calls for this message: %d, delivered to %s: %d\n", calls, bookingUser, delivered)
 	}
 	return err
 }

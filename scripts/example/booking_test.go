@@ -25,9 +25,9 @@ func TestBookingIsSentOnce(t *testing.T) {
 		require.Zero(t, p.ExitCode(), p.Output())
 		require.Regexp(t, `^booking (\d+) submitted: message (\d+) will be sent
 booking \d+ submitted: message \d+ skipped, as it is (being )?sent
-sent, seen \S+ after the first submission
+seen as sent \S+ after the first submission
 booking \d+ submitted: message \d+ skipped, as it is sent
-at WeChat: calls for it: 1, delivered to oABC123: 1
+WeChat: calls for this message: 1, delivered to oABC123: 1
 $`, p.Output())
 		require.Len(t, wechat.Sends(), n)
 	}
@@ -39,5 +39,5 @@ func TestBookingNeedsFakeWeChat(t *testing.T) {
 	t.Cleanup(sendonce.Close)
 	p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + writeRunHome(t, sendonce.URL, "", "")}, "booking")
 	require.Equal(t, 1, p.ExitCode())
-	require.Contains(t, p.Output(), "make run sends through the WeChat of WECHAT_APP_ID")
+	require.Contains(t, p.Output(), "make run uses the real WeChat")
 }

@@ -21,7 +21,7 @@ const (
 	exitBadSettings = 2 // exit code after which there is no restart: a restart would fail, too
 )
 
-// supervisor is a child that restarts its process when the process ends by itself, unless the exit code is exitBadSettings.
+// supervisor implements child: it restarts its process when the process ends by itself, unless the exit code is exitBadSettings.
 type supervisor struct {
 	name  string
 	start func() (*sandbox.Process, error)
@@ -110,8 +110,7 @@ func (s *supervisor) ExitCode() int {
 	return s.current().ExitCode()
 }
 
-// Output returns the output of the current process, or of the last one and the error of a failed
-// restart.
+// Output returns the output of the current or last process and, if a restart failed, its error.
 func (s *supervisor) Output() string {
 	text := s.current().Output()
 	if hasEnded(s) && s.err != nil {

@@ -16,24 +16,24 @@ type Config struct {
 	URL             string        `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
 	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
 	Password        string        `envconfig:"NATS_PASSWORD" secret:"true" desc:"password for NATS"`
-	CredentialsFile string        `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
-	CAFile          string        `envconfig:"NATS_CA" desc:"path of the certificates, in PEM, of the authority that signed those of NATS; with it, or with tls:// in NATS_URL, the connection is encrypted; empty = the authorities of the system"`
+	CredentialsFile string        `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; not together with NATS_USER"`
+	CAFile          string        `envconfig:"NATS_CA" desc:"path of the CA certificates, in PEM, that verify the certificate of NATS; with it, or with tls:// in NATS_URL, the connection is encrypted; empty = the CAs of the system"`
 	InboxPrefix     string        `envconfig:"NATS_INBOX_PREFIX" desc:"prefix of the subjects at which this process receives replies; empty = _INBOX.<user>, and _INBOX without a user"`
 	Name            string        `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"name of this process in the connection lists of NATS"`
 	Replicas        int           `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
 	EventsMB        int           `envconfig:"SENDONCE_STREAM_EVENTS_MB" default:"128" desc:"size limit of the stream EVENTS in MiB, 1 to 1048576; NATS reserves it. While it is full, events of tasks wait in Postgres"`
 	MessagesMB      int           `envconfig:"SENDONCE_STREAM_MESSAGES_MB" default:"256" desc:"size limit of the stream MESSAGES, as SENDONCE_STREAM_EVENTS_MB; while it is full, messages to subjects wait in Postgres"`
 	UsersMB         int           `envconfig:"SENDONCE_STREAM_USERS_MB" default:"128" desc:"size limit of the stream USERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, messages to users wait in Postgres"`
-	AcceptedMB      int           `envconfig:"SENDONCE_STREAM_ACCEPTED_MB" default:"256" desc:"size limit of the stream of accepted messages, as SENDONCE_STREAM_EVENTS_MB; while it is full, TWO_PHASE_FAIL_OPEN decides"`
+	AcceptedMB      int           `envconfig:"SENDONCE_STREAM_ACCEPTED_MB" default:"256" desc:"size limit of the stream of accepted messages, as SENDONCE_STREAM_EVENTS_MB; while it is full, messages are saved at once, or refused if TWO_PHASE_FAIL_OPEN is false"`
 	DeadLettersMB   int           `envconfig:"SENDONCE_STREAM_DEADLETTERS_MB" default:"32" desc:"size limit of the stream DEADLETTERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, refused events go to the table dead_letters"`
 	MessagesMaxAge  time.Duration `envconfig:"SENDONCE_STREAM_MESSAGES_MAX_AGE" default:"168h" desc:"how long the stream MESSAGES keeps a message at most, 1h to 8760h"`
 	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
 	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"how many messages the stream USERS keeps for one user at most, 100 to 1000000; then a newer message replaces the oldest, which stays in Postgres; one sender may send a quarter of this number to one user within 15 minutes"`
 	AcceptStream    string        `ignored:"true"` // the name of the stream of accepted messages; "" = ACCEPTED
-	AcceptShards    int           `ignored:"true"` // number of shards of that stream, which are saved in parallel, up to 64; 0 = 1
+	AcceptShards    int           `ignored:"true"` // shards of that stream, 1 to 64; messages of different shards are saved in parallel; 0 = 1
 
 	// For tests.
-	TrimNotice time.Duration    `ignored:"true"` // how long TrimUsers waits after it has called note, before it removes messages; 0 = 3 s
+	TrimNotice time.Duration    `ignored:"true"` // how long TrimUsers waits between the call of its parameter note and the removal of messages; 0 = 3 s
 	Now        func() time.Time `ignored:"true"` // the clock for the age of messages; nil = time.Now
 }
 

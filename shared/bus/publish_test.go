@@ -112,7 +112,7 @@ func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 	conn, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
-	conn.end() // as after a reconnect: the client connection works
+	conn.end() // as after a reconnect: this Connection has ended, but its nats.Conn works
 	for _, err := range b.Publish(bustest.Within(t, bustest.Soon), []Message{eventMessage("2"), eventMessage("3")}) {
 		require.ErrorIs(t, err, ErrUnavailable)
 		require.NotErrorIs(t, err, ErrStreamUnavailable)
@@ -249,7 +249,7 @@ func TestEventAttributesBecomeHeaders(t *testing.T) {
 	}, Attributes(h))
 }
 
-func TestInvalidAttributesAreDropped(t *testing.T) {
+func TestAttributesAreWithoutControlCharactersAndOtherHeaders(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, map[string]string{"ce-id": "ab"}, Attributes(nats.Header{
 		"CE-Id": {"a\x01b"}, "ce-": {"x"}, "ce-bad name": {"x"}, "Nats-Msg-Id": {"x"}, "ce-none": {},

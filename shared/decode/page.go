@@ -21,11 +21,11 @@ func (r *BadFields) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 func (r *BadFields) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
-	r.After(after == "" || err == nil)
+	r.AfterIsValid(after == "" || err == nil)
 }
 
-// After adds the field after as a bad field if it is not valid.
-func (r *BadFields) After(valid bool) {
+// AfterIsValid adds the field after as a bad field unless valid is true.
+func (r *BadFields) AfterIsValid(valid bool) {
 	r.When(!valid, "after", "must be the next_after of the page before")
 }
 

@@ -48,7 +48,7 @@ select count(*) filter (where finished_at < newest) / extract(epoch from newest 
 from done, ends group by newest, oldest`
 
 // measureMessages measures how fast messages are saved, how fast the relay publishes a
-// backlog, and how long a single message takes.
+// backlog, and how long it takes until a single saved message is sent.
 func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
 	withoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay, so messages wait
 	if err != nil {
