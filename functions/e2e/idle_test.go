@@ -39,16 +39,16 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled reports whether there is no wake-up that is scheduled for a time before until, pending, or in progress. It
+// isSettled reports whether no wake-up is scheduled for a time before limit, none is pending, and none is in progress. It
 // checks these states in the order in which a wake-up passes them, so it misses none.
-func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool {
+func isSettled(c *cluster.Cluster, wake jetstream.Stream, limit time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
 	if err != nil {
 		return false
 	}
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
-		if err == nil && time.Unix(due, 0).Before(until) { // an error means that the subject is that of a tick, which has no time
+		if err == nil && time.Unix(due, 0).Before(limit) { // an error means that the subject is that of a tick, which has no time
 			return false
 		}
 	}
@@ -57,7 +57,7 @@ func isSettled(c *cluster.Cluster, wake jetstream.Stream, until time.Time) bool 
 			return false
 		}
 	}
-	// A wake-up that is in progress may be missing above, if a newer one has replaced it. Its call executes statements.
+	// The numbers above leave out a wake-up in progress that a newer one has replaced. But its call executes statements.
 	return time.Since(c.Admin.LastStatementAt()) > time.Second
 }
 

@@ -99,7 +99,7 @@ type phaseRun struct {
 	measureAt time.Time // the end of the warm-up
 	arrivals  []time.Duration
 	arrived   atomic.Int64 // index in arrivals of the next call
-	remaining atomic.Int64 // rows of MaxRows that are not done and that no running call is for
+	remaining atomic.Int64 // rows of MaxRows that are neither done nor taken by a running call
 }
 
 // next waits until the next call must begin, and returns that time. It returns false if no call is left. phaseCtx ends

@@ -91,8 +91,8 @@ func (c *Call) May(role Role) bool {
 	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.LimitedToQueues()
 }
 
-// HasRole reports whether the caller was given this role, whatever its queues. An admin has another role only if it
-// was given too.
+// HasRole reports whether the caller was given this role, whatever its queues. The role Admin includes
+// no other role here.
 func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
 // ReadsAll reports whether the caller may read what belongs to other callers. Only admins and viewers may, and only if
@@ -152,7 +152,7 @@ func (c *Call) request() decode.Request {
 }
 
 // Reserve reserves n bytes of memory for data that the function is about to load. It waits for room for up to
-// 2 s, or 20 s on a route for events, and then returns an error. The memory is released when the call ends.
+// 2 s, or 20 s in an event function (POST /events/{name}), and then returns an error. The memory is released when the call ends.
 func (c *Call) Reserve(ctx context.Context, n int) error {
 	return c.memory.reserve(ctx, int64(n), false)
 }
@@ -161,7 +161,7 @@ func (c *Call) Reserve(ctx context.Context, n int) error {
 func (c *Call) TryReserve(n int) error { return c.memory.tryReserve(int64(n)) }
 
 // Unreserve ends the reservation of all memory of the call, its body included: the handler must no longer
-// use data of that size. A long poll calls Unreserve before it waits.
+// use the body or the data that it reserved memory for. A long poll calls Unreserve before it waits.
 func (c *Call) Unreserve() { c.memory.resize(0) }
 
 // AcquireRead waits until the handler of a stream or socket may read events: of one caller, at most readsAtOnce

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	heartbeat          = 15 * time.Second // proxies usually wait longer for a silent response
+	heartbeat          = 15 * time.Second // shorter than the usual idle timeout of proxies
 	clientWriteTimeout = 10 * time.Second // of one event or frame
 )
 
 // EventWriter writes the events of one stream. The first write sends status 200. Each write is
-// flushed. If the client does not read a write within 10 s, the stream ends, so no events are buffered
+// flushed. If a write takes 10 s because the client does not read, the stream ends, so no events are buffered
 // for a slow client. Send copies its data: reserve memory for both copies of large data. A heartbeat
 // is sent 15 s after the last write. If a write fails, the client is lost: all further writes return
 // the same error.

@@ -45,9 +45,9 @@ func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 	if err != nil {
 		return err
 	}
-	path := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(m.ID) + "/received"
+	address := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(m.ID) + "/received"
 	for try := 1; ; try++ {
-		temporary, retryAfter, err := c.try(ctx, path, body)
+		temporary, retryAfter, err := c.try(ctx, address, body)
 		if err == nil || !temporary {
 			return err
 		}
@@ -60,10 +60,10 @@ func (c *Confirmer) Confirm(ctx context.Context, m Message) error {
 }
 
 // try posts once. temporary reports whether to retry after the error. retryAfter is from the service, 0 = none.
-func (c *Confirmer) try(ctx context.Context, path string, body []byte) (temporary bool, retryAfter time.Duration, err error) {
+func (c *Confirmer) try(ctx context.Context, address string, body []byte) (temporary bool, retryAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		return false, 0, err
 	}

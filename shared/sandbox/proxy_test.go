@@ -100,7 +100,7 @@ func TestStatementWithLostResponseIsCommitted(t *testing.T) {
 		"a simple query": {"insert into", func(ctx context.Context, conn *pgx.Conn) error {
 			return conn.PgConn().Exec(ctx, "INSERT INTO t VALUES (1)").Close()
 		}},
-		"a cached prepared statement": {"insert into", insert},
+		"a prepared statement": {"insert into", insert},
 		"the commit of a transaction": {"commit", func(ctx context.Context, conn *pgx.Conn) error {
 			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return insert(ctx, tx.Conn()) })
 		}},

@@ -346,7 +346,7 @@ func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 	require.False(t, more)
 }
 
-func TestArchivePlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestArchivePlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	page, old := `'epoch', `+storetest.AnID+`, now() - interval '90 days', 500`, `array[`+storetest.AnID+`], now() - interval '90 days'`
 	storetest.Plans{

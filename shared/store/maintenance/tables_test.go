@@ -249,7 +249,7 @@ var archivedTables = []string{
 	"dead_letters",
 }
 
-func TestRetentionPlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestRetentionPlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	const (
 		ids, numbers = `array[` + storetest.AnID + `], now() - interval '30 days'`, `array['7'], now() - interval '30 days'`

@@ -215,7 +215,7 @@ analyze messages`)
 	require.Less(t, blocks, 200, "3 peers, 100 unread messages of each")
 }
 
-func TestConversationPlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestConversationPlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		// One pair has most of the messages, and one of the two wrote nearly all of them.

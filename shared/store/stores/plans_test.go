@@ -20,7 +20,7 @@ func TestEveryStatementPreparesAgainstTheMigratedSchema(t *testing.T) {
 	}
 }
 
-func TestMessagePlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestMessagePlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	const one = `, array[1]::smallint[]`
 	storetest.Plans{
@@ -70,7 +70,7 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 	}.Require(t)
 }
 
-func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestAcceptedPlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		Fill:   `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
@@ -94,7 +94,7 @@ func TestAcceptedPlansFromEmptyTablesUseIndexes(t *testing.T) {
 	}.Require(t)
 }
 
-func TestWebhookPlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestWebhookPlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	storetest.Plans{
 		Fill: `

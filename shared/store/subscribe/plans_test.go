@@ -7,7 +7,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/subscribe"
 )
 
-func TestSubscribePlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestSubscribePlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	const message = `'b', '7', 't', '9'`
 	storetest.Plans{

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestPlansFromEmptyTablesUseIndexes(t *testing.T) {
+func TestPlansUseIndexesWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	const claim = `'default', 10, array[1], array[10], array[1]::bigint[], array['app'], array[interval '1 minute'], array[false], array['{}']::jsonb[], array[0]::bigint[]`
 	const reported = storetest.SomeIDs + `, array[0]::bigint[], array['app'], array[1]::bigint[], array[true]`
