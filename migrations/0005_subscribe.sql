@@ -37,7 +37,7 @@ COMMENT ON COLUMN subscribe_message_logs.receiver_user_id IS 'The id of the rece
 COMMENT ON COLUMN subscribe_message_logs.receiver_openid IS 'The id of the receiver at WeChat.';
 COMMENT ON COLUMN subscribe_message_logs.message_data IS 'The values that the newest send fills into the template.';
 COMMENT ON COLUMN subscribe_message_logs.send_status IS '0 sending, 1 sent, 2 failed.';
-COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was last submitted, or when the task of its newest send last changed. For a sent message: the sent_at of the report, if there is one; a time before created_at, or more than 15 minutes before the report, is raised to that limit.';
+COMMENT ON COLUMN subscribe_message_logs.send_time IS 'When it was last submitted, or when the task of its newest send last changed. For a sent message: the sent_at of the report, if there is one; a time before created_at, or more than 15 minutes before the report, is raised to that limit, and a time after the report is lowered to it.';
 COMMENT ON COLUMN subscribe_message_logs.retry_count IS 'The sum of the retries of all its sends.';
 COMMENT ON COLUMN subscribe_message_logs.task_id IS 'The task of its newest send.';
 COMMENT ON COLUMN subscribe_message_logs.retries_before IS 'Retries of the sends before the newest.';

@@ -83,7 +83,7 @@ func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.
 	if err != nil {
 		return attempt{at: time.Now(), err: "the event cannot be shown as a text: " + err.Error()}
 	}
-	return d.robotTexts.post(ctx, w.EndpointID, event, w.Claim > 1, func(text string) attempt { return d.postText(ctx, kind, w, text) })
+	return d.robotTexts.post(ctx, w.EndpointID, event, w.Single(), func(text string) attempt { return d.postText(ctx, kind, w, text) })
 }
 
 // postText posts a text to the robot of a delivery.

@@ -37,11 +37,11 @@ const (
 const (
 	lockReportedLiveSQL = reportedLive + changesLive + ` for update) l`
 	lockReportedDoneSQL = reportedDone + changesDone + ` for update) d` + bodies
-	readReportedLiveSQL = reportedLive + `(` + changesLive + `) is not true) l`
-	readReportedDoneSQL = reportedDone + `(` + changesDone + `) is not true) d` + bodies
+	readReportedLiveSQL = reportedLive + `(` + changesLive + `) is not true offset 0) l`
+	readReportedDoneSQL = reportedDone + `(` + changesDone + `) is not true offset 0) d` + bodies
 
 	// The lateral join looks up the tasks in the order of the reports, by index. So they are locked in this order, and no task is compared
-	// with each report.
+	// with each report. "for update" and "offset 0" keep Postgres from planning another join.
 	reportedLive = `select ` + liveColumns + `, now() from ` + reports + ` cross join lateral (select * from task_live l where l.id = reported_id and `
 	reportedDone = `select ` + doneColumns + `, now() from ` + reports + ` cross join lateral (select * from task_done d where d.id = reported_id and `
 	reports      = `unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::boolean[]) as r (reported_id, reporter, app, claim, succeeded)`

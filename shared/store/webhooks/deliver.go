@@ -42,16 +42,19 @@ const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
-// failingRobotPlaces is how many deliveries a failing robot may have in flight. They are posted together in one text.
-const failingRobotPlaces = `4`
+// A robot gets one text in 4 s. Events that were claimed before get a text of their own, because the robot may have refused a text
+// because of another event in it. They have a place of their own in flight, so they and new events do not wait for each other.
+const (
+	singlePlaces       = `1` // events of a robot that were claimed before and may be in flight
+	failingRobotPlaces = `4` // other events of a failing robot that may be in flight; they get one text
+)
 
 // claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
 const claimDeliveriesSQL = DeliverySources +
-	// $6 is the limit of a destination, $7 that of an account, $8 that of all failing endpoints (messages.InFlightLimits). $10: for chat
-	// robots, events that were not tried before come first.
+	// $6 is the limit of a destination, $7 that of an account, $8 that of all failing endpoints (messages.InFlightLimits).
 	// in_flight: the deliveries that this process has claimed.
 	`, in_flight as materialized (
-    select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
+    select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[], $10::boolean[]) as h (caller_id, endpoint_id, host, failing, single)
 )` +
 	// busy: how many deliveries in flight each account has, and how many of these are to failing endpoints.
 	`, busy as materialized (
@@ -65,20 +68,19 @@ const claimDeliveriesSQL = DeliverySources +
     from source s` + CallersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + OpenSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
-	// due: the 64 earliest of each endpoint (of a robot 512, because events that it has refused may be due before others) and, so that no
+	// due: the 64 earliest of each endpoint (of a robot 128, because events that it has refused may be due before others) and, so that no
 	// host hides another one, the $6 earliest of each of 64 hosts of callbacks. If there are more hosts, the random start chooses 64. The
-	// condition on one host is a range, so that the planner uses the index of hosts (webhook_deliveries_hosts). alone: the event gets a
-	// text of its own, because it was tried before. places is the highest turn with which the delivery may be claimed.
+	// condition on one host is a range, so that the planner uses the index of hosts (webhook_deliveries_hosts). single: the event gets a
+	// text of its own.
 	`, due as (
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at, o.robot and w.tried as alone,
-        case when o.robot and w.tried then 1 when o.robot and o.failing then ` + failingRobotPlaces + ` when o.failing then 1 else $6 end as places
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.claims > 0 as single, w.id, w.host, w.next_at
     from open o cross join lateral (
-        select id, host, next_at, claims > 0 as tried from webhook_deliveries
+        select id, host, next_at, claims from webhook_deliveries
         where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
-        order by next_at limit case when o.robot then 512 else 64 end
+        order by next_at limit case when o.robot then 128 else 64 end
     ) w
     union
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.host, w.next_at, false, $6
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.claims > 0, w.id, w.host, w.next_at
     from open o cross join lateral (
         with recursive hosts (hash, host) as (
             select o.start, ''
@@ -96,7 +98,7 @@ const claimDeliveriesSQL = DeliverySources +
         )
         select hash, host from hosts where host <> '' limit 64
     ) hosts cross join lateral (
-        select id, host, next_at from webhook_deliveries
+        select id, host, next_at, claims from webhook_deliveries
         where state = 0 and host <> '' and endpoint_id = o.endpoint_id
             and (hashtextextended(host, 0), host) >= (hosts.hash, hosts.host)
             and (hashtextextended(host, 0), host, next_at) <= (hosts.hash, hosts.host, now())
@@ -105,16 +107,17 @@ const claimDeliveriesSQL = DeliverySources +
     where o.callbacks
 )` +
 	// by_host: turn is the position of a due delivery at its endpoint or host of callbacks: those in flight come first, then the due ones,
-	// earliest first. If events that a robot has refused always came first, they would delay those that it accepts by 4 s each.
+	// earliest first. Single events of a robot have turns of their own. places is the highest turn that may be claimed.
 	`, by_host as (
-    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host order by due.alone and $10, due.next_at) as turn
-    from due left join (select endpoint_id, host, count(*) as n from in_flight group by endpoint_id, host) h
-        on h.endpoint_id = due.endpoint_id and h.host = due.host
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host, due.single order by due.next_at) as turn,
+        case when single then ` + singlePlaces + ` when failing and robot then ` + failingRobotPlaces + ` when failing then 1 else $6 end as places
+    from due left join (select endpoint_id, host, single, count(*) as n from in_flight group by endpoint_id, host, single) h
+        using (endpoint_id, host, single)
 )` +
 	// by_failing: the deliveries within the limit of their destination. turn_failing is the position of a delivery to a failing endpoint
 	// among those of its account.
 	`, by_failing as (
-    select *, case when failing then busy_failing + row_number() over (partition by account, failing order by random()) else 0 end as turn_failing
+    select *, case when failing then busy_failing + row_number() over (partition by account, failing order by turn, random()) else 0 end as turn_failing
     from by_host where turn <= places
 )` +
 	// of_failing: of each account at most a quarter of $8 deliveries to failing endpoints, but at least one. number is the position of such
@@ -162,8 +165,11 @@ type DueDelivery struct {
 	Signing
 }
 
+// Single reports whether the delivery is to a robot and needs a text of its own, because it was claimed before.
+func (d DueDelivery) Single() bool { return d.Format != FormatCloudEvents && d.Claim > 1 }
+
 // ClaimDeliveries claims due deliveries, up to limits; a failing endpoint has at most one in flight, a failing robot
-// failingRobotPlaces. A robot gets an event that was tried before only when it has nothing else in flight. inFlight are the
+// failingRobotPlaces, and any robot one more that was claimed before. inFlight are the
 // deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
 // settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
@@ -172,7 +178,8 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 		store.Column(inFlight, func(d DueDelivery) task.ID { return d.EndpointID }),
 		store.Column(inFlight, func(d DueDelivery) string { return d.Host }),
 		store.Column(inFlight, func(d DueDelivery) bool { return d.Failing }),
-		limits.Destination, limits.Account, limits.Failing, lease.Seconds(), rand.IntN(2) == 0)
+		limits.Destination, limits.Account, limits.Failing, lease.Seconds(),
+		store.Column(inFlight, DueDelivery.Single))
 	if err != nil {
 		return nil, store.Wrap("claim deliveries", err)
 	}
