@@ -15,4 +15,6 @@ import (
 //			log.Fatal(err)
 //		}
 //	}
-func Register() (*fn.Env, error) { return fn.Register(command.Readers(Commands()), Catalogue()...) }
+func Register() (*fn.Env, error) {
+	return fn.Register(command.SettingsReaders(Commands()), Catalogue()...)
+}

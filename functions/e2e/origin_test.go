@@ -16,7 +16,7 @@ import (
 // claimByGET is the only GET route that changes tasks or messages.
 const claimByGET = "GET /api/v1/sms/tasks/pending"
 
-// A browser sends the stored credentials of the service also with requests that pages of other origins make.
+// A browser that has stored the password for the service also sends it when a page of another origin makes the request.
 func TestCrossOriginPagesCannotChangeAnything(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -26,7 +26,7 @@ func TestReencryptMovesSecretsToNewKey(t *testing.T) {
 	}
 	code, output := reencrypt(another)
 	require.Equal(t, 1, code)
-	require.Contains(t, output, "is not one of the keys that are set (1)")
+	require.Contains(t, output, "is not among the 1 keys that are set")
 	code, output = reencrypt(another + "," + sandbox.EncryptionKey)
 	require.Zero(t, code, output)
 	require.Contains(t, output, "encrypted with the first key: 2 of webhook_endpoints, 0 of provider_tokens")

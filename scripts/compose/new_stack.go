@@ -43,7 +43,7 @@ func (s *stack) copyCompose() error {
 		}
 	}
 	secrets := filepath.Join(s.composeDir(), "secrets")
-	override := "networks: {outgoing: {ipam: {config: [{subnet: " + outgoing + "}]}}}\n"
+	override := "networks: {outgoing: {ipam: {config: [{subnet: " + outgoingSubnet + "}]}}}\n"
 	return errors.Join(
 		os.RemoveAll(secrets),
 		os.Mkdir(secrets, 0o700),
@@ -62,7 +62,7 @@ func (s *stack) remove() error {
 		return err
 	}
 	err := reset()
-	if err != nil { // while podman removed its directory, a process that cleans up after an ended container may have written to it
+	if err != nil { // the clean-up of an ended container may have written to podman's directory during the reset
 		err = reset()
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))

@@ -14,10 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// outgoing is the subnet of the network outgoing. The services that call webhooks and WeChat are in this
+// outgoingSubnet is the subnet of the network outgoing. The services that call webhooks and WeChat are in this
 // network. The subnet is fixed, so that the address of this machine in it is known in advance.
 const (
-	outgoing        = "10.77.1.0/24"
+	outgoingSubnet  = "10.77.1.0/24"
 	receiverAddress = "10.77.1.1:9000"
 )
 

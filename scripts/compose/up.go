@@ -25,7 +25,7 @@ func (s *stack) useProfiles(ctx context.Context, profiles string) error {
 	}
 	// An operator may set the same variables. Here, WeChat is a fake.
 	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
-		example, profiles, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
+		example, profiles, s.port, outgoingSubnet, sandbox.WeChatAppID, receiverAddress)
 	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
 		return err
 	}

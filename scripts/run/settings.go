@@ -83,7 +83,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	}
 	s.demoSender = parseBool("DEMO_SENDER", "true", "true or false")
 	s.sink = parseBool("SINK", "true", "true or false")
-	s.procs = parseBool("PROCS", "0", "1 or 0")
+	s.procs = parseBool("PROCS", "0", "1 (a process for each function) or 0 (one process)")
 	if s.procsIdle, err = time.ParseDuration(cmp.Or(all["PROCS_IDLE"], "15s")); err != nil || s.procsIdle <= 0 {
 		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, such as 15s", all["PROCS_IDLE"]))
 	}

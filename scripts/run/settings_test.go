@@ -62,7 +62,7 @@ func TestParseSettingsNamesAllErrors(t *testing.T) {
 	require.EqualError(t, err, `PORT is "eighty": it must be a number from 1 to 65535
 DEMO_SENDER is "maybe": it must be true or false
 SINK is "often": it must be true or false
-PROCS is "seven": it must be 1 or 0
+PROCS is "seven": it must be 1 (a process for each function) or 0 (one process)
 PROCS_IDLE is "0s": it must be a duration above 0, such as 15s
 BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
 	for _, port := range []string{"0", "-1", "65536"} {
@@ -108,7 +108,7 @@ func TestLoginsHideOwnerPassword(t *testing.T) {
 			require.Contains(t, all, c.want)
 			require.NotContains(t, all, c.forbidden)
 			require.Equal(t, name == "one user for all", ownerEnv == nil)
-			require.Equal(t, ownerEnv == nil, strings.Contains(all, "s3cr3t"), "only migrate may have the password of the owner")
+			require.Equal(t, ownerEnv == nil, strings.Contains(all, "s3cr3t"), "the server has the password of the owner only if it logs in as the owner")
 			again, _, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
 			require.Equal(t, env, again, "a later run must use the same passwords")

@@ -32,8 +32,8 @@ func New[C any](name, help string, run func(ctx context.Context, env *fn.Env, cf
 	}}
 }
 
-// Readers returns the commands with their own settings, for fn.Register and fn.Prepare.
-func Readers(commands []Command) []config.Reader {
+// SettingsReaders returns the commands with their own settings, for fn.Register and fn.Prepare.
+func SettingsReaders(commands []Command) []config.Reader {
 	readers := make([]config.Reader, len(commands))
 	for i, c := range commands {
 		readers[i] = config.Reader{Name: c.Name, Settings: c.settings}
@@ -43,14 +43,14 @@ func Readers(commands []Command) []config.Reader {
 
 // ConfigTable returns every setting, shared ones and those of the functions and commands, as a Markdown table.
 func ConfigTable(commands []Command, functions ...fn.Function) string {
-	return config.Table(fn.Settings(Readers(commands), functions))
+	return config.Table(fn.Settings(SettingsReaders(commands), functions))
 }
 
 // SecretReaders returns, by the name of each secret setting, the functions and commands that read it; an empty list =
 // all of them.
 func SecretReaders(commands []Command, functions ...fn.Function) map[string][]string {
 	readers := map[string][]string{}
-	for _, s := range fn.Settings(Readers(commands), functions) {
+	for _, s := range fn.Settings(SettingsReaders(commands), functions) {
 		if s.Secret {
 			readers[s.Name] = s.ReadBy
 		}

@@ -18,9 +18,9 @@ import (
 func Main(ctx context.Context, args []string, commands []Command, functions ...fn.Function) int {
 	commands = append([]Command{
 		{Name: "serve", Help: "serve the functions (the default)"},
-		{Name: "config", Help: "list every setting as a table"},
+		{Name: "config", Help: "print a table of all settings"},
 		{Name: "version", Help: "print the version"},
-		{Name: "routes", Help: "list every route with its function as a table", Run: listRoutes(functions)},
+		{Name: "routes", Help: "print a table of all routes and their functions", Run: listRoutes(functions)},
 		{Name: "hash-password", Help: "[iterations]: read the built-in admin's password from standard input and print the value of BASIC_AUTH_PASSWORD_HASH", Run: printPasswordHash},
 		New("health", "check the health of the server in this container: exit code 0 or 1", checkHealth),
 	}, commands...)
@@ -53,7 +53,7 @@ func Main(ctx context.Context, args []string, commands []Command, functions ...f
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	env, served, err := fn.Prepare(Readers(commands), functions, run == nil)
+	env, served, err := fn.Prepare(SettingsReaders(commands), functions, run == nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
 		return 2

@@ -98,7 +98,7 @@ func (r *BadFields) OnUnknown(field, policy string) {
 // SMSQueue is Queue, but also refuses the queues of subscribe messages. instead says what to use for such messages.
 func (r *BadFields) SMSQueue(field, queue, instead string) {
 	r.Queue(field, queue)
-	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)
+	r.When(task.IsSubscribeQueue(queue), field, "is for subscribe messages: "+instead)
 }
 
 // Phone requires a phone number.

@@ -46,7 +46,7 @@ type Env struct {
 	sessionKeys        store.Keys
 	database           *cache.Value[struct{}] // pings the database, for /readyz
 	metrics            *telemetry.Metrics
-	scraped            sync.Map                        // *telemetry.Endpoint by path
+	metricsEndpoints   sync.Map                        // *telemetry.Endpoint by path
 	snapshot           *cache.Value[overview.Snapshot] // nil without DATABASE_URL
 	alerts             task.AlertRules
 
@@ -86,10 +86,10 @@ func (e *Env) Metrics() *telemetry.Metrics { return e.metrics }
 func (e *Env) collect(s *metrics.Scrape) {
 	s.Gauge("http_requests_under_way", "Calls in progress, including waiting polls, streams and WebSockets.", float64(e.limiter.countInFlight()))
 	for kind, n := range e.limiter.usedSlots() {
-		s.Gauge("calls_taken", "Slots in use: of calls, of waiting polls, streams and WebSockets, of the reserve for admins, and of events.", float64(n), "kind", kind)
+		s.Gauge("calls_taken", "Slots in use, by kind: calls, waiting (polls, streams and WebSockets), reserved (for admins), events.", float64(n), "kind", kind)
 	}
 	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls use.", float64(e.budget.inUse()))
-	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.FailedSends()))
+	s.Counter("bus_failed_sends_total", "Failed sends of wake-ups, schedules and notices of changed callers; most are tried again.", float64(e.bus.FailedSends()))
 	s.Counter("bus_denied_total", "Publications and subscriptions that the permissions of NATS did not allow; at most one a minute is logged.", float64(e.bus.Denied()))
 	if e.db == nil {
 		return
@@ -104,8 +104,8 @@ func (e *Env) collect(s *metrics.Scrape) {
 	}
 }
 
-// Snapshot returns the state of the whole service. All callers share one snapshot for snapshotKeep or longer, so a
-// caller must not change the snapshot. If the state cannot be read, Snapshot returns the error and the last
+// Snapshot returns the state of the whole service. All callers share one snapshot for snapshotKeep, and while the
+// next one is read, so a caller must not change it. If the state cannot be read, Snapshot returns the error and the last
 // snapshot. The field At is when this last snapshot was read, or zero if this process has never read one.
 func (e *Env) Snapshot() (overview.Snapshot, error) { return e.snapshot.Get() }
 

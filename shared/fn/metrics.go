@@ -15,7 +15,7 @@ const ProcessMetrics = "/metrics"
 // ServeMetrics serves the metrics of r at a path of their own, on the same port and for the same callers as
 // ProcessMetrics. A function calls ServeMetrics in its build.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
-	e.scraped.Store(path, telemetry.NewEndpoint(r, e.Log))
+	e.metricsEndpoints.Store(path, telemetry.NewEndpoint(r, e.Log))
 }
 
 // metricsAt returns the handler of the scrapes at a path; nil = the path has no metrics.
@@ -23,7 +23,7 @@ func (e *Env) metricsAt(path string) http.Handler {
 	if path == ProcessMetrics {
 		return e.Metrics()
 	}
-	if endpoint, ok := e.scraped.Load(path); ok {
+	if endpoint, ok := e.metricsEndpoints.Load(path); ok {
 		return endpoint.(*telemetry.Endpoint)
 	}
 	return nil

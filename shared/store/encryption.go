@@ -13,21 +13,21 @@ import (
 
 const (
 	encryptionKeyBytes = 32      // AES-256
-	encryptedPrefix    = "enc2." // check constraints refuse other values
+	encryptedPrefix    = "enc2." // check constraints of the tables refuse values without it
 )
 
 // ErrDecrypt means that a stored secret cannot be decrypted: its key is not configured, or somebody
 // without the key has changed the row.
 var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 
-// Keys encrypt secrets that must be stored and read back: signing secrets of webhooks and
-// access tokens of providers. Encrypt uses the first key. Decrypt uses the key whose id is in the value. The zero
+// Keys encrypt secrets that must be read back: signing secrets of webhooks and access tokens of providers in the database, and
+// session cookies and stream tokens outside it. Encrypt uses the first key. Decrypt uses the key whose id is in the value. The zero
 // Keys can neither encrypt nor decrypt.
 //
 // An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
 // GCM with a random nonce (NIST SP 800-38D). The key id is the first 4 bytes of the
-// key's SHA-256, in hex. The argument row is additional authenticated data: the table and id
-// of the row that has the value. Other data, such as the caller of the row, may follow after
+// key's SHA-256, in hex. The argument row is additional authenticated data: for a value in the database the table and
+// id of its row. Other data, such as the caller of the row, may follow after
 // a space. So Decrypt refuses a value that was copied to another row, or whose row was given
 // to another caller.
 type Keys struct {
@@ -94,7 +94,7 @@ func (k Keys) Decrypt(row, stored string) (string, error) {
 	id, text, _ := strings.Cut(rest, ".")
 	aead := k.aead[id]
 	if aead == nil {
-		return "", fmt.Errorf("%w: its key %.8q is not one of the keys that are set (%d)", ErrDecrypt, id, len(k.ids))
+		return "", fmt.Errorf("%w: its key %.8q is not among the %d keys that are set", ErrDecrypt, id, len(k.ids))
 	}
 	sealed, err := base64.RawStdEncoding.DecodeString(text)
 	if err != nil {

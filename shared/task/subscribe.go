@@ -1,13 +1,13 @@
 package task
 
-// The queues of subscribe messages. Every task in them, and no other, has a row of subscribe_message_logs.
+// The queues of WeChat subscribe messages (订阅消息). Every task in them, and no other, has a row of subscribe_message_logs.
 const (
 	WeChatQueue   = "wechat"          // sent by the function wechat
-	RecordedQueue = "wechat.recorded" // sent by services that call WeChat themselves
+	RecordedQueue = "wechat.recorded" // recorded, already claimed, by services that call WeChat themselves
 )
 
-// IsSubscription reports whether the queue is one of subscribe messages.
-func IsSubscription(queue string) bool { return queue == WeChatQueue || queue == RecordedQueue }
+// IsSubscribeQueue reports whether the queue is one of subscribe messages.
+func IsSubscribeQueue(queue string) bool { return queue == WeChatQueue || queue == RecordedQueue }
 
 // SendStatus is the column send_status of subscribe_message_logs.
 type SendStatus int16
@@ -38,8 +38,8 @@ func (t Task) SendStatus() SendStatus {
 }
 
 // Replaceable reports whether a new request for the same subscribe message replaces this task. Otherwise the new
-// request is skipped. A waiting task of RecordedQueue is replaced too: no sender polls that queue, so the task would
-// never be sent.
+// request is skipped. A waiting task of RecordedQueue is replaced too: nobody claims from that queue, so the task would
+// wait forever.
 func (t Task) Replaceable() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }

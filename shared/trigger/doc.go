@@ -26,22 +26,22 @@
 //     posted as an event of type bus.UnreadableType. An event in EVENTS must have the type of its subject, and
 //     an event in ACCEPTED must be an accepted message. Other events, and events with the content type of
 //     structured mode, become dead letters and are not posted.
-//   - Only as many messages are pulled as can be delivered at once; a route of ordered
+//   - A route pulls only as many messages as it can handle at the same time; a route of ordered
 //     batches also pulls the next batch.
-//   - Each step of a route has a deadline, except waiting for a connection to NATS. If a route is more
-//     than a minute past its deadline, it hangs, and Alive fails: only a restart resolves that.
-//   - A message that waits for its retry counts in Route.InFlight, so a failing function cannot
-//     accumulate more waiting retries than that. In WAKE, a newer wake-up replaces a waiting wake-up of the
+//   - Each step of a route has a deadline, except waiting for a connection to NATS. A route that is more
+//     than a minute past its deadline is stuck: Alive fails, because only a restart resolves that.
+//   - A message that waits for its retry counts towards the limit Route.InFlight, so a failing function cannot
+//     have more waiting retries than this limit. In WAKE, a newer wake-up replaces a waiting wake-up of the
 //     same subject.
-//   - If the call for a wake-up fails after a newer wake-up was delivered, the trigger publishes a wake-up
-//     again. NATS does not redeliver a replaced message, and the call for the newer wake-up may have found
-//     nothing to do because the failed call still held the work.
+//   - WAKE keeps only the newest wake-up of a subject, so NATS does not redeliver an older one. If the call for
+//     the older one fails after the newer one was delivered, the trigger publishes a new wake-up: the call for
+//     the newer one may have found nothing to do, because the older call still had the work claimed.
 //
 // # Batches
 //
 // A route of ordered batches keeps the order of its stream. By means of a priority group, NATS delivers all
-// messages to one trigger at a time, the pinned trigger. It posts a batch until the batch is settled, and only
-// then the next batch. After five failed tries it lets another trigger try. If the
+// messages to one trigger at a time, the pinned trigger. It repeats the post of a batch until each of its events is
+// acknowledged or a dead letter, and only then posts the next batch. After five failed tries it lets another trigger try. If the
 // function refuses a batch, or fails on it with 500 in the third try or later, the trigger posts
 // the events one by one. Only an event that is refused when posted alone becomes a dead letter. If DEADLETTERS
 // does not store the dead letter, and the function refuses to record it, the event is acknowledged

@@ -62,7 +62,7 @@ func queueSettleLogs(batch *pgx.Batch, changes []tasks.Change) {
 	var sent, others []tasks.Change
 	for _, c := range changes {
 		switch {
-		case !task.IsSubscription(c.After.Queue) || c.Before == c.After:
+		case !task.IsSubscribeQueue(c.After.Queue) || c.Before == c.After:
 		case c.After.SendStatus() == task.SubscribeSent:
 			sent = append(sent, c)
 		default:
@@ -82,7 +82,7 @@ where id = (select log_id from subscribe_message_sends where task_id = $1) for u
 // mayRevive refuses to retry an ended task if its message was sent or has a newer task: the user would get the message
 // twice.
 func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
-	if !task.IsSubscription(t.Queue) {
+	if !task.IsSubscribeQueue(t.Queue) {
 		return nil
 	}
 	var newest task.ID

@@ -82,4 +82,4 @@ func changedDone() []store.BulkColumn[task.Task] {
 
 func taskID(t task.Task) task.ID      { return t.ID }
 func reason(t task.Task) int16        { return int16(t.Reason) }
-func isSubscription(t task.Task) bool { return task.IsSubscription(t.Queue) }
+func isSubscription(t task.Task) bool { return task.IsSubscribeQueue(t.Queue) }
