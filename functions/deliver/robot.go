@@ -83,7 +83,10 @@ func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.
 	if err != nil {
 		return attempt{at: time.Now(), err: "the event cannot be shown as a text: " + err.Error()}
 	}
-	return d.robotTexts.post(ctx, w.EndpointID, event, w.Single(), func(text string) attempt { return d.postText(ctx, kind, w, text) })
+	deadline, _ := ctx.Deadline()
+	start, cancel := context.WithDeadline(ctx, deadline.Add(-d.cfg.Timeout)) // a POST that is cut off would not count as a try
+	defer cancel()
+	return d.robotTexts.post(start, w.EndpointID, event, w.Single(), func(text string) attempt { return d.postText(ctx, kind, w, text) })
 }
 
 // postText posts a text to the robot of a delivery.

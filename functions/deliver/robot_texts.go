@@ -18,7 +18,7 @@ const robotInterval = 4 * time.Second
 // limit of the vendor, who would refuse the events after them, too. The zero value is ready for use.
 type robotTexts struct {
 	mu      sync.Mutex
-	waiting map[task.ID][]*robotText // by endpoint; at most as many as may be in flight to one destination
+	waiting map[task.ID][]*robotText // by endpoint; at most as many as may be in flight to one destination, and one
 	next    map[task.ID]time.Time    // by endpoint: the next POST may not start before
 }
 
@@ -30,15 +30,19 @@ type robotText struct {
 }
 
 // post posts an event to the robot of an endpoint, together with the others that wait: all of them have the result of this POST. An
-// event that was claimed before is posted alone, because the vendor may have refused a text because of another event in it. post waits
-// for robotInterval, or longer if such events wait, at most until ctx ends. send makes a POST.
+// event that was tried before is posted alone, because the vendor may have refused a text because of another event in it. post waits
+// for robotInterval, or twice as long if such an event waits, at most until ctx ends. send makes a POST.
 func (r *robotTexts) post(ctx context.Context, endpoint task.ID, e robot.Event, alone bool, send func(text string) attempt) attempt {
 	own := &robotText{e, alone, make(chan attempt, 1)}
 	r.add(endpoint, own)
 	for {
-		together, wait := r.take(endpoint)
+		together, wait := r.take(ctx, endpoint)
 		if len(together) > 0 {
 			sendTogether(together, send)
+			if slices.Contains(together, own) {
+				return <-own.result
+			}
+			continue
 		}
 		select {
 		case a := <-own.result:
@@ -73,27 +77,33 @@ func (r *robotTexts) add(endpoint task.ID, t *robotText) {
 	r.waiting[endpoint] = append(r.waiting[endpoint], t)
 }
 
-// take returns the events that the caller must post now. If there are none, the caller waits and calls take again.
-func (r *robotTexts) take(endpoint task.ID) (together []*robotText, wait time.Duration) {
+// take returns the events that the caller must post now: none after the end of ctx. If there are none, the caller waits and calls
+// take again.
+func (r *robotTexts) take(ctx context.Context, endpoint task.ID) (together []*robotText, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	if wait = r.next[endpoint].Sub(now); wait > 0 {
 		return nil, wait
 	}
-	if len(r.waiting[endpoint]) == 0 {
+	if len(r.waiting[endpoint]) == 0 || ctx.Err() != nil {
 		return nil, robotInterval
 	}
 	maps.DeleteFunc(r.next, func(_ task.ID, at time.Time) bool { return at.Before(now) })
 	r.next[endpoint] = now.Add(robotInterval)
-	all, n := r.waiting[endpoint], 1
-	for !all[0].alone && n < len(all) && !all[n].alone {
-		n++
+	first := r.waiting[endpoint][0]
+	var left []*robotText
+	for _, t := range r.waiting[endpoint] {
+		if t == first || !first.alone && !t.alone {
+			together = append(together, t)
+		} else {
+			left = append(left, t)
+		}
 	}
-	if r.waiting[endpoint] = all[n:]; n == len(all) {
+	if r.waiting[endpoint] = left; len(left) == 0 {
 		delete(r.waiting, endpoint)
 	}
-	return all[:n:n], robotInterval
+	return together, robotInterval
 }
 
 // remove removes an event that will not be posted. It returns false if take has returned the event.

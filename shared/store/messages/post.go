@@ -97,7 +97,7 @@ func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Des
 type InFlightLimits struct {
 	All         int
 	Account     int // for a caller and all callers that it created (callers.account_id) together
-	Destination int // for one host of a caller, or one endpoint
+	Destination int // for one host of a caller, or one endpoint; a chat robot may have one more
 	Failing     int // webhooks only: for all failing endpoints together; one account may use a quarter of this limit
 }
 

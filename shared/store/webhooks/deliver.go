@@ -42,11 +42,11 @@ const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
-// A robot gets one text in 4 s. Events that were claimed before get a text of their own, because the robot may have refused a text
-// because of another event in it. They have a place of their own in flight, so they and new events do not wait for each other.
+// A process sends a robot one text in 4 s. Events that were tried before get a text of their own, because the robot may have refused a
+// text because of another event in it. They have a place of their own in flight, so that new events do not wait for all of them.
 const (
-	singlePlaces       = `1` // events of a robot that were claimed before and may be in flight
-	failingRobotPlaces = `4` // other events of a failing robot that may be in flight; they get one text
+	singlePlaces       = `1` // events of a robot that were tried before and may be in flight
+	failingRobotPlaces = `4` // other events of a failing robot that may be in flight
 )
 
 // claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
@@ -68,19 +68,27 @@ const claimDeliveriesSQL = DeliverySources +
     from source s` + CallersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + OpenSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
-	// due: the 64 earliest of each endpoint (of a robot 128, because events that it has refused may be due before others) and, so that no
-	// host hides another one, the $6 earliest of each of 64 hosts of callbacks. If there are more hosts, the random start chooses 64. The
-	// condition on one host is a range, so that the planner uses the index of hosts (webhook_deliveries_hosts). single: the event gets a
-	// text of its own.
+	// due: the 64 earliest of each endpoint; of a robot also the 32 latest, so that events that it has refused do not hide new ones; and, so
+	// that no host hides another one, the $6 earliest of each of 64 hosts of callbacks. If there are more hosts, the random start chooses 64.
+	// The condition on one host is a range, so that the planner uses the index of hosts (webhook_deliveries_hosts). single: the event gets
+	// a text of its own.
 	`, due as (
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.claims > 0 as single, w.id, w.host, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.tried > 0 as single, w.id, w.host, w.next_at
     from open o cross join lateral (
-        select id, host, next_at, claims from webhook_deliveries
+        select id, host, next_at, tried from webhook_deliveries
         where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
-        order by next_at limit case when o.robot then 128 else 64 end
+        order by next_at limit 64
     ) w
     union
-    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.claims > 0, w.id, w.host, w.next_at
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, w.tried > 0, w.id, w.host, w.next_at
+    from open o cross join lateral (
+        select id, host, next_at, tried from webhook_deliveries
+        where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
+        order by next_at desc limit 32
+    ) w
+    where o.robot
+    union
+    select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.tried > 0, w.id, w.host, w.next_at
     from open o cross join lateral (
         with recursive hosts (hash, host) as (
             select o.start, ''
@@ -98,7 +106,7 @@ const claimDeliveriesSQL = DeliverySources +
         )
         select hash, host from hosts where host <> '' limit 64
     ) hosts cross join lateral (
-        select id, host, next_at, claims from webhook_deliveries
+        select id, host, next_at, tried from webhook_deliveries
         where state = 0 and host <> '' and endpoint_id = o.endpoint_id
             and (hashtextextended(host, 0), host) >= (hosts.hash, hosts.host)
             and (hashtextextended(host, 0), host, next_at) <= (hosts.hash, hosts.host, now())
@@ -144,7 +152,7 @@ const claimDeliveriesSQL = DeliverySources +
 update webhook_deliveries w set claims = least(w.claims, 2147483646) + 1, next_at = now() + make_interval(secs => $9)
 from claimed, webhook_endpoints s
 where w.id = claimed.id and s.id = w.endpoint_id
-returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
+returning w.id, w.caller_id, w.endpoint_id, w.host, w.event_id, w.url, ` + deliveryPayload + `, w.claims, w.tried > 0, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.format, s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
 // deliveryPayload is what the delivery w sends; "" if its event is missing.
@@ -161,15 +169,16 @@ type DueDelivery struct {
 	Format   string // of its endpoint, one of Formats
 	Payload  string // "" = the event is missing: only a compromised function writes such a delivery
 	Claim    int32  // the fence
+	Tried    bool   // it was posted before
 	Failing  bool   // the last settled try of any delivery to the endpoint failed; never for callbacks
 	Signing
 }
 
-// Single reports whether the delivery is to a robot and needs a text of its own, because it was claimed before.
-func (d DueDelivery) Single() bool { return d.Format != FormatCloudEvents && d.Claim > 1 }
+// Single reports whether the delivery is to a robot and needs a text of its own, because it was tried before.
+func (d DueDelivery) Single() bool { return d.Format != FormatCloudEvents && d.Tried }
 
 // ClaimDeliveries claims due deliveries, up to limits; a failing endpoint has at most one in flight, a failing robot
-// failingRobotPlaces, and any robot one more that was claimed before. inFlight are the
+// failingRobotPlaces, and any robot one more that was tried before. inFlight are the
 // deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
 // settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
@@ -187,7 +196,7 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	var owner int64
 	var endpointURL string
 	var secret, old *string
-	err = store.Each(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &d.Format, &secret, &old}, func() {
+	err = store.Each(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Tried, &d.Failing, &owner, &endpointURL, &d.Format, &secret, &old}, func() {
 		d.Signing = st.signing(EndpointRow(d.EndpointID, owner, endpointURL), secret, old)
 		due = append(due, d)
 	})

@@ -148,8 +148,8 @@ func TestFailingEndpointsHaveALowerLimit(t *testing.T) {
 	require.Empty(t, claimDeliveries(t, db, first...), "the healthy endpoint and both callers' failing ones are at their limits")
 }
 
-// A robot gets one text in 4 s. If it refused 100 events because of their text, and these were due before all others, it would get
-// the next alert after minutes.
+// A robot gets one text in 4 s. If it refused 500 events because of their text, and these were due before all others, it would get
+// the next alert after half an hour.
 func TestEventsThatRobotRefusedAndNewEventsDoNotDelayEachOther(t *testing.T) {
 	t.Parallel()
 	limits := messages.InFlightLimits{All: 100, Account: 32, Destination: 16, Failing: 32}
@@ -157,12 +157,12 @@ func TestEventsThatRobotRefusedAndNewEventsDoNotDelayEachOther(t *testing.T) {
 		refused, fresh int
 		failing        bool
 		most           int // new events in flight
-	}{{100, 30, false, 16}, {1, 30, false, 16}, {100, 30, true, 4}, {1, 30, true, 4}} {
+	}{{500, 30, false, 16}, {1, 30, false, 16}, {500, 30, true, 4}, {1, 60, true, 4}} {
 		db := storetest.Open(t)
 		endpoint := db.MustAddEndpoint(t, 7, "https://robot.example", "alert.raised").ID
 		db.Exec(t, `update webhook_endpoints set format = 'wecom', secret = null, failing_since = case when $1 then now() end`, c.failing)
 		insertDueDeliveries(t, db, endpoint, 7, c.refused, "")
-		db.Exec(t, `update webhook_deliveries set claims = 1, next_at = next_at - interval '1 hour'`)
+		db.Exec(t, `update webhook_deliveries set claims = 1, tried = 1, next_at = next_at - interval '1 hour'`)
 		insertDueDeliveries(t, db, endpoint, 7, c.fresh, "")
 		claim := func(inFlight []webhooks.DueDelivery) (single, fresh []webhooks.DueDelivery) {
 			due, err := db.Webhooks.ClaimDeliveries(t.Context(), limits, inFlight, time.Minute)
@@ -186,6 +186,26 @@ func TestEventsThatRobotRefusedAndNewEventsDoNotDelayEachOther(t *testing.T) {
 		require.Len(t, more, min(c.refused-1, 1), "%+v", c)
 		require.Empty(t, others, "%+v", c)
 	}
+}
+
+func TestFailingEndpointsOfAccountTakeTurns(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	robot := db.MustAddEndpoint(t, 7, "https://robot.example", "alert.raised").ID
+	db.Exec(t, `update webhook_endpoints set format = 'wecom', secret = null`)
+	insertDueDeliveries(t, db, robot, 7, 10, "")
+	for n := range 7 {
+		insertDueDeliveries(t, db, db.MustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	db.Exec(t, `update webhook_endpoints set failing_since = now()`)
+	due, err := db.Webhooks.ClaimDeliveries(t.Context(), messages.InFlightLimits{All: 100, Account: 32, Destination: 16, Failing: 32}, nil, time.Minute)
+	require.NoError(t, err)
+	endpoints := map[task.ID]bool{}
+	for _, d := range due {
+		endpoints[d.EndpointID] = true
+	}
+	require.Len(t, due, 8)
+	require.Len(t, endpoints, 8, "a failing robot may have more deliveries in flight, but not before each failing endpoint has one")
 }
 
 func TestCallerLimitCoversAllItsHosts(t *testing.T) {
