@@ -40,7 +40,7 @@ func TestDocs(t *testing.T) {
 	t.Run("are compressed and cached", func(t *testing.T) { docsAreCompressed(t, s) })
 	t.Run("have a reference of each operation", func(t *testing.T) { referenceHasEveryOperation(t, s) })
 	t.Run("have a reference that fits phones", func(t *testing.T) { referenceFitsPhones(t, s) })
-	t.Run("try calls out", func(t *testing.T) { swaggerTriesCalls(t, s) })
+	t.Run("let readers try a call", func(t *testing.T) { swaggerTriesCalls(t, s) })
 }
 
 func contractIsServed(t *testing.T, s *cluster.Client) {
@@ -122,7 +122,7 @@ func swaggerTriesCalls(t *testing.T, s *cluster.Client) {
 	var status string
 	b.run(chromedp.Text(`#operations-submit-send .live-responses-table tbody .response-col_status`, &status, byQuery))
 	require.Contains(t, status, "200")
-	require.Equal(t, "empty,empty", headers, "the fields do not have the request id and the key of the example")
+	require.Equal(t, "empty,empty", headers, "the fields must not be filled with the request id and the key of the example")
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 	b.requireNoBrowserErrors()
 }
@@ -130,7 +130,7 @@ func swaggerTriesCalls(t *testing.T, s *cluster.Client) {
 func referenceFitsPhones(t *testing.T, s *cluster.Client) {
 	b := openTab(t, s)
 	b.resizeToPhone()
-	b.run(chromedp.Navigate(b.url+"/docs/reference"), chromedp.WaitReady("main", byQuery)) // too long for the screenshot of open
+	b.run(chromedp.Navigate(b.url+"/docs/reference"), chromedp.WaitReady("main", byQuery)) // not b.open: the page is too long for its screenshot
 	b.requireFits()
 	b.requireNoBrowserErrors()
 }

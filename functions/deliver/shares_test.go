@@ -44,14 +44,14 @@ func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	w := cluster.Open(t, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	mallory := w.Admin.NewCaller("mallory", "submitter")
 	hang := make(chan struct{})
-	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // then responds with 200, so that no endpoint counts as failing
+	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // no call ends during the test, so no endpoint counts as failing
 	endpoint, hosts := cluster.NewReceiver(t, slow), make([]*cluster.Receiver, 9)
 	for i := range hosts {
 		hosts[i] = cluster.NewReceiver(t, slow)
 		mallory.Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":"%s/%d"}`, endpoint.URL, i)).RequireOK()
 		insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'mallory'`), hosts[i].URL, 20)
 	}
-	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
+	t.Cleanup(func() { close(hang) }) // before Close of the receivers, which waits until their calls have ended
 	w.Admin.Exec(`with e as (insert into webhook_events (id, payload) select n::text, '{}' from generate_series(1, 20) n returning id)
 		insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
 		select gen_random_uuid(), e.id, w.id, w.caller_id, 'x', w.id, w.url from webhook_endpoints w, e where w.url is not null`)

@@ -14,10 +14,10 @@ import (
 const (
 	pageTimeout = 20 * time.Second
 	maxForm     = 256 << 10 // bytes of a form
-	pageMemory  = 512 << 10 // bytes that a logged-in visitor is charged for a page at its start, without its calls of the API
+	pageMemory  = 512 << 10 // bytes reserved when the page of a logged-in visitor starts; the API calls of the page reserve their own
 
 	// For visitors who are not logged in. Each address has its own limit, so no address can keep others from the login.
-	// If anonymousPages are in progress, a further request aborts the oldest response that is still being written.
+	// When the limit anonymousPages is reached, a further request aborts the oldest response that is still being written.
 	anonymousPages      = 256              // in progress at once
 	anonymousPerAddress = 8                // in progress at once; further requests of the address wait
 	anonymousWait       = 2 * time.Second  // how long a request waits; then it is refused with 503
@@ -26,8 +26,8 @@ const (
 )
 
 // Page returns a route for browsers: handle writes the response, which may be of any type. Everybody may
-// request the page; handle checks whether the visitor is logged in. Of web pages of other origins, also those
-// of SENDONCE_STREAM_ORIGINS, only GET requests are accepted.
+// request the page; handle checks whether the visitor is logged in. Requests from other origins, also
+// those of SENDONCE_STREAM_ORIGINS, are refused unless they are GET.
 func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
 	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
 	r.roles, r.page = nil, handle
