@@ -200,7 +200,7 @@ var apiErrors = map[string]string{
 	"this caller may not use this business type":                                        "该调用方不能使用这个业务类型",
 	"this client_msg_id was used with another message; use a new one for a new message": "这个 client_msg_id 已用于另一条消息；新消息请使用新的",
 	"this message is not saved yet; %s":                                                 "消息尚未保存；请稍后再试",
-	"too much of what was sent within the last 15 minutes came from this caller: wait until earlier messages are older than that": "最近 15 分钟内该调用方发送过多：随着时间推移可以继续发送",
+	"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as the earlier ones get older": "最近 15 分钟内该调用方发送过多：随着时间推移可以继续发送",
 
 	// webhooks
 	"is required: an https or http URL without user name, fragment and blanks, with a port from 1 to 65535 if any, at most 2000 bytes": "必填：以 https 或 http 开头的 URL，不含用户名、片段和空白，端口（如有）为 1 到 65535，最多 2000 字节",

@@ -105,7 +105,7 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 	}
 	if st.shares.exceeded(caller.Account(), streams) {
 		return Admission{}, quota.Refuse(shareRetry,
-			"too much of what was sent within the last 15 minutes came from this caller: wait until earlier messages are older than that")
+			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as the earlier ones get older")
 	}
 	var inbox *inboxReservation
 	if m.To.Kind == msg.User && st.inboxes.limit > 0 {

@@ -39,19 +39,6 @@ func (e Endpoint) json() string {
 	})
 }
 
-// The formats in which events are posted.
-const (
-	FormatCloudEvents = "cloudevents"
-	// The other formats are texts for a chat robot.
-	FormatSlack    = "slack"
-	FormatDingTalk = "dingtalk"
-	FormatWeCom    = "wecom"
-	FormatFeishu   = "feishu"
-)
-
-// Formats are all formats, the default first.
-var Formats = []string{FormatCloudEvents, FormatSlack, FormatDingTalk, FormatWeCom, FormatFeishu}
-
 // NewEndpoint is an endpoint to add.
 type NewEndpoint struct {
 	CallerID    int64
