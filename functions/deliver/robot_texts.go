@@ -14,6 +14,9 @@ import (
 // robotInterval is the time between the starts of two POSTs to a robot, in one process. Most vendors refuse more than 20 texts a minute.
 const robotInterval = 4 * time.Second
 
+// turnPause is the pause until an event looks again, if it is time for a text of other events, which are about to take it.
+const turnPause = 50 * time.Millisecond
+
 // robotTexts combines the events that wait for the next POST to the same robot. Otherwise many alerts at the same time would exceed the
 // limit of the vendor, who would refuse the events after them, too. The zero value is ready for use.
 type robotTexts struct {
@@ -36,13 +39,10 @@ func (r *robotTexts) post(ctx context.Context, endpoint task.ID, e robot.Event, 
 	own := &robotText{e, alone, make(chan attempt, 1)}
 	r.add(endpoint, own)
 	for {
-		together, wait := r.take(ctx, endpoint)
+		together, wait := r.take(ctx, endpoint, own)
 		if len(together) > 0 {
 			sendTogether(together, send)
-			if slices.Contains(together, own) {
-				return <-own.result
-			}
-			continue
+			return <-own.result
 		}
 		select {
 		case a := <-own.result:
@@ -77,24 +77,27 @@ func (r *robotTexts) add(endpoint task.ID, t *robotText) {
 	r.waiting[endpoint] = append(r.waiting[endpoint], t)
 }
 
-// take returns the events that the caller must post now: none after the end of ctx. If there are none, the caller waits and calls
-// take again.
-func (r *robotTexts) take(ctx context.Context, endpoint task.ID) (together []*robotText, wait time.Duration) {
+// take returns the events that the caller must post now: own, and those that get the same text. If there are none, because it is not
+// time for the next text, another text is first, own has been taken, or ctx has ended, the caller waits and calls take again.
+func (r *robotTexts) take(ctx context.Context, endpoint task.ID, own *robotText) (together []*robotText, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	if wait = r.next[endpoint].Sub(now); wait > 0 {
 		return nil, wait
 	}
-	if len(r.waiting[endpoint]) == 0 || ctx.Err() != nil {
-		return nil, robotInterval
+	waiting := r.waiting[endpoint]
+	if !slices.Contains(waiting, own) || ctx.Err() != nil {
+		return nil, robotInterval // own.result or the end of ctx ends the wait
+	}
+	if own != waiting[0] && (own.alone || waiting[0].alone) {
+		return nil, turnPause
 	}
 	maps.DeleteFunc(r.next, func(_ task.ID, at time.Time) bool { return at.Before(now) })
 	r.next[endpoint] = now.Add(robotInterval)
-	first := r.waiting[endpoint][0]
 	var left []*robotText
-	for _, t := range r.waiting[endpoint] {
-		if t == first || !first.alone && !t.alone {
+	for _, t := range waiting {
+		if t == own || !own.alone && !t.alone {
 			together = append(together, t)
 		} else {
 			left = append(left, t)

@@ -205,7 +205,7 @@ func TestFailingEndpointsOfAccountTakeTurns(t *testing.T) {
 		endpoints[d.EndpointID] = true
 	}
 	require.Len(t, due, 8)
-	require.Len(t, endpoints, 8, "a failing robot may have more deliveries in flight, but not before each failing endpoint has one")
+	require.Len(t, endpoints, 8, "the new events of a failing robot after the first come after the first delivery of each failing endpoint")
 }
 
 func TestCallerLimitCoversAllItsHosts(t *testing.T) {
