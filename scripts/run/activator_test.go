@@ -188,10 +188,10 @@ func TestProcessesEndWithKilledRun(t *testing.T) {
 	h.waitReady(t, p)
 	children := []int{waitForPid(t, p, "submit", 1), waitForPid(t, p, "trigger", 1)}
 	require.NoError(t, p.Kill())
-	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	for _, pid := range children {
-		require.Eventually(t, func() bool { return hasExited(pid) }, time.Minute, 10*time.Millisecond, "the children must be killed with the run")
+		require.Eventually(t, func() bool { return hasExited(pid) }, time.Minute, 10*time.Millisecond, "the children must end with the run")
 	}
+	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	h.waitReady(t, again)
 	require.NotContains(t, again.Output(), "is taken", "each port must be that of the killed run")
 }
