@@ -24,7 +24,7 @@ const (
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 
-	acceptSlots = 64 // must not change: a sender keeps its slot when the number of shards changes
+	acceptSlots = 64 // must not change: the slot is in the subject, so a repeat would be stored again. The number of shards may change
 )
 
 // slotOf returns the slot of a sender: 0 to acceptSlots-1.
@@ -57,8 +57,8 @@ func AcceptFilters(shard, shards int) (filters []string) {
 // AcceptedType is the type of the events in the stream of accepted messages.
 const AcceptedType = "sendonce.message.accepted.v1"
 
-// UnreadableType is the type of the event that the trigger posts instead of a stored message that is not an event. Every function
-// can make NATS store such messages: with a subject of the stream as reply subject of a request, the stream stores the reply.
+// UnreadableType is the type of the event that the trigger posts instead of a stored message that is not an event. Every deployed
+// function can make NATS store such messages: with a subject of the stream as reply subject of a request, the stream stores the reply.
 const UnreadableType = "sendonce.unreadable.v1"
 
 // Acceptance is a message for Accept.
@@ -221,9 +221,9 @@ func (b *Bus) readFromLeader(ctx context.Context, conn *Connection, request map[
 	return nil, reply.Error
 }
 
-// ErrNotEvent means that a stored message is not an event, so Accept did not store it. If Accept returns ErrNotEvent, such a
-// message has the subject, which accepts no other message until the function save has removed that message, after the
-// deduplication window. The stream itself works.
+// ErrNotEvent means that a stored message is not an event: something other than Accept stored it. If Accept returns ErrNotEvent,
+// such a message occupies the subject, and Accept can store nothing there until the deployed function save has removed that
+// message, after the deduplication window. The stream itself works.
 var ErrNotEvent = errors.New("not an event")
 
 func notEvent(seq uint64, err error) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// subscribe calls received for each message of a core subject until Close. It calls subscribed whenever the
+// subscribe calls the handler received for each message of a core subject until Close. It calls the function subscribed whenever the
 // server has confirmed the subscription: the first time and after each outage. subscribe does not wait for the
 // connection.
 func (b *Bus) subscribe(subject string, received nats.MsgHandler, subscribed func()) {

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MaxBody limits the bytes of a request. The half that exceeds message.MaxData is for white space in the data and for
+// MaxBody limits the bytes of a request. It is twice message.MaxData, which leaves room for white space in the data and for
 // other fields.
 const MaxBody = 2 * message.MaxData
 

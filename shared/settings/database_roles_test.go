@@ -29,7 +29,7 @@ func TestDatabaseRoles(t *testing.T) {
 			bad := r.Validate()
 			if c.want == "" {
 				require.Empty(t, bad)
-				require.Equal(t, r.Hot == "", r.Admin == "" && r.Retention == "")
+				require.Equal(t, r.Hot == "", r.Admin == "" && r.Retention == "", "without Hot, Validate clears Admin and Retention")
 				return
 			}
 			require.Len(t, bad, 1)

@@ -31,7 +31,7 @@ func keysOf(t *testing.T, texts ...string) store.Keys {
 	return k
 }
 
-func TestKeysDecryptOnlyTheRowThatTheyEncrypted(t *testing.T) {
+func TestEncryptedValueIsBoundToItsRow(t *testing.T) {
 	t.Parallel()
 	k := keysOf(t, keyText(1))
 	a, err := k.Encrypt("row/1", "whsec_x")
@@ -136,7 +136,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
-	// makeSigningSecret takes a stored secret from a caller and makes it the signing secret of a caller. An attacker who can log in as
+	// makeSigningSecret makes a stored secret of one caller the signing secret of another or the same caller. An attacker who can log in as
 	// the hot role can do this without the key.
 	makeSigningSecret := func(from, to int64) {
 		var id task.ID
@@ -185,7 +185,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 
 	after := withKeys(keyText(2))
 	require.Equal(t, "token", after.MustToken(t).Value)
-	require.Equal(t, subscribe.ProviderToken{}, before.MustToken(t), "before has only the old key")
+	require.Equal(t, subscribe.ProviderToken{}, before.MustToken(t), "a store with only the old key cannot decrypt it")
 	for _, caller := range []int64{7, 8, 9} {
 		s := storetest.Submission(storetest.FromCaller(caller))
 		after.MustSubmit(t, s)

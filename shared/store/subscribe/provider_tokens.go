@@ -83,7 +83,7 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
     updated_at = now()`
 )
 
-// RefreshProviderToken replaces a token, the argument stale, and returns the newest token. All instances together run one fetch
+// RefreshProviderToken replaces the token given as stale and returns the newest token. All instances together run one fetch
 // per app at a time, for at most fetchLimit. A call that has waited for the fetch of another call returns the token that
 // was stored, unless that token has expired. The Value of the returned token may equal stale.Value. An error of fetch is
 // returned unchanged, and nothing is stored.

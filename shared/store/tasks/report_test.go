@@ -97,7 +97,7 @@ func TestReleasedTaskWaitsAndUsesNoRetry(t *testing.T) {
 	require.Len(t, db.Claim(t), 1)
 }
 
-func TestConcurrentReportsAndExtensionsKeepOneRow(t *testing.T) {
+func TestOneOfConcurrentReportsFinishesTask(t *testing.T) {
 	t.Parallel()
 	a, b := storetest.OpenTwo(t)
 	for range 30 {
@@ -232,15 +232,15 @@ func TestReportThatChangesNothingLocksNoTask(t *testing.T) {
 		task.Report
 		want task.Verdict
 	}{
-		"of a task that nobody claimed":  {task.Report{TaskID: waiting.ID, ClaimID: 1, Outcome: task.SentOK}, task.Stale},
-		"of another caller's claim":      {task.Report{TaskID: claimed.ID, CallerID: 7, ClaimID: claims[claimed.ID], Outcome: task.SentOK}, task.Stale},
-		"of a finished foreign claim":    {task.Report{TaskID: finished.ID, CallerID: 7, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
-		"of an older claim":              {task.Report{TaskID: claimed.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
-		"of another app":                 {task.Report{TaskID: claimed.ID, AppID: "other", Outcome: task.SentOK}, task.Stale},
-		"of a released claim":            {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.SentFailed}, task.Stale},
-		"that releases again":            {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.Released}, task.Already},
-		"that succeeds again":            {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Already},
-		"of a failure after the success": {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentFailed}, task.Stale},
+		"of a task that nobody claimed":      {task.Report{TaskID: waiting.ID, ClaimID: 1, Outcome: task.SentOK}, task.Stale},
+		"of another caller's claim":          {task.Report{TaskID: claimed.ID, CallerID: 7, ClaimID: claims[claimed.ID], Outcome: task.SentOK}, task.Stale},
+		"of another caller's finished claim": {task.Report{TaskID: finished.ID, CallerID: 7, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
+		"of an older claim":                  {task.Report{TaskID: claimed.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
+		"of another app":                     {task.Report{TaskID: claimed.ID, AppID: "other", Outcome: task.SentOK}, task.Stale},
+		"of a released claim":                {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.SentFailed}, task.Stale},
+		"that releases again":                {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.Released}, task.Already},
+		"that succeeds again":                {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Already},
+		"of a failure after the success":     {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentFailed}, task.Stale},
 	} {
 		c.AppID = cmp.Or(c.AppID, "app")
 		out, err := db.Report(c.Report)

@@ -51,7 +51,7 @@ func startWithStandby(t *testing.T) (url string, loseStandby, restore func()) {
 }
 
 // endWaiting ends the wait of the sessions that wait for a standby: it calls function, such as pg_cancel_backend(pid), for
-// each. It reports whether there was such a session. Its commit is then visible, although no standby has it.
+// each. It reports whether there were any. Their commits are then visible, although no standby has them.
 func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	t.Helper()
 	var pid int
@@ -63,7 +63,7 @@ func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	return err == nil
 }
 
-// A sender app sends its message after the response to the mark, so the mark must not be lost in a failover.
+// A sender app sends its message once the task is marked as sending, so this mark must not be lost in a failover.
 func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	t.Parallel()
 	url, loseStandby, restore := startWithStandby(t)
@@ -126,13 +126,13 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			_, err := db.Subscribe.Submit(context.Background(), s)
 			return err
 		},
-		"purge": func() error { // after it, the stream does not have the message any more
+		"purge": func() error { // after it, its caller removes the message from the stream
 			for {
 				saved, err := db.Messages.PurgeCandidates(context.Background(), 0, 1)
 				if err == nil && len(saved) == 0 {
 					err = errors.New("nothing is saved")
 				}
-				if task.CodeOf(err) != task.CodeServerBusy { // a terminated session
+				if task.CodeOf(err) != task.CodeServerBusy { // else the session was terminated: try again
 					return err
 				}
 			}

@@ -29,8 +29,8 @@ func (st *Store) Submit(rows []*Submission) ([]Submitted, []error) {
 }
 
 // flushSubmissions commits the rows in one transaction. If the response to the commit is lost, the
-// transaction is run again, and finds the ids that were committed. Then it resolves the rows whose key or id existed
-// before. An error there fails only these rows.
+// transaction is run again, and finds the ids that were committed. After the commit, flushSubmissions resolves the
+// rows whose key or id existed before; an error in that step fails only these rows.
 func (st *Store) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	blocked, err := st.blockedWords(ctx)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 		}
 	}
 	var batch pgx.Batch
-	if logReceived.Queue(&batch, logs) == nil {
+	if logReceived.Queue(&batch, logs) == nil { // no rows to log
 		return nil
 	}
 	return f.store.db.Hot.SendBatch(ctx, &batch).Close()
