@@ -54,7 +54,7 @@ func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	insertAcks(o.Admin, "ann", 20) // many more rows than a relay tries after a pause, inserted before all others
 	c := o.StartEach()
 	shop := cluster.NewReceiver(t, nil)
-	c.AddEndpoint(shop.URL)
+	c.AddEndpoint(shop.URL, "task.succeeded") // not the alert that USERS is full
 	finished := c.FinishTasks(3)
 	cluster.Eventually(t, func() bool { return shop.Calls() == 3 }, "webhooks are posted")
 	shop.RequireEachOnce(t, finished)
