@@ -14,14 +14,14 @@ import (
 // robotInterval is the time between the starts of two POSTs to a robot, in one process. Most vendors refuse more than 20 texts a minute.
 const robotInterval = 4 * time.Second
 
-// turnPause is the pause until an event looks again, if it is time for a text of other events, which are about to take it.
+// turnPause is how long an event waits before it calls take again, if the text of other events is due first.
 const turnPause = 50 * time.Millisecond
 
 // robotTexts combines the events that wait for the next POST to the same robot. Otherwise many alerts at the same time would exceed the
 // limit of the vendor, who would refuse the events after them, too. The zero value is ready for use.
 type robotTexts struct {
 	mu      sync.Mutex
-	waiting map[task.ID][]*robotText // by endpoint; at most as many as may be in flight to one destination, and one
+	waiting map[task.ID][]*robotText // by endpoint; at most one more than may be in flight to one destination
 	next    map[task.ID]time.Time    // by endpoint: the next POST may not start before
 }
 

@@ -91,8 +91,8 @@ func (c *Call) May(role Role) bool {
 	return role != Admin && c.HasRole(role) || c.HasRole(Admin) && !c.LimitedToQueues()
 }
 
-// HasRole reports whether the caller was given this role, whatever its queues. The role Admin includes
-// no other role here.
+// HasRole reports whether the caller was given this role, whatever its queues. The role Admin does not include
+// other roles here.
 func (c *Call) HasRole(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
 
 // ReadsAll reports whether the caller may read what belongs to other callers. Only admins and viewers may, and only if

@@ -42,8 +42,8 @@ const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
-// A process sends a robot one text in 4 s. Events that were tried before get a text of their own, because the robot may have refused a
-// text because of another event in it. They have a place of their own in flight, so that new events do not wait for all of them.
+// A process sends a robot one text in 4 s. An event that was tried before gets a text of its own, because the robot may have refused the
+// earlier text for another event in it. One such event may be in flight beside new events, so that new events do not wait for all of them.
 const (
 	singlePlaces       = `1` // events of a robot that were tried before and may be in flight
 	failingRobotPlaces = `4` // other events of a failing robot that may be in flight
@@ -177,9 +177,8 @@ type DueDelivery struct {
 // Single reports whether the delivery is to a robot and needs a text of its own, because it was tried before.
 func (d DueDelivery) Single() bool { return d.Format != FormatCloudEvents && d.Tried }
 
-// ClaimDeliveries claims due deliveries, up to limits; a failing endpoint has at most one in flight, a failing robot
-// failingRobotPlaces, and any robot one more that was tried before. inFlight are the
-// deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
+// ClaimDeliveries claims due deliveries, up to limits. A failing endpoint has at most one in flight, a failing robot
+// failingRobotPlaces. Any robot may have one more, which was tried before. inFlight are the deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
 // settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, limits.All-len(inFlight),
