@@ -114,7 +114,7 @@ func flakyFixture(t *testing.T, cfg sender.FlakyConfig) gatewaytest.Fixture {
 	}}
 }
 
-// badGateways violate one rule each.
+// badGateways violate at least the named rule each.
 var badGateways = map[string]struct {
 	rule string
 	send func(ctx context.Context, m sender.Message, provider *ledger) sender.Result

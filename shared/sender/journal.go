@@ -148,9 +148,9 @@ func (j *journal) apply(e journalEntry) {
 	}
 }
 
-// openReports returns the open reports, sorted by task. It must be called before the first put or remove, because the
+// reports returns the open reports, sorted by task. It must be called before the first put or remove, because the
 // goroutine run then changes them.
-func (j *journal) openReports() []api.ReportRequest {
+func (j *journal) reports() []api.ReportRequest {
 	return slices.SortedFunc(maps.Values(j.open), func(a, b api.ReportRequest) int {
 		return cmp.Or(cmp.Compare(a.TaskID, b.TaskID), cmp.Compare(a.ClaimID, b.ClaimID))
 	})

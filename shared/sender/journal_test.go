@@ -39,7 +39,7 @@ func TestJournalKeepsTheLastReportOfEachAttempt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
 	j := openTestJournal(t, path)
-	require.Empty(t, j.openReports())
+	require.Empty(t, j.reports())
 	for _, r := range []api.ReportRequest{unknownReport("a", 1), unknownReport("b", 1), unknownReport("c", 1), unknownReport("a", 2), sentReport("b", 1), sentReport("c", 1)} {
 		require.NoError(t, j.put(r))
 	}
@@ -48,7 +48,7 @@ func TestJournalKeepsTheLastReportOfEachAttempt(t *testing.T) {
 
 	for range 2 {
 		j = openTestJournal(t, path)
-		require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("a", 2), sentReport("b", 1)}, j.openReports())
+		require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("a", 2), sentReport("b", 1)}, j.reports())
 		require.NoError(t, j.close())
 	}
 }
@@ -74,12 +74,12 @@ func TestTruncatedJournalKeepsWholeLines(t *testing.T) {
 		for entries < 3 && size >= ends[entries+1]-1 {
 			entries++ // the last line is valid also without its line break
 		}
-		require.Len(t, j.openReports(), entries, size)
+		require.Len(t, j.reports(), entries, size)
 		require.LessOrEqual(t, corrupt, 1)
 		require.NoError(t, j.put(unknownReport("next", 1)), "new entries follow the complete lines")
 		require.NoError(t, j.close())
 		j = openTestJournal(t, path)
-		require.Len(t, j.openReports(), entries+1)
+		require.Len(t, j.reports(), entries+1)
 		require.NoError(t, j.close())
 	}
 }
@@ -99,7 +99,7 @@ func TestCorruptJournalLineIsSkipped(t *testing.T) {
 	j, corrupt, err := openJournal(path, "app")
 	require.NoError(t, err)
 	require.Equal(t, 2, corrupt, "the changed line, and the zeros after the last line, as after a power failure")
-	require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("c", 1)}, j.openReports())
+	require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("c", 1)}, j.reports())
 	require.NoError(t, j.close())
 }
 
@@ -158,11 +158,11 @@ func TestJournalIsCompacted(t *testing.T) {
 	require.LessOrEqual(t, info.Size(), int64(minCompactSize))
 	require.NoError(t, j.close())
 	j = openTestJournal(t, path)
-	require.Equal(t, []api.ReportRequest{unknownReport("stays", 1)}, j.openReports())
+	require.Equal(t, []api.ReportRequest{unknownReport("stays", 1)}, j.reports())
 	require.NoError(t, j.close())
 }
 
-func TestConcurrentPutsShareASync(t *testing.T) {
+func TestConcurrentPutsShareOneSync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{writes: make(chan journalWrite)} // its goroutine run is not started

@@ -27,7 +27,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}
-	open := j.openReports()
+	open := j.reports()
 	if corrupt > 0 || len(open) > 0 {
 		s.cfg.Log.WarnContext(ctx, "sender: the last run left reports or corrupt lines in the journal", "reports", len(open), "corrupt_lines", corrupt)
 	}

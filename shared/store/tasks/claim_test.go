@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// A bodiless task has no row in the table tasks.
 func TestClaimRemovesBodilessTasks(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []store.EventMode{store.NoEvents, store.AllEvents} {
@@ -40,14 +41,14 @@ func TestDecisionOnBodilessTaskIsNotFound(t *testing.T) {
 func TestClaimOrdersByPriorityThenRetriesThenAge(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	retried, fresh, urgent := storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Priority = 1 })
+	retried, older, urgent := storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Priority = 1 })
 	db.MustSubmit(t, retried)
-	first := db.Claim(t)
-	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: retried.ID, AppID: "app", ClaimID: first[0].ClaimID, Outcome: task.SentFailed, ShouldRetry: true}).Verdict)
-	second := storetest.Submission()
-	db.MustSubmit(t, fresh, second, urgent)
+	claimed := db.Claim(t)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: retried.ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentFailed, ShouldRetry: true}).Verdict)
+	newer := storetest.Submission()
+	db.MustSubmit(t, older, newer, urgent)
 
-	require.Equal(t, []task.ID{urgent.ID, fresh.ID, second.ID, retried.ID}, claimedIDs(db.Claim(t)))
+	require.Equal(t, []task.ID{urgent.ID, older.ID, newer.ID, retried.ID}, claimedIDs(db.Claim(t)))
 }
 
 func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
@@ -70,17 +71,17 @@ func TestEmptyPollChecksWithoutClaiming(t *testing.T) {
 func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	zombie := storetest.Submission()
-	db.MustSubmit(t, zombie)
+	s := storetest.Submission()
+	db.MustSubmit(t, s)
 	lost := db.Claim(t)
 	db.ExpireLeases(t)
-	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan, which must not sweep the expired lease first
+	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan in the background, which must leave the expired lease to the claim
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
 	require.Len(t, again, 1, "a claim recovers expired leases without a call of Sweep")
-	require.Equal(t, zombie.ID, again[0].ID)
+	require.Equal(t, s.ID, again[0].ID)
 	require.Equal(t, int16(1), again[0].RetryCount)
 	require.NotEqual(t, again[0].ClaimID, lost[0].ClaimID)
-	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: zombie.ID, AppID: "app", ClaimID: lost[0].ClaimID, Outcome: task.SentOK}).Verdict)
+	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: lost[0].ClaimID, Outcome: task.SentOK}).Verdict)
 	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry' and app_id = 'app' and claim_id = $1 and error_message = '处理超时，自动重试'`, lost[0].ClaimID))
 	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim' and claim_id = $1`, lost[0].ClaimID), "a stale report is kept as evidence")
 }
