@@ -8,7 +8,7 @@
 //     sent only after the standby has its transaction.
 //   - Sendonce accepts a message once: the row's id is the client_msg_id, so a POST that is repeated after a
 //     lost response, or by another forwarder, is a replay.
-//   - A forwarder deletes a row only after a 200 or 202 of the service itself, not of a proxy. Until then the row stays,
+//   - A forwarder deletes a row only after a 200 or 202 of the service itself, not of a proxy, that names its id. Until then the row stays,
 //     and last_error has the reason of the last failure.
 //   - A message that the service refuses does not block other messages. The refused message stays for an operator, in
 //     the list of Refused.

@@ -2,8 +2,8 @@ package outbox_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -21,8 +21,10 @@ func Example() {
 	db, end := sandbox.ExampleDatabase(ctx, outbox.DDL, "CREATE TABLE orders (id int PRIMARY KEY)")
 	defer end()
 	sendonce := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Println("called:", r.Method, r.URL.Path)
-		_, _ = io.WriteString(w, `{"code":200,"message":"success","data":{"ack":"saved"}}`)
+		var message api.MessageRequest
+		err := json.NewDecoder(r.Body).Decode(&message)
+		fmt.Fprintf(w, `{"code":200,"data":{"client_msg_id":%q}}`, message.ClientMsgID)
+		fmt.Println("received:", message.RoutingKey, err)
 	}))
 	defer sendonce.Close()
 
@@ -50,6 +52,6 @@ func Example() {
 	fmt.Println("forwarded:", n, err)
 	// Output:
 	// rolled back: order 7 exists
-	// called: POST /api/v1/messages
+	// received: order.paid <nil>
 	// forwarded: 1 <nil>
 }

@@ -114,7 +114,7 @@ func (f *Forwarder) forwardBatch(ctx context.Context) (found, accepted int, err 
 	}
 	var posts sync.WaitGroup
 	for i := range rows {
-		posts.Go(func() { rows[i].outcome = post(ctx, f.service, rows[i].body) })
+		posts.Go(func() { rows[i].outcome = post(ctx, f.service, rows[i].id, rows[i].body) })
 	}
 	posts.Wait()
 

@@ -100,7 +100,7 @@ func TestOutcomeOfResponse(t *testing.T) {
 	t.Parallel()
 	fromService := func(status int) []byte {
 		w := httptest.NewRecorder()
-		respond(w, status, nil)
+		respond(w, "id", status, nil)
 		return w.Body.Bytes()
 	}
 	for status, want := range map[int]verdict{
@@ -110,33 +110,36 @@ func TestOutcomeOfResponse(t *testing.T) {
 		204: verdictUnavailable, 302: verdictUnavailable, 401: verdictUnavailable, 404: verdictUnavailable, 405: verdictUnavailable, 408: verdictUnavailable,
 		429: verdictUnavailable, 502: verdictUnavailable, 503: verdictUnavailable, 504: verdictUnavailable,
 	} {
-		o := outcomeOf(status, http.Header{}, fromService(status))
+		o := outcomeOf("id", status, http.Header{}, fromService(status))
 		require.Equal(t, want, o.verdict, status)
 		require.Equal(t, want == verdictAccepted, o.err == nil, status)
 		for _, other := range []string{"", "<html>", `{"ok":true}`, `null`} {
-			require.Equal(t, verdictUnavailable, outcomeOf(status, http.Header{}, []byte(other)).verdict, "%d %s: a proxy's response", status, other)
+			require.Equal(t, verdictUnavailable, outcomeOf("id", status, http.Header{}, []byte(other)).verdict, "%d %s: a proxy's response", status, other)
 		}
 	}
+	for _, status := range []int{200, 202} {
+		require.Equal(t, verdictUnavailable, outcomeOf("another", status, http.Header{}, fromService(status)).verdict, "%d: a cached response to another POST", status)
+	}
 	w := httptest.NewRecorder()
-	respond(w, 429, []api.Field{{Field: "to", Message: "accepts messages of this sender again later"}})
-	require.Equal(t, verdictLater, outcomeOf(429, http.Header{}, w.Body.Bytes()).verdict, "too many messages to one user")
+	respond(w, "id", 429, []api.Field{{Field: "to", Message: "accepts messages of this sender again later"}})
+	require.Equal(t, verdictLater, outcomeOf("id", 429, http.Header{}, w.Body.Bytes()).verdict, "too many messages to one user")
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999": time.Hour} {
-		require.Equal(t, want, outcomeOf(503, http.Header{"Retry-After": {header}}, fromService(503)).retryAfter, header)
+		require.Equal(t, want, outcomeOf("id", 503, http.Header{"Retry-After": {header}}, fromService(503)).retryAfter, header)
 	}
 }
 
 func TestRedirectedPostKeepsMessage(t *testing.T) {
 	t.Parallel()
 	db := database(t)
+	id := put(t, db, 1)[0]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			http.Redirect(w, r, r.URL.Path, http.StatusMovedPermanently)
 			return
 		}
-		respond(w, http.StatusOK, nil)
+		respond(w, id, http.StatusOK, nil)
 	}))
 	t.Cleanup(server.Close)
-	put(t, db, 1)
 	for _, client := range []*http.Client{server.Client(), api.NewClient("", "", "").HTTP} {
 		exec(t, db, dueNow)
 		f := NewForwarder(db, &api.Client{BaseURL: server.URL, HTTP: client}, slog.New(slog.DiscardHandler))
@@ -207,7 +210,7 @@ func TestStopStoresOutcomesOfReceivedResponses(t *testing.T) {
 		}
 		if strings.Contains(string(body), ids[0]) {
 			w := httptest.NewRecorder()
-			respond(w, http.StatusOK, nil)
+			respond(w, ids[0], http.StatusOK, nil)
 			res := w.Result()
 			res.Request, res.Body = r, signalOnClose{res.Body, replied}
 			return res, nil

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -60,6 +61,16 @@ type request struct {
 	Ack  string          `json:"ack"`  // always "saved": the service responds only after it has saved the message
 }
 
+// encode returns v as JSON. Unlike json.Marshal, it keeps <, > and & as they are: escaped, each would have six bytes, and the service
+// limits the bytes of the data.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
 
 // Put adds m to the outbox: m is sent if tx commits. Put returns the client_msg_id of the message. If the service
@@ -68,7 +79,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if (m.To == "") == (m.RoutingKey == "") {
 		return "", errors.New("outbox: give either To or RoutingKey")
 	}
-	data, err := json.Marshal(m.Data)
+	data, err := encode(m.Data)
 	if err != nil {
 		return "", fmt.Errorf("outbox: encode the data: %w", err)
 	}
@@ -86,7 +97,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	}
 	m.SentAt = m.SentAt.UTC()
 	id = newID()
-	body, err := json.Marshal(request{ClientMsgID: id, Message: m, Data: data, Ack: api.AckSaved})
+	body, err := encode(request{ClientMsgID: id, Message: m, Data: data, Ack: api.AckSaved})
 	if err != nil {
 		return "", fmt.Errorf("outbox: encode the message: %w", err)
 	}

@@ -104,7 +104,7 @@ func (s *fakeService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.beforeResponse != nil {
 		s.beforeResponse(w)
 	}
-	respond(w, status, s.fields)
+	respond(w, body.ClientMsgID, status, s.fields)
 }
 
 func (s *fakeService) store(id, body string) (status int) {
@@ -130,11 +130,11 @@ func (s *fakeService) store(id, body string) (status int) {
 }
 
 // respond writes a response as the service does.
-func respond(w http.ResponseWriter, status int, fields []api.Field) {
-	envelope := api.Envelope{Code: status, Message: "success"}
+func respond(w http.ResponseWriter, id string, status int, fields []api.Field) {
+	envelope := api.Envelope{Code: status, Message: "success", Data: api.MessageAck{ClientMsgID: id}}
 	if status >= 300 {
 		envelope.Message, envelope.Error = "bad \x00 luck", "some_word"
-		envelope.Fields = fields
+		envelope.Fields, envelope.Data = fields, nil
 	}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(envelope)
@@ -210,7 +210,7 @@ func TestPut(t *testing.T) {
 				{"either To or RoutingKey", Message{Data: 1}},
 				{"give either", Message{To: "user:anna", RoutingKey: "order.paid", Data: 1}},
 				{"at most 65536", Message{To: "user:anna", Data: strings.Repeat("x", MaxData)}},
-				{"at most 65536", Message{To: "user:anna", Data: strings.Repeat("<", MaxData/6+1)}},
+				{"at most 65536", Message{To: "user:anna", Data: strings.Repeat("<", MaxData)}},
 				{"encode the data", Message{To: "user:anna", Data: make(chan int)}},
 				{"unexpected end of JSON", Message{To: "user:anna", Data: json.RawMessage(`{`)}},
 				{"Data must not be null", Message{To: "user:anna"}},
@@ -277,7 +277,7 @@ func TestPutAcceptsMessagesAtTheLimits(t *testing.T) {
 	require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 		for i, m := range []Message{
 			{To: "user:anna", Data: nested(19)},
-			{To: "user:anna", Data: strings.Repeat("x", MaxData-2)},
+			{To: "user:anna", Data: strings.Repeat("<", MaxData-2)},
 			{To: "user:anna", Data: "\xff is replaced by encoding/json"},
 			{To: "user:anna", Data: json.RawMessage(`[1e999999,"\ud83d\ude00",{"a":1,"a":null}]`)},
 			{To: "https://example.com/" + strings.Repeat("&", 1980), Data: strings.Repeat("x", MaxData-2)},

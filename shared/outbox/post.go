@@ -37,7 +37,8 @@ type outcome struct {
 	retryAfter time.Duration // from the service; 0 = none
 }
 
-func post(ctx context.Context, service *api.Client, body string) outcome {
+// post sends the message with this id (its client_msg_id) and body.
+func post(ctx context.Context, service *api.Client, id, body string) outcome {
 	limited, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	status, header, raw, err := roundTrip(limited, service, body)
@@ -47,7 +48,7 @@ func post(ctx context.Context, service *api.Client, body string) outcome {
 	case err != nil:
 		return outcome{verdict: verdictUnavailable, err: err}
 	default:
-		return outcomeOf(status, header, raw)
+		return outcomeOf(id, status, header, raw)
 	}
 }
 
@@ -74,15 +75,16 @@ func roundTrip(ctx context.Context, service *api.Client, body string) (status in
 	return res.StatusCode, res.Header, raw, nil
 }
 
-// outcomeOf interprets a response. A response without the service's envelope came from a proxy and does not
-// prove that the message was accepted, even if its status is 200.
-func outcomeOf(status int, header http.Header, raw []byte) outcome {
-	var envelope api.Envelope
-	fromService := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status
+// outcomeOf interprets the response to the message id. A response without the service's envelope came from a proxy, and so did
+// a 200 or 202 that acknowledges another message. It does not prove that the message was accepted.
+func outcomeOf(id string, status int, header http.Header, raw []byte) outcome {
+	var ack api.MessageAck
+	envelope := api.Envelope{Data: &ack}
+	fromService := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status && (status >= 300 || ack.ClientMsgID == id)
 	if fromService && (status == http.StatusOK || status == http.StatusAccepted) {
 		return outcome{verdict: verdictAccepted}
 	}
-	refused := &api.Error{Status: status, Message: "not a response of the service"}
+	refused := &api.Error{Status: status, Message: "not a response of the service to this message"}
 	if fromService {
 		refused.Code, refused.Message, refused.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
