@@ -58,12 +58,12 @@ func AcceptFilters(shard, shards int) (filters []string) {
 const AcceptedType = "sendonce.message.accepted.v1"
 
 // UnreadableType is the type of the event that the trigger posts instead of a stored message that is not an event. Every deployed
-// function can make NATS store such messages: with a subject of the stream as reply subject of a request, the stream stores the reply.
+// function can make NATS store such messages: if a request names a subject of a stream as its reply subject, the stream stores the reply.
 const UnreadableType = "sendonce.unreadable.v1"
 
 // Acceptance is a message for Accept.
 type Acceptance struct {
-	Subject     string // from AcceptSubject; the stream stores one message per subject, until Forget removes it
+	Subject     string // from AcceptSubject; the stream stores one message per subject, until Forget or RemoveStored removes it
 	Fingerprint string // the same in each repeat of a call, and different in another call with the same id
 	Event       cloudevents.Event
 }
@@ -72,8 +72,8 @@ type Acceptance struct {
 type Accepted struct {
 	Seq         uint64
 	Replayed    bool               // an earlier call stored the message; this call changed nothing
-	Fingerprint string             // of the first call
-	Event       *cloudevents.Event // of the first call; nil unless Replayed
+	Fingerprint string             // of the call that stored the message
+	Event       *cloudevents.Event // of the earlier call; nil unless Replayed
 }
 
 // Accept stores a message unless the stream already has a message for the subject. A nil error means that the
@@ -99,7 +99,7 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	case err == nil:
 		return Accepted{Seq: ack.Sequence, Fingerprint: a.Fingerprint}, nil
 	case errors.As(err, &api) && api.ErrorCode == codeStoreFailed:
-		return b.firstAccepted(ctx, conn, a.Subject, api)
+		return b.acceptedEarlier(ctx, conn, a.Subject, api)
 	case isNoReply(err):
 		return Accepted{}, b.classifyNoReply(ctx, conn, a.Subject, err, false)
 	}
@@ -122,10 +122,10 @@ func (conn *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.Pu
 		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(conn.acceptStream))
 }
 
-// firstAccepted returns the message that the stream has already stored for the subject. It waits while that
+// acceptedEarlier returns the message that an earlier call stored for the subject. It waits while that
 // message is being replicated. It returns ErrUnavailable if there is no such message (the stream is full), or if
 // the message cannot be read.
-func (b *Bus) firstAccepted(ctx context.Context, conn *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
+func (b *Bus) acceptedEarlier(ctx context.Context, conn *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
 	// A full stream has the same error code: only the text says that the subject has a message. If NATS changed
 	// the text, the call would not wait, and would return ErrUnavailable while the message is replicated.
 	replicating := strings.Contains(cause.Description, perSubjectText)

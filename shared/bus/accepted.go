@@ -22,7 +22,7 @@ func (b *Bus) AcceptedAt(ctx context.Context, seqs []uint64) (messages []Accepte
 			m, err := b.readFromLeader(ctx, conn, map[string]any{"seq": seq})
 			switch {
 			case errors.Is(err, ErrNotEvent):
-				if unlogged, log := b.notEvents.Next(); log {
+				if unlogged, logNow := b.notEvents.Next(); logNow {
 					b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", seq, "error", err, "unlogged", unlogged)
 				}
 			case err != nil:
@@ -77,7 +77,7 @@ func removeAccepted(ctx context.Context, s jetstream.Stream, subject string, seq
 type StoredMessage struct {
 	Subject string
 	Seq     uint64
-	Message *AcceptedMessage // nil if it was not written by Accept
+	Message *AcceptedMessage // nil if it is not an event
 }
 
 // OldestAccepted returns the messages that are older than age and have a sequence number of at most last. If
@@ -128,8 +128,8 @@ type AcceptState struct {
 	// Pending, Unsaved and SavedTo are only of the consumers whose number of shards is Config.AcceptShards.
 	Pending map[string]uint64 // by durable: messages that are not acknowledged, whether delivered or not
 	// While a durable of save is missing or ahead of the stream (see isAhead), Unsaved is Messages and SavedTo is 0.
-	Unsaved uint64 // messages that the function save has not acknowledged
-	SavedTo uint64 // the function save has acknowledged everything up to this sequence number
+	Unsaved uint64 // messages that are not acknowledged in the consumers of save
+	SavedTo uint64 // all messages up to this sequence number are acknowledged in the consumers of save
 }
 
 // AcceptState returns the state of the stream of accepted messages, or ErrUnavailable.
@@ -146,7 +146,7 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 			if !strings.HasSuffix(c.Config.Durable, suffix) {
 				continue
 			}
-			pending := c.NumPending + uint64(c.NumAckPending) // the latter includes redeliveries
+			pending := c.NumPending + uint64(c.NumAckPending) // NumAckPending includes messages that wait for redelivery
 			state.Pending[c.Config.Durable] = pending
 			if strings.HasPrefix(c.Config.Durable, saveDurablePrefix) {
 				savers++
@@ -176,7 +176,7 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	return state, err
 }
 
-// withAcceptStream looks the stream of accepted messages up and calls do. The context of do ends when the
+// withAcceptStream looks up the stream of accepted messages and calls do. The context of do ends when the
 // connection is lost. Each error is an ErrUnavailable.
 func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, conn *Connection, s jetstream.Stream) error) error {
 	conn, err := b.connection(ctx)

@@ -42,7 +42,7 @@ type Bus struct {
 	pending    map[string]int       // by subject: how many tasks, messages or events became due (see Wake) since the last wake-up was sent
 	scheduled  map[string]time.Time // by name of a schedule: until when the schedule is assumed to exist
 	unsent     map[signal]bool      // tried again after the next connect, or after resendDelay while connected
-	warnedOld  bool                 // logged that the server has no message schedules
+	warned     bool                 // logged that the server has no message schedules
 
 	inboxesMu sync.Mutex
 	inboxes   map[inboxKey]*inboxSubscription // for each user who has a Follower in this process: the subscription to the user's subject
@@ -57,7 +57,7 @@ type signal struct {
 }
 
 // FailedSends counts how often, since Open, a wake-up, a schedule or a notice that a caller was changed could not be sent. Until
-// Close the Bus tries again to send these; of the schedules and the wake-ups for senders it keeps at most maxUnsent for that.
+// Close the Bus tries again to send these; of the schedules and the wake-ups of pollers it keeps at most maxUnsent for that.
 func (b *Bus) FailedSends() uint64 {
 	if b == nil {
 		return 0
@@ -70,9 +70,7 @@ func (b *Bus) Denied() uint64 {
 	if b == nil {
 		return 0
 	}
-	b.denied.mu.Lock()
-	defer b.denied.mu.Unlock()
-	return b.denied.total
+	return b.denied.total.Load()
 }
 
 // spawn runs f in a goroutine that Close waits for. Once Close has begun, spawn returns false and does not run f.

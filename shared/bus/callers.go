@@ -30,7 +30,7 @@ func (b *Bus) NotifyCallerChanged(ctx context.Context, name string) {
 
 // OnCallerChanged calls changed with the name of each caller that any process changes, this process included,
 // until Close. It calls subscribed after each (re)subscription, since a message that is published
-// without a subscription is lost. Neither callback may block.
+// while there is no subscription is lost. Neither callback may block.
 func (b *Bus) OnCallerChanged(changed func(name string), subscribed func()) {
 	b.subscribe(subjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
 }

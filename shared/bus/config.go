@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config has the settings of the connection to NATS and of the streams. A size or age of 0 means the default.
+// Config has the settings of the connection to NATS and of the streams. A size, age or number of messages of 0 means the default.
 type Config struct {
 	URL             string        `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
 	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
@@ -71,7 +71,7 @@ func (c *Config) Validate() (bad []task.Field) {
 
 const day = 24 * time.Hour
 
-// check checks the values, for Open. There 0 means the default.
+// check checks the values, for Open. Unlike Validate, it accepts 0 where 0 means the default.
 func (c *Config) check() error {
 	wrong := func(name, format string, values ...any) error {
 		return &SettingError{name, fmt.Sprintf(format, values...)}

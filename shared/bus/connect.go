@@ -17,7 +17,7 @@ const (
 	dialTimeout  = 2 * time.Second
 	redialWait   = 250 * time.Millisecond
 	redialJitter = 250 * time.Millisecond
-	writeTimeout = 3 * time.Second // bounds how long a stopped server blocks callers
+	writeTimeout = 3 * time.Second // bounds how long a server that does not respond blocks callers
 	pingInterval = 10 * time.Second
 )
 
@@ -74,7 +74,7 @@ func (b *Bus) pause(d time.Duration) bool {
 	}
 }
 
-// setConn stores the client connection. Its handlers may run before nats.Connect returns.
+// setConn stores the client connection. The connect handler calls it too, since it may run before nats.Connect returns.
 func (b *Bus) setConn(nc *nats.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,16 +122,12 @@ func (b *Bus) options() []nats.Option {
 // of subscriptions.
 func (b *Bus) onAsyncError(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
-		if unlogged, log := b.asyncErrors.Next(err.Error()); log {
+		if unlogged, logNow := b.asyncErrors.Next(err.Error()); logNow {
 			b.log.Warn("an error on the connection to NATS", "error", err, "unlogged", unlogged)
 		}
 		return
 	}
-	b.denied.mu.Lock()
-	b.denied.total++
-	unlogged, logNow := b.denied.lines.Next()
-	b.denied.mu.Unlock()
-	if logNow {
+	if unlogged, logNow := b.denied.lines.Next(); logNow {
 		b.log.Warn("NATS denied a subject", "error", task.MaskNumbers(err.Error()), "unlogged", unlogged) // the error has the subject, which may be a phone number
 	}
 	b.denied.add(err)
@@ -165,8 +161,8 @@ func (b *Bus) install(conn *Connection) {
 	b.current = conn
 	close(b.connected)
 	b.connected = make(chan struct{})
-	if !conn.hasSchedules && !b.warnedOld {
-		b.warnedOld = true
+	if !conn.hasSchedules && !b.warned {
+		b.warned = true
 		b.log.Warn(fmt.Sprintf("this NATS server is older than %s and has no message schedules: due work waits for the safety tick", schedules))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sendonce/sendonce/shared/loglimit"
 )
@@ -14,7 +15,7 @@ import (
 const deniedLimit = 4000
 
 // denials records the subjects that NATS denied on the current connection. The server reports a denial
-// as an asynchronous error and never replies to the request. Without this record, a denied request would wait
+// as an asynchronous error and never replies. Without this record, the publisher of a denied message would wait
 // for its timeout.
 type denials struct {
 	mu       sync.Mutex
@@ -22,7 +23,7 @@ type denials struct {
 	previous map[string]bool // the deniedLimit subjects that were denied before those in subjects
 	changed  chan struct{}   // closed and replaced by each new denial
 
-	total uint64         // denied publications and subscriptions since Open; onAsyncError counts them
+	total atomic.Uint64  // denied publications and subscriptions since Open
 	lines loglimit.Limit // limits log lines: callers of the API choose subjects, and could fill the log
 }
 
@@ -35,8 +36,10 @@ func (d *denials) reset() {
 	}
 }
 
-// add records the subject of a "Permissions Violation for Publish" error, which quotes it as Go does.
+// add counts a permission violation, and records the subject if it is a "Permissions Violation for Publish", which quotes the
+// subject as Go does.
 func (d *denials) add(err error) {
+	d.total.Add(1)
 	_, rest, _ := strings.Cut(err.Error(), "Publish to ")
 	quoted, malformed := strconv.QuotedPrefix(rest)
 	if malformed != nil { // also an error without "Publish to", such as of a subscription

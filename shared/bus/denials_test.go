@@ -66,9 +66,7 @@ func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	require.EqualValues(t, 100, relay.Denied())
 	require.Equal(t, 1, count(), lines.String())
 
-	relay.denied.mu.Lock()
 	relay.denied.lines.Every = time.Nanosecond // from now on, each denial is logged
-	relay.denied.mu.Unlock()
 	deny(10)
 	require.Equal(t, 11, count(), lines.String())
 	require.Contains(t, lines.String(), "unlogged=99")

@@ -65,10 +65,10 @@
 // NATS does not check where it publishes a reply: a request, also to the JetStream API, may name any reply
 // subject, and a push consumer may name any subject for its messages. Therefore
 //
-//   - a receiver has its own account, in which our subjects do not exist. The account imports
-//     three subjects: reading the state of the receiver's consumer, fetching from the consumer,
-//     and acknowledging. An operator creates the consumer. Its filter says which subjects the
-//     receiver may read;
+//   - a receiver (a service that reads messages to subjects) has its own account, in which our
+//     subjects do not exist. The account imports three subjects: reading the state of the
+//     receiver's consumer, fetching from the consumer, and acknowledging. An operator creates the
+//     consumer. Its filter says which subjects the receiver may read;
 //   - streams do not allow direct gets, and functions may neither fetch from consumers nor
 //     create them. The reply to a fetch is stored data, or is empty, and an empty message is a
 //     valid request to delete or purge a stream. The trigger reads the headers by which deliver
@@ -89,10 +89,10 @@
 //
 // There are three outcomes: stored; refused, if publishing again does not help; unavailable, if
 // publishing again may help. A message that gets no reply is refused only if no stream has its
-// subject. The scope of an ErrUnavailable is one subject, one stream or the broker. ErrSubjectUnavailable
-// means one subject, which is at its own limit. ErrStreamUnavailable means one stream, which, for example,
-// is full, has no leader or is missing. Any other ErrUnavailable means the broker. Messages outside of the
-// scope need not wait.
+// subject and the subject is not one of ours. The scope of an ErrUnavailable is one subject, one stream or
+// the broker. ErrSubjectUnavailable means one subject, which is at its own limit. ErrStreamUnavailable means
+// one stream, which, for example, is full, has no leader or is missing. Any other ErrUnavailable means the
+// broker. Messages outside of the scope need not wait.
 //
 // # Accepting
 //
@@ -124,6 +124,6 @@
 // that is sooner.
 //
 // Wake-ups that could not be sent, or that WAKE did not store, are sent again later, unless their process has
-// ended meanwhile. For that case the trigger wakes every function that has a safety tick on each connect. Safety
+// ended meanwhile. For that case the trigger, on each connect, wakes every function that has a safety tick. Safety
 // ticks cover all other losses.
 package bus

@@ -54,8 +54,8 @@ func (d *Durability) Decode(name string) error {
 	if name == "" {
 		return nil
 	}
-	for level, known := range durabilityNames {
-		if known == name {
+	for level, levelName := range durabilityNames {
+		if levelName == name {
 			*d = level
 			return nil
 		}
@@ -143,7 +143,7 @@ func syncingServers(ctx context.Context, monitors string) (map[string]bool, erro
 // readMonitor returns the name of the server at monitor if the server syncs every write, else "". For that, its
 // sync_interval must be always, and its version 2.15 or later: older servers do not sync when they compact.
 func readMonitor(ctx context.Context, monitor string) (string, error) {
-	// Only /varz has the server's name, as the list of replicas does.
+	// Only /varz has the server's name, by which the stream lists its replicas.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)
 	if err != nil {
 		return "", err

@@ -331,8 +331,8 @@ func (conn *Connection) deleteIfAhead(ctx context.Context, stream string, c jets
 }
 
 // isAhead reports whether a consumer has received messages that its stream does not have yet. stream must be read after
-// consumer. After a power loss NATS may have lost the end of the stream and kept the state of the consumer, with three
-// replicas or before nats-server 2.14. The consumer would never deliver the messages that get the lost sequence numbers.
+// consumer. After a power loss, a stream with three replicas, or any stream before nats-server 2.14, may have lost its end
+// while the state of the consumer was kept. The consumer would never deliver the messages that get the lost sequence numbers.
 func isAhead(consumer *jetstream.ConsumerInfo, stream *jetstream.StreamInfo) bool {
 	return consumer.Delivered.Stream > stream.State.LastSeq
 }
@@ -344,8 +344,8 @@ func mismatch(differences []Difference) error {
 	return &MismatchError{Differences: differences}
 }
 
-// field is a field of the configuration of a stream or consumer, on which the bus relies. Config is the type of the
-// configuration.
+// field is a configuration field on which the bus relies. Config is the type of the configuration of a stream or
+// consumer.
 type field[Config any] struct {
 	name string            // in the nats command line tool
 	at   func(*Config) any // returns a pointer to the field

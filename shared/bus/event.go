@@ -48,13 +48,13 @@ func encodeHeaders(e cloudevents.Event) (nats.Header, error) {
 	return h, nil
 }
 
-// parseEvent returns the event with these attributes and data.
-func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, error) {
-	e := cloudevents.NewEvent(headers[attributePrefix+"specversion"])
+// parseEvent returns the event with these attributes, which come from Attributes, and data.
+func parseEvent(attributes map[string]string, data []byte) (cloudevents.Event, error) {
+	e := cloudevents.NewEvent(attributes["ce-specversion"])
 	if e.Context == nil { // unknown spec version
 		return e, e.Validate()
 	}
-	for name, value := range headers {
+	for name, value := range attributes {
 		switch name {
 		case contentType:
 			e.SetDataContentType(value)

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	firstPoll   = time.Millisecond // first wait for the next read; short, since a wake-up may arrive before its message is stored
-	maxPoll     = 15 * time.Second // longest wait for the next read, in case a wake-up is lost
+	firstPoll   = time.Millisecond // wait between the first two reads after a wake-up, then doubled: the wake-up may arrive before its message is stored
+	maxPoll     = 15 * time.Second // longest wait before a read, in case a wake-up is lost
 	readTimeout = 2 * time.Second
 	failedPoll  = 2 * time.Second // longest wait after a failed read
 )
@@ -70,16 +70,17 @@ type Follower struct {
 	next    uint64        // the first unread sequence number; 0 = start with new messages
 	gap     *GapError     // to be returned by the next read
 	poll    time.Duration // until the next read
-	woken   bool          // a wake-up came, and no read has found its message yet
-	overdue bool          // no read found the message of a wake-up within about lateMessage
+	woken   bool          // a wake-up came, and no read since has found a message
+	overdue bool          // no read found a message within about lateMessage after a wake-up
 	failing bool          // reads fail, and that was logged
 }
 
 // Follow reads the messages to a user after a sequence number (0 = all in the stream, nil = only new ones).
-// readRemoved returns the last sequence number of this user that TrimUsers has removed or is about to remove. Next
-// calls readRemoved (nil = never) at most every two seconds, and not within 20 s after a read that found no unread
-// message. limit bounds parallel reads. The read of a message lasts until its Release. The caller must call Close.
-// Follow returns the error of limit, or ErrUnavailable if NATS does not reply or has no stream USERS.
+// readRemoved returns the last sequence number of this user that TrimUsers has removed or is about to remove. While
+// reads succeed on one connection, Next calls readRemoved (nil = never) at most every two seconds, and not within 20 s
+// after a read that found no unread message. limit bounds parallel reads. The read of a message lasts until its Release.
+// The caller must call Close. Follow returns the error of limit, or ErrUnavailable if NATS does not reply or has no
+// stream USERS.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, readRemoved func(context.Context) (uint64, error), limit ReadLimit) (*Follower, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -376,7 +377,8 @@ func (f *Follower) afterRead(conn *Connection, err error) {
 	}
 }
 
-// lateMessage is how long after a wake-up a read may find its message. If none does, the stream may have been created again.
+// lateMessage is how long after a wake-up its message may appear. If no read finds a message by then, the stream may have
+// been created again.
 const lateMessage = time.Second
 
 // awaitNext waits until it is time for the next read: after f.poll, a wake-up or the loss of the connection.

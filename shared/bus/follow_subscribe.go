@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// joinInbox adds a follower to an inbox; messages to the inbox wake it through wakeUps. For the first follower,
+// joinInbox adds a follower to an inbox; messages to the inbox wake the follower through wakeUps. For the first follower,
 // joinInbox subscribes. The server receives the subscription before any request that the follower sends afterwards
 // on this connection.
 func (b *Bus) joinInbox(key inboxKey, wakeUps chan struct{}) (*inboxSubscription, error) {

@@ -18,7 +18,7 @@ const (
 	headersTimeout   = 6 * time.Second     // of replying to one request
 	headersFetch     = 1000                // messages that are fetched together
 	headersFetchWait = 2 * time.Second     // of one fetch; the requester waits a second longer for each page
-	headersFetches   = 20                  // for one request; readHeaders sends another request for later messages
+	headersFetches   = 20                  // fetches for one request; readHeaders sends another request for later messages
 	headersBacklog   = 16                  // requests that wait in one trigger; further requests time out
 	headersMax       = 512                 // bytes of a header value; longer values are sent as empty
 	headersPart      = 8                   // before encoding, a page has at most an eighth of max_payload: JSON may need six bytes for one byte of text
@@ -29,9 +29,8 @@ const (
 )
 
 type headersRequest struct {
-	From uint64 `json:"from"` // sequence number of the first message
-	// The last fetch is the first that has a message younger than Until; zero = no limit.
-	Until time.Time `json:"until,omitzero"`
+	From  uint64    `json:"from"`           // sequence number of the first message
+	Until time.Time `json:"until,omitzero"` // fetching ends after a fetch with a younger message; zero = no limit
 }
 
 // headersPage is a part of the reply to a headersRequest.

@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	// ErrRefused means that publishing the same message again would not help: its subject is invalid, or no stream has
-	// the subject, or the message is too large, or it is not a valid event.
+	// ErrRefused means that publishing the same message again would not help: for example, its subject is invalid, no stream
+	// has the subject, the message is too large, or it is not a valid event.
 	ErrRefused = errors.New("the broker refused the message")
 	// ErrUnavailable means that the broker did not reply or could not store the message now. The broker may
 	// have stored it nevertheless, so publish the message again with the same MsgID.
@@ -74,7 +74,7 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	futures, errs := b.sendAll(conn, publisher, messages)
 	waitCtx, cancel := reserveLookUpTime(ctx)
 	defer cancel()
-	noReply, replied := map[int]error{}, false // errors by index of the message; whether any stream replied
+	noReply, replied := map[int]error{}, false // errors by index of the message; whether NATS replied to any request
 	for i, f := range futures {
 		if f == nil { // not sent
 			continue
@@ -202,16 +202,16 @@ func isNoReply(err error) bool {
 }
 
 // classifyNoReply returns the error for a message without a reply, after it has looked up the stream of the subject:
-// ErrStreamUnavailable if there is such a stream, or if it should be one of ours; else ErrRefused if there is none.
-// If the look-up fails, it returns ErrStreamUnavailable if other streams replied, else ErrUnavailable.
-func (b *Bus) classifyNoReply(ctx context.Context, conn *Connection, subject string, cause error, othersReplied bool) error {
+// ErrStreamUnavailable if a stream has the subject or one of ours should have it, else ErrRefused. If the look-up fails, it
+// returns ErrStreamUnavailable if NATS replied to another request (replied), else ErrUnavailable.
+func (b *Bus) classifyNoReply(ctx context.Context, conn *Connection, subject string, cause error, replied bool) error {
 	_, err := conn.js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:
 		return streamUnavailable(cause)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		err = fmt.Errorf("%w; look up %s: %w", cause, subject, err)
-		if othersReplied {
+		if replied {
 			return streamUnavailable(err)
 		}
 		return unavailable(err)

@@ -19,7 +19,7 @@ func PublicReason(err error) string {
 		case errors.As(err, &api), errors.Is(err, nats.ErrBadSubject):
 			return "the broker rejected this message"
 		}
-		return err.Error() // this package wrote the text, which names at most the subject
+		return err.Error() // a text of this package, with the subject, or of the CloudEvents library
 	case errors.Is(err, ErrSubjectUnavailable):
 		return "too many messages to this receiver are stored: the message is published when there is room"
 	case errors.Is(err, ErrStreamUnavailable):

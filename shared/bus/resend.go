@@ -1,6 +1,6 @@
 package bus
 
-// resend tries again to send everything in unsent. What cannot be sent is kept there.
+// resend tries again to send everything in unsent. What cannot be sent then is kept in unsent again.
 func (b *Bus) resend() {
 	for s := range b.takeUnsent() {
 		switch {

@@ -9,8 +9,8 @@ import (
 )
 
 // send waits for the first attempt to connect, publishes, and waits until the stream WAKE has stored the message or, if no
-// stream has its subject, until the server has received it. Without this wait, nothing would show that a message was lost:
-// because the connection was dead, or because the stream refused the message, for example while it had no leader.
+// stream has its subject, until the server has received it. Without this wait, nothing would show that a message was lost,
+// for example on a dead connection or while the stream had no leader.
 func (b *Bus) send(s signal, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
@@ -24,7 +24,7 @@ func (b *Bus) send(s signal, body []byte) {
 // sendOver publishes over one connection. If the Bus closes meanwhile, sendOver may publish the message a second time, which is
 // harmless, and waits only for the server.
 func (b *Bus) sendOver(conn *Connection, subject string, body []byte) error {
-	isStored := subject != subjectCallers && !isForSenders(subject)
+	isStored := subject != subjectCallers && !isForPollers(subject)
 	if isStored && b.closing.Err() == nil {
 		ctx, cancel := conn.WithTimeout(context.Background(), writeTimeout)
 		defer cancel()
@@ -48,9 +48,9 @@ func (b *Bus) keepUnsent(s signal) {
 	b.failedSends.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// Callers choose the names of queues, and there may be many schedules: these must not take the place of the other signals,
-	// of which there are few.
-	many := isForSenders(s.subject) || !s.at.IsZero()
+	// Callers choose the names of queues, and there may be many schedules, so only the other signals, of which there are
+	// few, are always kept.
+	many := isForPollers(s.subject) || !s.at.IsZero()
 	if !many || len(b.unsent) < maxUnsent {
 		b.unsent[s] = true
 	}
@@ -60,7 +60,7 @@ func (b *Bus) keepUnsent(s signal) {
 	}
 }
 
-// isForSenders reports whether a wake-up is for the senders of a queue, and not for a function.
-func isForSenders(subject string) bool {
+// isForPollers reports whether a wake-up is for the sender apps that poll a queue, and not for a function.
+func isForPollers(subject string) bool {
 	return strings.HasPrefix(subject, queuePrefix) && subject != WakeWeChat
 }

@@ -45,7 +45,7 @@ func streamConfigs(cfg *Config, hasSchedules bool) []jetstream.StreamConfig {
 	dead.Description = "events that a function refused"
 	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
-	// No age limit: the function save removes messages that are saved, rejected or no valid messages.
+	// No age limit: the function save removes messages that are saved, rejected or invalid.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{AcceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
@@ -69,8 +69,8 @@ func (b *Bus) StreamNames() []string {
 	return names
 }
 
-// streamOf returns the name of our stream that stores subject, or "". It returns WAKE also for the subjects of queues,
-// which WAKE does not store: nobody passes these to Publish.
+// streamOf returns the name of our stream that stores subject, or "". It returns WAKE also for the
+// subjects of queues that WAKE does not store: nobody passes these to Publish.
 func (b *Bus) streamOf(subject string) string {
 	for _, s := range b.streams {
 		for _, pattern := range s.Subjects {

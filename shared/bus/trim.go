@@ -31,7 +31,7 @@ const (
 // removes every recorded event, so that one caller's flood does not delay the webhooks of other callers.
 // Unrecorded events stay. If a removed event is published again, it is not recorded twice: NATS detects the
 // duplicate for ten minutes, or until NATS restarts, and the function deliver always detects the duplicate.
-// removed may be too large: it counts numbers whose message was already gone.
+// removed may be too large: it counts sequence numbers whose message was already gone.
 func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -141,8 +141,8 @@ func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uin
 
 // removeMessages removes the messages up to purgeTo (0 = none) by one purge, and the messages with the sequence
 // numbers in others one by one, several in parallel. purgeCount is how many messages up to purgeTo the caller has
-// counted. removed is purgeCount and the number of messages in others, without those that were already gone. complete
-// is false after an error, or if some of others are left because the deadline of ctx is closer than trimMargin.
+// counted. removed is purgeCount plus the number of others that were deleted, without those that were already gone.
+// complete is false after an error, or if some of others are left because the deadline of ctx is closer than trimMargin.
 func removeMessages(ctx context.Context, stream jetstream.Stream, purgeTo uint64, purgeCount int, others []uint64) (removed int, complete bool, err error) {
 	if purgeTo > 0 {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(purgeTo+1)); err != nil {

@@ -44,8 +44,8 @@ type TrimResult struct {
 
 // TrimMessages removes from MESSAGES the old messages that are Finished, and those that are Sent and need not stay for a
 // consumer. It starts at the sequence number from (0 = the beginning) and runs for at most 8 s. states returns the
-// states of messages by id. refused means that the stream has refused messages. Unfinished messages stay until the age
-// limit of the stream.
+// states of messages by id. refused means that the stream has refused messages. Of an Unfinished message, at least the newest
+// copy stays until the age limit of the stream.
 //
 // Each send of a message stores another copy. While the stream is more than half full, only the newest copy stays,
 // even if the copies are young. A reader that has not read an older copy receives the newest copy, which has the
@@ -126,7 +126,7 @@ type messageTrim struct {
 	before    time.Time // younger messages stay
 	ackedTo   uint64    // see ackedByAll
 	slowest   string    // the slowest consumer
-	allBefore bool      // all messages before the current message are removed, so that one purge can remove more
+	allBefore bool      // all messages before the current message are to be removed: one purge can remove them
 
 	newest map[copyKey]uint64 // of messages that stay: the sequence number of the newest copy so far; nil = all copies stay
 	copies int                // older copies found
@@ -218,7 +218,7 @@ func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
 	return page
 }
 
-// removeFrom removes the messages of a page whose state allows it, and older copies of the other messages. complete
+// removeFrom removes those messages of a page whose state allows it, and older copies of the others. complete
 // is that of removeMessages.
 func (t *messageTrim) removeFrom(ctx context.Context, page []trimEntry) (complete bool, err error) {
 	ids := make([]string, 0, len(page))

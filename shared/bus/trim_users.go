@@ -144,10 +144,10 @@ func (b *Bus) TrimUsers(ctx context.Context, refused bool, note func(context.Con
 	if err != nil {
 		return 0, err
 	}
-	size := float64(in.bytesLeft()) / used // estimated bytes of a full stream
+	capacity := float64(in.bytesLeft()) / used // estimated bytes of a full stream
 	for i, age := range kept {
-		if i == 0 || float64(in.bytesLeft()) > size*0.75 {
-			in.markForRemoval(int64(size*0.5), b.cfg.ago(age))
+		if i == 0 || float64(in.bytesLeft()) > capacity*0.75 {
+			in.markForRemoval(int64(capacity*0.5), b.cfg.ago(age))
 		}
 	}
 	trimmed := TrimmedUsers{UpTo: map[string]uint64{}, Last: info.State.LastSeq, MaxAge: info.Config.MaxAge}

@@ -20,7 +20,7 @@ const (
 // as 1. Wake neither blocks nor fails. The first wake-up is sent at once; the wake-ups of the next 20 ms (5 ms
 // for a queue) are sent as one, with the sum of n. A wake-up that cannot be sent, or that the stream WAKE should store
 // but does not acknowledge, counts in FailedSends. One wake-up with n = 1 is tried later for all failed wake-ups of a
-// subject, until Close; of queues, at most maxUnsent subjects are remembered.
+// subject, until Close; of the wake-ups of pollers, at most maxUnsent subjects are remembered.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
@@ -68,8 +68,8 @@ func (b *Bus) throttle(subject string) {
 }
 
 // OnQueue calls notify whenever any process, this process included, wakes a queue (QueueSubject), until
-// Close. It calls subscribed after each (re)subscription, since a wake-up that is published without
-// a subscription is lost. Neither callback may block.
+// Close. It calls subscribed after each (re)subscription, since a wake-up that is published while
+// there is no subscription is lost. Neither callback may block.
 func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) {
 	var lines loglimit.Limit
 	b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
