@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	batchTries      = 3                      // if this try of a batch or a later one gets 500, the trigger posts its events one by one
+	batchTries      = 3                      // if this try of a batch or a later try gets 500, the trigger posts the events of the batch one by one
 	localTries      = 5                      // after so many failed tries another trigger may try
 	batchBackoffMax = 10 * time.Second       // short, since later batches wait meanwhile
 	othersPoll      = 250 * time.Millisecond // between two checks whether another trigger still holds messages
@@ -34,7 +34,7 @@ type batchPipeline struct {
 	t             *Trigger
 	r             *route
 	consumer      jetstream.Consumer
-	pin           string // Nats-Pin-Id of the newest message
+	pin           string // Nats-Pin-Id of the message that was received last
 	nextDelivery  uint64 // number that the next delivery has unless another trigger receives it
 	heldElsewhere bool   // another trigger may hold messages
 
@@ -246,7 +246,7 @@ func (p *batchPipeline) postUntilSettled(ctx, work context.Context, items []*ite
 			log.Warn("the function refused a batch or failed on it: posting its events one by one")
 			return p.postEach(ctx, work, items)
 		case v.kind == verdictRefused:
-			if err = p.deadLetter(work, items[0], v); err == nil {
+			if err = p.settleRefused(work, items[0], v); err == nil {
 				return nil
 			}
 			p.r.retried.Add(1)
@@ -280,7 +280,7 @@ func (p *batchPipeline) post(ctx context.Context, items []*item, tries uint64) v
 	if len(items) == 1 {
 		return p.t.postInSlot(ctx, p.r, items[0].event.withAttempt(items[0].meta.NumDelivered+tries-1))
 	}
-	return p.t.postInSlot(ctx, p.r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, tries)})
+	return p.t.postInSlot(ctx, p.r, newPostedBatch(items, tries))
 }
 
 // acknowledge acknowledges items, which are the first held messages. The acknowledgement of the last one includes
@@ -299,17 +299,17 @@ func (p *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	return nil
 }
 
-// deadLetter settles a refused event. If DEADLETTERS does not store the event, and the function refuses to record
-// it, deadLetter acknowledges the event nevertheless, so that the event does not block later events. The stream
-// of the event keeps acknowledged messages.
-func (p *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
+// settleRefused records a refused event as a dead letter and acknowledges it. If DEADLETTERS does not store the event,
+// and the function refuses to record it, settleRefused acknowledges the event nevertheless, so that the event does not
+// block later events. The stream of the event keeps acknowledged messages.
+func (p *batchPipeline) settleRefused(work context.Context, it *item, v verdict) error {
 	last, err := p.lastDelivery([]*item{it})
 	if err != nil {
 		return err
 	}
 	log := p.t.logger(p.r, it.meta).With("status", v.status, "reason", v.reason)
 	err = p.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
-		err := p.t.deadLetter(ctx, js, p.r, it, v)
+		err := p.t.recordDeadLetter(ctx, js, p.r, it, v)
 		switch {
 		case err == nil:
 			log.Error("an event was refused and is now a dead letter")

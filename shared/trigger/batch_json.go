@@ -15,22 +15,22 @@ const BatchType = "application/cloudevents-batch+json"
 
 const batchBytes = 1 << 20 // of data in one POST of several events
 
-// fittingInPost returns how many of the first held messages are posted together. A misplaced event is handled
+// fittingInPost returns how many of the first items are posted together. A misplaced event is handled
 // alone, since the trigger refuses it without a POST.
-func fittingInPost(held []*item) int {
+func fittingInPost(items []*item) int {
 	size := 0
-	for i, it := range held {
+	for i, it := range items {
 		size += len(it.event.data)
-		if i > 0 && (size > batchBytes || it.event.misplaced || held[0].event.misplaced) {
+		if i > 0 && (size > batchBytes || it.event.misplaced || items[0].event.misplaced) {
 			return i
 		}
 	}
-	return len(held)
+	return len(items)
 }
 
-// encodeBatch returns the events in the JSON batch format. tries counts the POSTs of these events since NATS
+// newPostedBatch returns the events in the JSON batch format. tries counts the POSTs of these events since NATS
 // delivered them, this POST included.
-func encodeBatch(items []*item, tries uint64) []byte {
+func newPostedBatch(items []*item, tries uint64) postedEvent {
 	body := []byte("[")
 	for i, it := range items {
 		if i > 0 {
@@ -38,7 +38,7 @@ func encodeBatch(items []*item, tries uint64) []byte {
 		}
 		body = it.event.appendJSON(body, it.meta.NumDelivered+tries-1)
 	}
-	return append(body, ']')
+	return postedEvent{headers: map[string]string{contentType: BatchType}, data: append(body, ']')}
 }
 
 // appendJSON appends an event in binary mode as a JSON object with its delivery number. If the data is JSON, it

@@ -18,25 +18,25 @@ import (
 
 const (
 	deadLetterTimeout = 2 * time.Second // short: the function is the fallback
-	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
+	refusedDataMax    = 64 << 10        // bytes of a refused event's data that are sent to its function
 )
 
 // errFunctionRefused means that neither DEADLETTERS nor the function accepts the dead letter.
 var errFunctionRefused = errors.New("the function does not record it either")
 
-// deadLetter stores the event and the reason in DEADLETTERS. If that fails, for example because DEADLETTERS is
-// full, deadLetter posts a RefusedType event to the function, so that later events need not wait.
-func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
+// recordDeadLetter stores the event and the reason in DEADLETTERS. If that fails, for example because DEADLETTERS is
+// full, recordDeadLetter posts a RefusedType event to the function, so that later events need not wait.
+func (t *Trigger) recordDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, it *item, v verdict) error {
 	err := publishDeadLetter(ctx, js, r, it, v)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	t.logger(r, it.meta).Warn("DEADLETTERS did not store an event: asking the function to record it", "error", err)
-	request, encodeErr := refusedEvent(r, it, v)
+	refused, encodeErr := refusedEvent(r, it, v)
 	if encodeErr != nil {
 		return encodeErr
 	}
-	outcome := t.post(ctx, r, request)
+	outcome := t.post(ctx, r, refused)
 	switch outcome.kind {
 	case verdictDone:
 		return nil

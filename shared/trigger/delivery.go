@@ -27,7 +27,7 @@ func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v ver
 	}
 }
 
-// heartbeat calls beat at an interval until stop.
+// heartbeat calls beat at an interval until stop is called.
 func heartbeat(every time.Duration, beat func()) (stop func()) {
 	ticker, ended := time.NewTicker(every), make(chan struct{})
 	go func() {
@@ -69,7 +69,7 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 	case verdictDone:
 		return countSuccess(&r.acked, it.msg.DoubleAck(ctx))
 	case verdictRefused:
-		err := t.deadLetter(ctx, js, r, it, v)
+		err := t.recordDeadLetter(ctx, js, r, it, v)
 		if err == nil {
 			log.Error("an event was refused and is now a dead letter")
 			return countSuccess(&r.deadLettered, it.msg.Term())

@@ -15,7 +15,7 @@
 //     and never be delivered again. After 404, 408, 409, 425, 429, 499, 5xx or no response, the event is
 //     retried with growing delays, and not before Retry-After.
 //   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is retried,
-//     at intervals of up to a minute.
+//     at intervals of up to a minute, and not before Retry-After.
 //   - Any other 4xx refuses the event permanently. The trigger stores the event in
 //     DEADLETTERS and then ends its delivery. If DEADLETTERS does not store the event, the trigger
 //     posts a RefusedType event to the function, which records the refused event in the database.
@@ -40,9 +40,9 @@
 // # Batches
 //
 // A route of ordered batches keeps the order of its stream. By means of a priority group, NATS delivers all
-// messages to one trigger at a time, the pinned trigger. It repeats the post of a batch until each of its events is
-// acknowledged or a dead letter, and only then posts the next batch. After five failed tries it lets another trigger try. If the
-// function refuses a batch, or fails on it with 500 in the third try or later, the trigger posts
+// messages to one trigger at a time, the pinned trigger. This trigger repeats the POST of a batch until each event of the
+// batch is acknowledged or a dead letter, and only then posts the next batch. After five failed tries it lets another trigger
+// try. If the function refuses a batch, or fails on it with 500 in the third try or later, the trigger posts
 // the events one by one. Only an event that is refused when posted alone becomes a dead letter. If DEADLETTERS
 // does not store the dead letter, and the function refuses to record it, the event is acknowledged
 // nevertheless, so that it does not block later events. The event stays in its stream.

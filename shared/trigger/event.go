@@ -23,7 +23,7 @@ const (
 type postedEvent struct {
 	headers   map[string]string
 	data      []byte
-	misplaced bool // the event may not be on its subject (see matchesSubject): it is never posted
+	misplaced bool // the event is not allowed on its subject (see matchesSubject), so it is not posted
 }
 
 // withAttempt returns the event with its delivery number, from 1.
@@ -63,7 +63,7 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 	}}
 }
 
-// matchesSubject reports whether an event may be on its subject: an accepted message on acc.>, or an event of
+// matchesSubject reports whether an event is allowed on its subject: an accepted message on acc.>, or an event of
 // type sendonce.<kind>.v1 (or another version) on evt.<kind>. It rejects structured mode and batches, because a
 // function would use the event in the data and ignore the checked headers.
 func matchesSubject(subject string, headers map[string]string) bool {
@@ -96,8 +96,8 @@ type Refused struct {
 // trigger posts a RefusedType event to the function, which records the refused event as a dead letter.
 const RefusedType = "sendonce.event.refused.v1"
 
-// item is a message that was delivered to this trigger and is not settled yet: not acknowledged, returned
-// (nak) or terminated.
+// item is a message that was delivered to this trigger and is not settled yet. To settle a message is to acknowledge, return
+// (nak) or terminate it.
 type item struct {
 	msg   jetstream.Msg
 	meta  *jetstream.MsgMetadata

@@ -121,7 +121,7 @@ type route struct {
 
 	posting  atomic.Int64
 	pulling  atomic.Bool
-	failure  atomic.Pointer[error]     // why the route does not pull
+	failure  atomic.Pointer[error]     // why the route last stopped; nil = it has not stopped yet
 	deadline atomic.Pointer[time.Time] // of the current step; nil = none
 }
 

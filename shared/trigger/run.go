@@ -140,22 +140,17 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, running *sync.WaitGr
 	}
 	r.pulling.Store(true)
 	defer r.pulling.Store(false)
-	if r.Batch > 0 {
-		err := t.pullBatches(ctx, work, conn, consumer, r)
-		if conn.Lost() {
-			return bus.ErrNotConnected
-		}
-		return err
-	}
-	for {
-		err := t.pullUnordered(ctx, work, consumer, r, running)
-		if conn.Lost() {
-			return bus.ErrNotConnected
-		}
-		if err != nil {
-			return err
+	for err == nil && !conn.Lost() {
+		if r.Batch > 0 {
+			err = t.pullBatches(ctx, work, conn, consumer, r)
+		} else {
+			err = t.pullUnordered(ctx, work, consumer, r, running)
 		}
 	}
+	if conn.Lost() {
+		return bus.ErrNotConnected
+	}
+	return err
 }
 
 // setUp creates or updates the stream of r, and creates the consumer of r if it is missing.

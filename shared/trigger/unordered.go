@@ -14,7 +14,7 @@ import (
 // to UnorderedBatch messages and about pullBytes bytes. It fetches only with a free slot: a message that waits here
 // uses up its AckWait.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, running *sync.WaitGroup) error {
-	// Until a slot is free: one POST of a batch, then one of each event alone.
+	// A slot becomes free after one POST or, if a batch is not accepted, after the parallel POSTs of its events.
 	r.setDeadline(time.Duration(min(max(r.UnorderedBatch, 1), 2)) * t.deliveryMax)
 	select {
 	case r.slots <- struct{}{}:
@@ -76,12 +76,12 @@ func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item)
 }
 
 // deliverPost posts the messages together and settles them. If the function refuses the POST or fails with
-// 500, each message is posted alone, since only one of them may be at fault.
+// 500, each message is posted alone, since perhaps only one of them is at fault.
 func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var together verdict
 	alone := len(items) == 1
 	if !alone {
-		together = t.postInSlot(ctx, r, postedEvent{headers: map[string]string{contentType: BatchType}, data: encodeBatch(items, 1)})
+		together = t.postInSlot(ctx, r, newPostedBatch(items, 1))
 		if together.kind == verdictDone {
 			t.acknowledgeAll(ctx, r, items)
 			return
