@@ -5,7 +5,7 @@
 //   - /docs: Swagger UI, with "Try it out" against this server;
 //   - /docs/reference: a reference that needs no JavaScript.
 //
-// The module swgui has the files of Swagger UI, compressed (0.6 MB). The page of the module has inline scripts and is not used. Each
+// The module swgui has the files of Swagger UI, compressed (0.6 MB). The module's own page has inline scripts and is not used. Each
 // file is prepared at its first request and stays compressed in memory.
 package apidocs
 
@@ -36,14 +36,14 @@ var staticFiles embed.FS
 func Routes() fn.Routes {
 	const script, style, html = "text/javascript; charset=utf-8", "text/css; charset=utf-8", "text/html; charset=utf-8"
 	return fn.Routes{
-		"GET /openapi.yaml":              serve("application/yaml", func() ([]byte, error) { return api.OpenAPI(), nil }),
-		"GET /openapi.json":              serve("application/json", contractJSON),
-		"GET /docs":                      serve(html, staticFile("index.html")),
-		"GET /docs/init.js":              serve(script, staticFile("init.js")),
-		"GET /docs/style.css":            serve(style, staticFile("style.css")),
-		"GET /docs/swagger-ui-bundle.js": serve(script, swaggerUI("swagger-ui-bundle.js.gz")),
-		"GET /docs/swagger-ui.css":       serve(style, swaggerUI("swagger-ui.css.gz")),
-		"GET /docs/reference":            serve(html, reference),
+		"GET /openapi.yaml":              fileRoute("application/yaml", func() ([]byte, error) { return api.OpenAPI(), nil }),
+		"GET /openapi.json":              fileRoute("application/json", contractJSON),
+		"GET /docs":                      fileRoute(html, staticFile("index.html")),
+		"GET /docs/init.js":              fileRoute(script, staticFile("init.js")),
+		"GET /docs/style.css":            fileRoute(style, staticFile("style.css")),
+		"GET /docs/swagger-ui-bundle.js": fileRoute(script, swaggerUI("swagger-ui-bundle.js.gz")),
+		"GET /docs/swagger-ui.css":       fileRoute(style, swaggerUI("swagger-ui.css.gz")),
+		"GET /docs/reference":            fileRoute(html, reference),
 	}
 }
 
@@ -66,7 +66,7 @@ func swaggerUI(name string) func() ([]byte, error) {
 	}
 }
 
-// file is the compressed response of a route.
+// file is the response of a route, compressed.
 type file struct {
 	compressed []byte
 	size       int    // of the text before it was compressed
@@ -82,8 +82,8 @@ func compress(text []byte) file {
 	return file{b.Bytes(), len(text), hex.EncodeToString(sum[:8])}
 }
 
-// serve returns the route of a file, which browsers revalidate at each use.
-func serve(contentType string, content func() ([]byte, error)) fn.Route {
+// fileRoute returns the route of a file, which browsers revalidate at each use.
+func fileRoute(contentType string, content func() ([]byte, error)) fn.Route {
 	prepared := sync.OnceValues(func() (file, error) {
 		text, err := content()
 		if err != nil {

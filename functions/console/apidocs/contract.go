@@ -36,13 +36,13 @@ func parseContract() (node, error) {
 
 func (n node) exists() bool { return n.yaml != nil }
 
-// entry is a field of a mapping.
+// entry is a key of a mapping with its value.
 type entry struct {
 	key   string
 	value node
 }
 
-// entries returns the fields of a mapping in their order.
+// entries returns the entries of a mapping in the order of the file.
 func (n node) entries() (all []entry) {
 	if n.yaml == nil || n.yaml.Kind != yaml.MappingNode {
 		return nil
@@ -53,7 +53,7 @@ func (n node) entries() (all []entry) {
 	return all
 }
 
-// items returns the values of a list.
+// items returns the items of a list.
 func (n node) items() (all []node) {
 	if n.yaml == nil || n.yaml.Kind != yaml.SequenceNode {
 		return nil
@@ -107,7 +107,7 @@ func (n node) refName() string {
 	return ref[strings.LastIndex(ref, "/")+1:]
 }
 
-// json returns the value as indented JSON, with the fields in their order.
+// json returns the value as indented JSON, with the keys in the order of the file.
 func (n node) json() string {
 	var b strings.Builder
 	n.writeJSON(&b, "\n")

@@ -11,7 +11,7 @@ import (
 //go:embed examples
 var examplePrograms embed.FS
 
-// example is one use case, with an excerpt of the program in each language.
+// example is one use case, with the excerpt of each program that shows it.
 type example struct {
 	Name, Title string
 	Programs    []excerpt
@@ -59,8 +59,8 @@ func readExamples() ([]example, error) {
 	return all, nil
 }
 
-// part returns the lines between the marker line of name and the next marker line. Each of them loses the indentation of the first.
-// A marker line is the marker and a name.
+// part returns the lines between the marker line of name and the next marker line, without the indentation of the first of these
+// lines. A marker line is the marker and a name.
 func part(program, marker, name string) string {
 	var lines []string
 	inside := false

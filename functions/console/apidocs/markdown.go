@@ -46,20 +46,20 @@ func splitList(block string) (before string, items []string) {
 // inline escapes a text, and renders code and bold text. Bold text may contain code.
 func inline(text string) string {
 	var b strings.Builder
-	code, bold := false, false
+	inCode, inBold := false, false
 	for i, part := range strings.Split(template.HTMLEscapeString(strings.TrimSpace(text)), "`") {
 		if i > 0 {
-			b.WriteString(tag("code", code))
-			code = !code
+			b.WriteString(tag("code", inCode))
+			inCode = !inCode
 		}
-		if code {
+		if inCode {
 			b.WriteString(part)
 			continue
 		}
 		for j, words := range strings.Split(part, "**") {
 			if j > 0 {
-				b.WriteString(tag("strong", bold))
-				bold = !bold
+				b.WriteString(tag("strong", inBold))
+				inBold = !inBold
 			}
 			b.WriteString(words)
 		}
@@ -67,7 +67,7 @@ func inline(text string) string {
 	return b.String()
 }
 
-// tag returns the closing tag of an element that is open, else the opening tag.
+// tag returns the closing tag of an element if the element is open, else its opening tag.
 func tag(name string, isOpen bool) string {
 	if isOpen {
 		return "</" + name + ">"

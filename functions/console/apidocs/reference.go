@@ -55,7 +55,7 @@ type operation struct {
 	ID, Method, Path, Summary string
 	Description               template.HTML
 	Roles                     []string
-	WithinQueues              bool // x-within-queues: open to admins with queues, within their queues
+	WithinQueues              bool // x-within-queues: also for admins with queues, within their queues
 	Parameters                []field
 	Body                      []content
 	Responses                 []response
@@ -130,7 +130,7 @@ func operationOf(path, method string, n node) operation {
 	op.Body = contents(n.at("requestBody").resolved())
 	for _, r := range n.at("responses").entries() {
 		shown := response{Status: r.key, Description: markdown(r.value.resolved().text("description"))}
-		if strings.HasPrefix(r.key, "1") || strings.HasPrefix(r.key, "2") { // all failures have the same content
+		if strings.HasPrefix(r.key, "1") || strings.HasPrefix(r.key, "2") { // all errors have the same content
 			for _, h := range r.value.resolved().at("headers").entries() {
 				shown.Headers = append(shown.Headers, h.key)
 			}
@@ -158,7 +158,7 @@ func contents(n node) (all []content) {
 	return all
 }
 
-// dataOf returns the schema of data if schema is an envelope with data, else schema.
+// dataOf returns the schema of the property data if schema is an envelope with data, else schema.
 func dataOf(schema node) node {
 	for _, part := range schema.at("allOf").items() {
 		if data := part.at("properties", "data"); data.exists() {

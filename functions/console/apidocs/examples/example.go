@@ -51,9 +51,9 @@ func run(ctx context.Context) error {
 	fmt.Println("claimed", len(claimed))
 
 	// --- report
-	for _, one := range claimed {
-		// Send one.Content to one.PhoneNumber here. After a failure: Status 3 and ShouldRetry.
-		report := api.ReportRequest{TaskID: one.TaskID, AppID: "example-go", ClaimID: one.ClaimID, Status: new(2)}
+	for _, task := range claimed {
+		// Send task.Content to task.PhoneNumber here. After a failure: Status 3 and ShouldRetry.
+		report := api.ReportRequest{TaskID: task.TaskID, AppID: "example-go", ClaimID: task.ClaimID, Status: new(2)}
 		done, err := client.Report(ctx, report)
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("registered", endpoint.ID) // keep endpoint.Secret: it is shown once, and verifies the webhooks
+	fmt.Println("registered", endpoint.ID) // keep endpoint.Secret: it is shown once and verifies the webhooks
 
 	// --- verify
 	receive := func(w http.ResponseWriter, r *http.Request) {

@@ -45,15 +45,15 @@ claimed = call("POST", "/api/v1/sms/tasks/pending", claim)  # yours alone until 
 print("claimed", len(claimed))
 
 # --- report
-for one in claimed:
-    # Send one["content"] to one["phone_number"] here. After a failure: "status": 3, "should_retry": True.
-    report = {"task_id": one["task_id"], "app_id": "example-py", "claim_id": one["claim_id"], "status": 2}
+for task in claimed:
+    # Send task["content"] to task["phone_number"] here. After a failure: "status": 3, "should_retry": True.
+    report = {"task_id": task["task_id"], "app_id": "example-py", "claim_id": task["claim_id"], "status": 2}
     print("reported", call("POST", "/api/v1/sms/report", report)["state"])
 
 # --- endpoint
 endpoint = {"url": "https://shop.example.com/sendonce", "events": ["task.succeeded", "task.failed"]}
 registered = call("POST", "/api/v1/webhooks/endpoints", endpoint)
-secret = registered["secret"]  # shown once: keep it, it verifies the webhooks
+secret = registered["secret"]  # shown once: keep it to verify the webhooks
 print("registered", registered["id"])
 
 
@@ -68,7 +68,7 @@ def verify(headers, body, secret):
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     want = b"v1," + base64.b64encode(hmac.digest(key, signed, "sha256"))
     given = headers["webhook-signature"].encode().split()
-    return recent and any(hmac.compare_digest(want, one) for one in given)
+    return recent and any(hmac.compare_digest(want, signature) for signature in given)
 
 
 # --- message

@@ -20,7 +20,7 @@ claim=$(echo "$claimed" | sed -n 's/.*"claim_id":"\([^"]*\)".*/\1/p')
 call "$URL/api/v1/sms/report" -d '{"task_id": "'"$task"'", "app_id": "example-sh", "claim_id": "'"$claim"'", "status": 2}'
 # --- endpoint
 registered=$(call "$URL/api/v1/webhooks/endpoints" -d '{"url": "https://shop.example.com/sendonce", "events": ["task.succeeded", "task.failed"]}')
-echo "$registered" # its secret is shown once: keep it, it verifies the webhooks
+echo "$registered" # its secret is shown once: keep it to verify the webhooks
 # --- verify
 verify() { # id, timestamp, signatures, secret; the body, as received, on standard input
   key=$(printf %s "${4#whsec_}" | base64 -d | od -An -v -tx1 | tr -d ' \n')

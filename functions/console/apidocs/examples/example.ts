@@ -1,4 +1,4 @@
-// Calls Sendonce with the client that openapi-typescript and openapi-fetch make of openapi.yaml.
+// Calls Sendonce with openapi-fetch and the types that openapi-typescript generates from openapi.yaml.
 // SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD name the server and the caller.
 // --- setup
 // npx openapi-typescript http://127.0.0.1:8000/openapi.yaml -o api.d.ts; npm install openapi-fetch
@@ -44,7 +44,7 @@ for (const { task_id, claim_id, phone_number, content } of claimed) {
 const endpoint = dataOf(await client.POST("/api/v1/webhooks/endpoints", {
   body: { url: "https://shop.example.com/sendonce", events: ["task.succeeded", "task.failed"] },
 }));
-console.log("registered", endpoint.id); // its secret is shown once: keep it, it verifies the webhooks
+console.log("registered", endpoint.id); // its secret is shown once: keep it to verify the webhooks
 
 // --- verify
 // verify reports whether Sendonce sent this body, as received. Then handle each webhook-id once, and respond with 2xx.

@@ -1,5 +1,5 @@
 "use strict";
-// validatorUrl: null sends the contract to nobody.
+// With validatorUrl: null, the page sends the contract to no validator.
 window.ui = SwaggerUIBundle({
   url: "/openapi.yaml",
   dom_id: "#ui",
