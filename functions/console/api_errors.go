@@ -260,7 +260,7 @@ type errorPattern struct {
 	translation string
 }
 
-// errorPatterns has the errors with values, the longest fixed text first.
+// errorPatterns has the patterns of the errors with values, the pattern with the longest fixed text first.
 var errorPatterns = sync.OnceValue(func() []errorPattern {
 	var texts []string
 	for text := range apiErrors {
@@ -279,8 +279,8 @@ var errorPatterns = sync.OnceValue(func() []errorPattern {
 	return patterns
 })
 
-// translatedValues has the values in errors that are also translated.
-var translatedValues = slices.Concat(taskStates, messageStates, formats)
+// translatedValues has the values that are translated, too, when they occur in an error.
+var translatedValues = slices.Concat(taskStates, messageStates, endpointFormats)
 
 // translateAPI translates an error of the API. It returns any other text unchanged, such as a text that is already translated.
 func translateAPI(language, message string) string {

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkActions has the possible actions by the state of the tasks. The page of a single task has the same actions.
+// bulkActions has the possible actions for tasks in a state. The page of a single task offers the same actions.
 var bulkActions = map[string][]string{
 	"scheduled": {"cancel"}, "pending": {"cancel"}, "failed": {"retry"}, "held": {"succeeded", "resend", "failed"},
 }
@@ -56,8 +56,8 @@ func (p *page) newBulk() error {
 }
 
 func (p *page) previewBulk(action string) (form bulkForm, err error) {
-	// p.filter replaces the name of a caller by its caller_id, and a time such as "2h" by an instant: otherwise the change would not
-	// select the tasks that are counted here.
+	// p.filter replaces the name of a caller by its caller_id, and a time such as "2h" by an instant: otherwise the change could
+	// select other tasks than are counted here.
 	query, err := p.filter("state", "reason", "phone_number", "source", "queue", "caller_id", "from", "to")
 	if err != nil {
 		return form, err
@@ -148,8 +148,8 @@ func (p *page) FilterData(f api.BulkFilter) filterData {
 
 type bulkProgress struct{ api.BulkResponse }
 
-// TasksPath returns the address of the list of the filter's tasks in any state: the bulk change has changed their state. It
-// returns "" if the address would contain a phone number.
+// TasksPath returns the address of the list of the tasks that match the filter, without its state and reason, because the bulk change
+// has changed these. It returns "" if the address would contain a phone number.
 func (b bulkProgress) TasksPath() string {
 	f := b.Filter
 	if f.PhoneNumber != "" || task.MaskNumbers(f.Source) != f.Source {

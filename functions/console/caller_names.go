@@ -12,7 +12,7 @@ import (
 
 const callersPath = "/api/v1/admin/callers"
 
-// maxNames limits how many names of callers one call of the API may request.
+// maxNames is how many names of callers one call of the API may request.
 const maxNames = 200
 
 // callerLink is the name of a caller, and the path of the caller's page if the visitor may see this page.
@@ -21,7 +21,7 @@ type callerLink struct{ Name, Path string }
 // nameCallers reads the names of callers. LinkCaller then shows these names.
 func (p *page) nameCallers(ids ...api.ID) error {
 	if !p.May(fn.Viewer) {
-		return nil // other visitors see no callers
+		return nil // only viewers and admins see callers
 	}
 	p.callerNames = map[api.ID]string{}
 	slices.Sort(ids)

@@ -127,7 +127,7 @@ func (p *page) showToken(caller api.CallerResponse) error {
 	return p.show("caller_token", p.T("New token"), caller)
 }
 
-func (p *page) changeCaller() error {
+func (p *page) editCaller() error {
 	id := p.id()
 	grants, err := p.typedGrants()
 	if err == nil && len(grants.Roles) == 0 { // the API would leave the roles as they are

@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Function serves the pages. The functions of the API must be served by the same handler.
+// Function serves the pages. CallsRoutesOf must name the functions of the API, because the pages call their routes.
 var Function = fn.HTTP("console", New)
 
 //go:embed static
@@ -99,7 +99,7 @@ func New(*fn.Env, struct{}) fn.Routes {
 		"GET /console/callers/new":          private((*page).newCaller),
 		"POST /console/callers/new":         private((*page).addCaller),
 		"GET /console/callers/{id}":         private((*page).caller),
-		"POST /console/callers/{id}":        private((*page).changeCaller),
+		"POST /console/callers/{id}":        private((*page).editCaller),
 		"POST /console/callers/{id}/rotate": private((*page).rotateCaller),
 		"POST /console/callers/{id}/revoke": private((*page).revokeCaller),
 

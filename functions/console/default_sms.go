@@ -29,14 +29,14 @@ func (p *page) defaultSMS() error {
 
 func (p *page) editDefaultSMS() error {
 	content, useTemplate := p.PostFormValue("content"), p.PostFormValue("use_template") != ""
-	return p.changeDefault(http.MethodPut, "", api.DefaultSMSChange{Content: &content, UseTemplate: &useTemplate}, "saved")
+	return p.callDefaultSMS(http.MethodPut, "", api.DefaultSMSChange{Content: &content, UseTemplate: &useTemplate}, "saved")
 }
 
 // changeDefaultSMS handles the buttons of the page: reset or delete.
 func (p *page) changeDefaultSMS() error {
 	switch p.PathValue("do") {
 	case "reset":
-		return p.changeDefault(http.MethodPost, "/reset", nil, "default_reset")
+		return p.callDefaultSMS(http.MethodPost, "/reset", nil, "default_reset")
 	case "delete":
 		if err := p.API(http.MethodDelete, defaultsPath+"/"+p.id(), nil, nil); err != nil {
 			return err
@@ -46,7 +46,8 @@ func (p *page) changeDefaultSMS() error {
 	return p.notFound()
 }
 
-func (p *page) changeDefault(method, suffix string, body any, notice string) error {
+// callDefaultSMS calls a route of the default SMS in the address, and ends the change.
+func (p *page) callDefaultSMS(method, suffix string, body any, notice string) error {
 	id := p.id()
 	err := p.API(method, defaultsPath+"/"+id+suffix, body, nil)
 	return p.finish(err, "/console/default-sms/"+id, (*page).defaultSMS, notice)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// keepRefusal stores err in p.Refusal and returns true if the page can still be shown: after a GET whose parameters the API refused,
-// or a POST whose change the API refused. After a POST, forms then show the entered values.
+// keepRefusal stores err in p.Refusal and returns true if the page can still be shown: after a GET whose filter was refused, or a POST
+// whose form was refused. After a POST, forms then show the entered values.
 func (p *page) keepRefusal(err error) bool {
 	refused := p.refusalOf(err)
 	if refused == nil {
@@ -104,7 +104,7 @@ func (p *page) Selected(field, value string, initial bool) bool {
 	return initial
 }
 
-// showFiltered is showGet for a page with a filter. If the API refuses the filter, the page shows the refusal.
+// showFiltered is showGet for a page with a filter. If the API refuses the filter, the page shows why.
 func showFiltered[T any](p *page, path string, query url.Values, template, title string) error {
 	response, err := get[T](p, path, query)
 	if err != nil && !p.keepRefusal(err) {

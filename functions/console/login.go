@@ -62,8 +62,8 @@ func (p *page) setLanguage() error {
 	return p.redirect(localPath(p.PostFormValue("next")))
 }
 
-// localPath returns the address of a page of the console. It replaces any other address by that of the first page, so that a
-// login or a form cannot lead to another site.
+// localPath returns the address if it is a page of the console, else the address of the overview. So a login or a form cannot redirect
+// to another site.
 func localPath(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "" || u.Host != "" || path.Clean(u.Path) != u.Path || u.Path != "/console" && !strings.HasPrefix(u.Path, "/console/") {

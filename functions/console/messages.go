@@ -19,7 +19,7 @@ type messagesPage struct {
 	Kind string // state of the stuck messages: sending or sent
 }
 
-// messages lists the stuck messages of all callers, if the visitor may read them. A submitter finds its own messages by their keys.
+// messages lists the stuck messages of all callers if the visitor may read them. Submitters can find their own messages by key.
 func (p *page) messages() error {
 	shown := messagesPage{Kind: "sending"}
 	if p.Param("kind") == "sent" {
@@ -77,7 +77,7 @@ func (m messagePage) Conversation() string {
 	return ""
 }
 
-// MayRedrive reports whether the page offers operators to send the message again. The API also redrives a message that is not stuck yet.
+// MayRedrive reports whether the page has a button that redrives the message. The API also redrives a message that is not stuck yet.
 func (m messagePage) MayRedrive() bool { return m.Stuck || m.State == "abandoned" }
 
 // MayBeChanged reports whether operators can change the message: it is not archived, and its state allows a change.

@@ -10,7 +10,7 @@ import (
 
 type overviewPage struct {
 	api.OverviewResponse
-	Stale bool // older than a minute: the database does not respond
+	Stale bool // the numbers are older than a minute, because the database does not respond
 	Total totals
 	Plot  plot
 	Rows  []queueRow
@@ -25,11 +25,11 @@ type queueRow struct {
 // totals are sums over all queues.
 type totals struct {
 	Pending, Processing, Scheduled, Held, LeaseTimeouts int64
-	More                                                bool    // some counts were cut off at the limit of the API
+	More                                                bool    // some counts reached the limit of the API and may be too low
 	OldestSeconds                                       float64 // the maximum, not a sum; without paused queues
 }
 
-// overview is the first page. It redirects a submitter to its tasks.
+// overview is the first page. It redirects a submitter that is no viewer to its tasks.
 func (p *page) overview() error {
 	if !p.May(fn.Viewer) {
 		if p.May(fn.Submitter) {

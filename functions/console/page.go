@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// page is a request for one page. Its exported fields and methods are for templates.
+// page is a request for a page of the console. Templates use its exported fields and methods.
 type page struct {
 	*fn.Visit
 	w           http.ResponseWriter
@@ -81,7 +81,7 @@ func (p *page) showError(err error) {
 	}
 }
 
-// refusalOf returns the refusal of the API in err, in the language of the page, or nil if err is not a refusal.
+// refusalOf returns the *api.Error in err, with its texts in the language of the page, or nil if err is another error.
 func (p *page) refusalOf(err error) *api.Error {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok {
@@ -193,8 +193,8 @@ func (p *page) Nav() []navItem {
 	return items
 }
 
-// Closed reports whether the API refuses the visitor's calls from a page. The pages named here need the role submitter or, except
-// /console/send, the role viewer. An admin without queues needs neither role, but an admin with queues needs one of them.
+// Closed reports whether the API refuses the calls of a page because of the visitor's roles. /console/send needs the role submitter,
+// and the other pages named here submitter or viewer. An admin without queues needs none of these roles, an admin with queues does.
 func (p *page) Closed(path string) bool {
 	switch path {
 	case "/console/send":

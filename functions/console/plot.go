@@ -43,7 +43,7 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 	end := at.UTC().Truncate(plotStep)
 	var counts [3][plotSteps]int64 // submitted, succeeded, failed
 	var sums [3]int64
-	highest := int64(1)
+	highestCount := int64(1)
 	for _, t := range throughput {
 		step := plotSteps - 1 - int(end.Sub(t.Since.UTC().Truncate(plotStep))/plotStep)
 		if step < 0 || step >= plotSteps {
@@ -52,13 +52,13 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 		for i, n := range []int64{t.Submitted, t.Succeeded, t.Failed} {
 			counts[i][step] += n
 			sums[i] += n
-			highest = max(highest, counts[i][step])
+			highestCount = max(highestCount, counts[i][step])
 		}
 	}
-	highest = roundUp(highest)
+	scaleMax := roundUp(highestCount)
 	x := func(step float64) float64 { return size.Left + step/(plotSteps-1)*(size.Width-size.Left) }
 	y := func(n int64) float64 {
-		return size.Top + (1-float64(n)/float64(highest))*(size.Height-size.Top-size.Bottom)
+		return size.Top + (1-float64(n)/float64(scaleMax))*(size.Height-size.Top-size.Bottom)
 	}
 	drawn := plot{plotSize: size}
 	names := []string{p.T("submitted"), p.T("succeeded"), p.T("failed")}
@@ -69,12 +69,12 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 		}
 		drawn.Lines = append(drawn.Lines, plotLine{class, names[i], points.String()})
 	}
-	for _, n := range []int64{0, highest / 2, highest} {
+	for _, n := range []int64{0, scaleMax / 2, scaleMax} {
 		drawn.Rows = append(drawn.Rows, plotMark{y(n), number(n)})
 	}
-	const perHour = float64(time.Hour / plotStep)
-	for hour := 6; hour >= 1; hour-- { // in the middle of each hour
-		step := plotSteps - 1 - (float64(hour)-0.5)*perHour
+	const stepsPerHour = float64(time.Hour / plotStep)
+	for hour := 6; hour >= 1; hour-- { // a label in the middle of each hour
+		step := plotSteps - 1 - (float64(hour)-0.5)*stepsPerHour
 		when := end.Add(-time.Duration(hour)*time.Hour + 30*time.Minute)
 		drawn.Columns = append(drawn.Columns, plotMark{x(step), when.Format("15:04")})
 	}
@@ -82,12 +82,12 @@ func (p *page) newPlot(size plotSize, at time.Time, throughput []api.Throughput)
 	return drawn
 }
 
-// roundUp returns the smallest number that is not less than n and is 2, 4, 6, 8 or 10 times a power of ten. Half of it is a whole number.
+// roundUp returns the smallest number ≥ n that is 2, 4, 6, 8 or 10 times a power of ten. So half of the result is a whole number.
 func roundUp(n int64) int64 {
-	for size := int64(1); ; size *= 10 {
-		for _, first := range []int64{2, 4, 6, 8, 10} {
-			if n <= first*size {
-				return first * size
+	for power := int64(1); ; power *= 10 {
+		for _, factor := range []int64{2, 4, 6, 8, 10} {
+			if n <= factor*power {
+				return factor * power
 			}
 		}
 	}

@@ -17,8 +17,6 @@ var englishResults = map[string]string{
 	task.SendFailedMessage:      "the message could not be sent",
 }
 
-const englishExhausted = "no retry left: "
-
 // resultText returns the result of a task in a language. Texts of senders and operators are not translated.
 func resultText(language, result string) string {
 	if language == "zh" {
@@ -29,7 +27,7 @@ func resultText(language, result string) string {
 		reported = english
 	}
 	if exhausted {
-		return englishExhausted + reported
+		return "no retry left: " + reported
 	}
 	return reported
 }

@@ -14,11 +14,11 @@ type hit struct {
 
 type searchPage struct {
 	Hits      []hit
-	TasksPath string // lists the tasks of the phone number; "" if the text is not a phone number
-	Complete  bool
+	TasksPath string // of the list of the phone number's tasks; "" if the text is not a phone number
+	Complete  bool   // false = a part of the data was not searched
 }
 
-// search lists the results, or redirects to the only result.
+// search lists the results. If there is only one, it redirects to its page.
 func (p *page) search() error {
 	query := p.query("q")
 	if len(query) == 0 {

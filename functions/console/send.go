@@ -76,7 +76,7 @@ func (f sendPage) previewText(p *page) (*textPreview, error) {
 	case content == "":
 		return nil, nil
 	case p.MayChange():
-		return p.previewWith("{content}", map[string]any{"content": content}) // not as the template itself, where braces would be parameters
+		return p.previewWith("{content}", map[string]any{"content": content}) // a parameter, because braces in a template are parameters
 	}
 	segments, encoding := task.Segments(content)
 	return &textPreview{PreviewResponse: api.PreviewResponse{FinalContent: content, Length: utf8.RuneCountInString(content), Segments: segments, Encoding: string(encoding)}}, nil

@@ -138,7 +138,7 @@ func timeOf(language string, at any) timeText {
 	return timeText{relative, when.UTC().Format("2006-01-02 15:04:05 UTC"), when.UTC().Format(time.RFC3339Nano)}
 }
 
-// hidden returns the text that a page shows instead of a content.
+// hidden returns what a page shows in place of a content.
 func hidden(language, text string) string {
 	if text == "" {
 		return "–"
@@ -183,7 +183,7 @@ func indentedLength(text string) int {
 	return length
 }
 
-// lastTry returns a list that has only the newest try, or an empty list if there are no tries.
+// lastTry returns a list of the newest try, or an empty list if there are no tries.
 func lastTry(tries []api.DeliveryTry) []api.DeliveryTry { return tries[max(len(tries)-1, 0):] }
 
 // english has English texts for values of the API that are not plain English. English pages show all other texts unchanged.

@@ -61,7 +61,8 @@ func parseTime(text string, now time.Time, direction time.Duration) (time.Time, 
 	return now.Add(direction * span), err == nil && span > 0
 }
 
-// pastTimes writes valid times as RFC 3339 in UTC: 2h becomes the instant 2 hours ago. It leaves invalid values, which the API refuses.
+// pastTimes writes the valid times of a query as RFC 3339 in UTC: 2h becomes the instant 2 hours ago. It does not change invalid
+// values, which the API refuses.
 func pastTimes(query url.Values, names ...string) {
 	for _, name := range names {
 		if at, ok := parseTime(query.Get(name), time.Now(), ago); ok {

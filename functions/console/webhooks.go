@@ -20,7 +20,6 @@ type endpointsPage struct {
 	api.Page[api.EndpointResponse]
 	Events  []string // to which a new endpoint can subscribe
 	Formats []string // of a new endpoint
-	MayAdd  bool
 }
 
 func (p *page) endpoints() error {
@@ -35,7 +34,7 @@ func (p *page) endpoints() error {
 	if err := p.nameCallers(owners...); err != nil {
 		return err
 	}
-	shown := endpointsPage{Page: response, Events: endpointEvents, Formats: formats, MayAdd: p.MaySubmit()}
+	shown := endpointsPage{Page: response, Events: endpointEvents, Formats: endpointFormats}
 	if p.MayChangeAll() {
 		shown.Events = slices.Concat(endpointEvents, alertEvents)
 	}
@@ -119,8 +118,7 @@ func (p *page) changeEndpoint() error {
 
 type deliveriesPage struct {
 	api.Page[api.DeliveryResponse]
-	States    []string
-	MayResend bool
+	States []string
 }
 
 func (p *page) deliveries() error {
@@ -128,7 +126,7 @@ func (p *page) deliveries() error {
 	if err != nil {
 		return err
 	}
-	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{response, deliveryStates, p.MaySubmit()})
+	return p.show("deliveries", p.T("Deliveries"), deliveriesPage{response, deliveryStates})
 }
 
 // resendFailed resends the deliveries that failed since a time: at most as many as one call of the API resends (500).
@@ -154,17 +152,14 @@ func (p *page) resendFailed() error {
 	return p.doneMany(back, notice, done.Resent)
 }
 
-type deliveryPage struct {
-	api.DeliveryResponse
-	MayResend bool
-}
+type deliveryPage struct{ api.DeliveryResponse }
 
 func (p *page) delivery() error {
 	response, err := get[api.DeliveryResponse](p, deliveriesPath+"/"+p.id(), nil)
 	if err != nil {
 		return err
 	}
-	return p.show("delivery", p.T("Delivery"), deliveryPage{response, p.MaySubmit()})
+	return p.show("delivery", p.T("Delivery"), deliveryPage{response})
 }
 
 func (p *page) resendDelivery() error {

@@ -1,5 +1,5 @@
 "use strict";
-// All pages work without this script. It refreshes regions, asks for confirmation, prevents that a form is sent twice, copies texts,
+// All pages work without this script. It refreshes regions, asks for confirmation, prevents a form from being sent twice, copies texts,
 // shows previews while a visitor types, and adds two keyboard shortcuts.
 
 // confirmed shows a question in a dialog with two buttons. It resolves to true for the button with the text action.
@@ -91,7 +91,7 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// refresh replaces a region by its present content, unless the visitor uses the region, has a dialog open or does not see the page.
+// refresh replaces a region by its current content, unless the visitor uses the region, has a dialog open or does not see the page.
 // The attribute data-refresh of a region is the number of seconds between refreshes.
 async function refresh(region, index) {
   const typed = [...region.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue);
