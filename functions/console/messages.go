@@ -1,7 +1,6 @@
 package console
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strings"
@@ -129,7 +128,7 @@ func (p *page) changeMessage() error {
 }
 
 // revealMessages returns the data of messages by their ids. The API writes an audit entry for each message: for the same message and
-// caller at most one an hour.
+// visitor at most one an hour.
 func (p *page) revealMessages(ids ...string) (map[string]api.JSON, error) {
 	response, err := post[api.MessageRevealResponse](p, messagesPath+"/reveal", api.MessageRevealRequest{IDs: ids})
 	revealed := map[string]api.JSON{}
@@ -144,11 +143,8 @@ type conversationPage struct {
 	User, Peer   string
 	Peers        api.Page[api.Peer]
 	Conversation api.ConversationResponse
-	Data         map[string]api.JSON // of revealed messages, by their ids
+	Data         map[string]api.JSON // of the messages, by their ids; nil = hidden
 }
-
-// Shown returns the data of a message, or nil if it is hidden.
-func (c conversationPage) Shown(id string) json.RawMessage { return c.Data[id] }
 
 func (p *page) conversations() error {
 	shown, err := p.readConversation(p.Param)

@@ -6,10 +6,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-const (
-	signingSecretPath    = "/api/v1/webhooks/signing-secret"
-	signingSecretAddress = "/console/webhooks/signing-secret"
-)
+const signingSecretPath = "/api/v1/webhooks/signing-secret"
 
 // signingSecret shows the page of the secret that signs calls to the visitor's callback URLs. A button on the page shows the secret.
 func (p *page) signingSecret() error { return p.showSigningSecret(api.SigningSecretResponse{}) }
@@ -36,6 +33,6 @@ func (p *page) changeSigningSecret() error {
 	if err != nil {
 		return err
 	}
-	p.setAddress(signingSecretAddress)
+	p.setAddress("/console/webhooks/signing-secret")
 	return p.showSigningSecret(shown)
 }

@@ -56,7 +56,7 @@ func (p *page) readSubscribeMessage() (api.SubscribeDetailResponse, error) {
 }
 
 // revealSubscribe shows the contents of the sends of a message. Each send is a task, and the API writes an audit entry for each task: for
-// the same task and caller at most one an hour.
+// the same task and visitor at most one an hour.
 func (p *page) revealSubscribe() error {
 	response, err := p.readSubscribeMessage()
 	if err != nil {
