@@ -148,9 +148,9 @@ func (p *page) FilterData(f api.BulkFilter) filterData {
 
 type bulkProgress struct{ api.BulkResponse }
 
-// TasksPath returns the address of the list of the tasks that match the filter, without its state and reason, because the bulk change
+// TasksAddress returns the address of the list of the tasks that match the filter, without its state and reason, because the bulk change
 // has changed these. It returns "" if the address would contain a phone number.
-func (b bulkProgress) TasksPath() string {
+func (b bulkProgress) TasksAddress() string {
 	f := b.Filter
 	if f.PhoneNumber != "" || task.MaskNumbers(f.Source) != f.Source {
 		return ""

@@ -25,7 +25,7 @@ type queueRow struct {
 // totals are sums over all queues.
 type totals struct {
 	Pending, Processing, Scheduled, Held, LeaseTimeouts int64
-	More                                                bool    // some counts reached the limit of the API and may be too low
+	More                                                bool    // some counts may be too low, because the API counts only up to a limit
 	OldestSeconds                                       float64 // the maximum, not a sum; without paused queues
 }
 

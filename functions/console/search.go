@@ -13,9 +13,9 @@ type hit struct {
 }
 
 type searchPage struct {
-	Hits      []hit
-	TasksPath string // of the list of the phone number's tasks; "" if the text is not a phone number
-	Complete  bool   // false = a part of the data was not searched
+	Hits         []hit
+	TasksAddress string // of the list of the phone number's tasks; "" if the text is not a phone number
+	Complete     bool   // false = a part of the data was not searched
 }
 
 // search lists the results. If there is only one, it redirects to its page.
@@ -37,13 +37,13 @@ func (p *page) search() error {
 		shown.Hits = append(shown.Hits, hit{h, subjectPages[h.Kind] + url.PathEscape(h.ID), text})
 	}
 	if response.PhoneNumber != "" {
-		shown.TasksPath = "/console/tasks?" + url.Values{"phone_number": {response.PhoneNumber}}.Encode()
+		shown.TasksAddress = "/console/tasks?" + url.Values{"phone_number": {response.PhoneNumber}}.Encode()
 	}
 	switch {
-	case len(shown.Hits) == 1 && shown.TasksPath == "":
+	case len(shown.Hits) == 1 && shown.TasksAddress == "":
 		return p.redirect(shown.Hits[0].Path)
-	case len(shown.Hits) == 0 && shown.TasksPath != "":
-		return p.redirect(shown.TasksPath)
+	case len(shown.Hits) == 0 && shown.TasksAddress != "":
+		return p.redirect(shown.TasksAddress)
 	}
 	return p.show("search", p.T("Search"), shown)
 }
