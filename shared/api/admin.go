@@ -32,7 +32,7 @@ type TemplateChange struct {
 	IsActive        *bool   `json:"is_active,omitempty"`
 }
 
-// TemplatesRequest lists templates by id: GET /api/v1/admin/template.
+// TemplatesRequest lists templates, sorted by id: GET /api/v1/admin/template.
 type TemplatesRequest struct {
 	Limit  *int  `json:"limit,omitempty"`
 	After  ID    `json:"after,omitempty"`
@@ -50,8 +50,8 @@ type TemplateResponse struct {
 	UpdatedAt       time.Time `json:"updated_at"`
 }
 
-// PreviewRequest composes a text of a template and parameters, which are in Params or URL-encoded in Content: POST
-// /api/v1/admin/template/{id}/preview, or POST /api/v1/admin/template/preview with TemplateContent.
+// PreviewRequest composes a text from a template and parameters. The parameters are in Params, or URL-encoded in Content:
+// POST /api/v1/admin/template/{id}/preview, or POST /api/v1/admin/template/preview with TemplateContent.
 type PreviewRequest struct {
 	TemplateContent string         `json:"template_content,omitempty"`
 	Content         string         `json:"content,omitempty"`
@@ -84,7 +84,7 @@ type DefaultSMSChange struct {
 	UseTemplate *bool   `json:"use_template,omitempty"`
 }
 
-// DefaultSMSListRequest lists defaults by id: GET /api/v1/admin/default-sms.
+// DefaultSMSListRequest lists defaults, sorted by id: GET /api/v1/admin/default-sms.
 type DefaultSMSListRequest struct {
 	Limit       *int   `json:"limit,omitempty"`
 	After       ID     `json:"after,omitempty"`
@@ -116,7 +116,7 @@ type TaskStatistics struct {
 	SucceededTasks int64             `json:"succeeded_tasks"`       // since the service was installed
 	FailedTasks    int64             `json:"failed_tasks"`          // since the service was installed
 	Queues         []QueueStatistics `json:"queues"`                // the queues that have live tasks, sorted by name; at most the 1000 with the most tasks
-	MoreQueues     bool              `json:"more_queues,omitempty"` // other queues have live tasks, too
+	MoreQueues     bool              `json:"more_queues,omitempty"` // SMS queues that are not in Queues have live tasks, too
 }
 
 // LiveCounts counts tasks that are not final.
@@ -126,7 +126,7 @@ type LiveCounts struct {
 	PendingRetryTasks    int64    `json:"pending_retry_tasks"`
 	ProcessingTasks      int64    `json:"processing_tasks"`
 	HeldTasks            int64    `json:"held_tasks"`             // included in processing: those that wait for an operator
-	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"` // how long the oldest pending task has waited for a sender; null = none is pending
+	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"` // the longest time that a task has been waiting for a sender; null = no task waits for a sender
 }
 
 // QueueStatistics are the live tasks of one queue.
@@ -155,7 +155,7 @@ type AdminTask struct {
 	CallerID   ID         `json:"caller_id"`
 	AppID      string     `json:"app_id,omitempty"`     // of the newest claim, also after the claim ended
 	ClaimID    ID         `json:"claim_id,omitempty"`   // of the newest claim, also after the claim ended
-	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made the newest claim; absent if there is no claim, or a function of the service made it
+	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made the newest claim; absent if the task was never claimed, or a function of the service made the claim
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
@@ -196,8 +196,8 @@ type RepairRequest struct {
 	Reason string `json:"reason,omitempty"` // at most 500 characters
 }
 
-// RevealResponse has the fields of a task that the console hides. Each call is recorded: POST
-// /api/v1/admin/tasks/{task_id}/reveal.
+// RevealResponse has the fields of a task that the console hides: POST /api/v1/admin/tasks/{task_id}/reveal. The service
+// records who read them, at most once an hour for each caller and task.
 type RevealResponse struct {
 	TaskID      string `json:"task_id"`
 	PhoneNumber string `json:"phone_number"`
@@ -308,7 +308,7 @@ type CallerResponse struct {
 	// MadeBy is the admin with queues that created the caller, or was the first to rotate the caller's token or to give the
 	// caller more rights. The caller shares that admin's quotas.
 	MadeBy      *ID      `json:"made_by,omitempty"`
-	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that this caller created and that were restricted or revoked with it
+	AlsoChanged []string `json:"also_changed,omitempty"` // in the response to a change: the callers that this caller made (see MadeBy), directly or through others, and that were restricted or revoked with it
 }
 
 // ActionsRequest lists the audit log of operators' changes, newest first: GET /api/v1/admin/actions.
@@ -377,7 +377,7 @@ type BulkFilter struct {
 	Queue       string     `json:"queue,omitempty"`
 	CallerID    *ID        `json:"caller_id,omitempty"`
 	From        *time.Time `json:"from,omitempty"` // submitted at this time or later
-	To          *time.Time `json:"to,omitempty"`   // submitted before this time; absent = now
+	To          *time.Time `json:"to,omitempty"`   // submitted before this time; absent or in the future = now
 }
 
 // BulkPreviewRequest counts the tasks that a bulk change would select: POST /api/v1/admin/bulk/preview.

@@ -2,8 +2,7 @@ package api
 
 import "time"
 
-// QueuesRequest lists the queues that have live tasks or are paused, by name: GET
-// /api/v1/admin/queues.
+// QueuesRequest lists the queues that have live tasks or are paused, sorted by name: GET /api/v1/admin/queues.
 type QueuesRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..1000; default 1000
 	After string `json:"after,omitempty"` // next_after of the previous page
@@ -49,8 +48,8 @@ type ResumeQueueResponse struct {
 	PendingTasks int    `json:"pending_tasks"` // the tasks that waited for the resume; counted up to 1000
 }
 
-// SubscribeTemplatesRequest lists the templates of subscribe messages whose last sends failed, the paused ones first:
-// GET /api/v1/admin/subscribe-templates.
+// SubscribeTemplatesRequest lists the templates of subscribe messages that have strikes (consecutive errors), the paused
+// templates first: GET /api/v1/admin/subscribe-templates.
 type SubscribeTemplatesRequest struct {
 	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
 	After string `json:"after,omitempty"` // next_after of the previous page
@@ -67,7 +66,7 @@ type SubscribeTemplatesResponse struct {
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
 	CallerID   ID         `json:"caller_id"`             // the caller that submitted the messages
-	CallerName string     `json:"caller_name,omitempty"` // absent for an admin with queues
+	CallerName string     `json:"caller_name,omitempty"` // absent in the response to an admin with queues
 	Strikes    int        `json:"strikes"`               // consecutive errors
 	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = not paused
 	Reason     string     `json:"reason"`                // the last error

@@ -20,9 +20,9 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-// Client calls a Sendonce service. A failed call is repeated only if the repeat is harmless; a method that is not
-// always repeated says so. All methods may be called from any goroutine. The fields must not be changed after the first
-// call.
+// Client calls a Sendonce service. A failed call is repeated only if the repeat is harmless; the comment of a method says
+// when its repeat could do harm. All methods may be called from any goroutine. The fields must not be changed after the
+// first call.
 type Client struct {
 	BaseURL  string // "https://sms.example.com", with or without a slash at its end
 	User     string
@@ -39,7 +39,7 @@ const (
 	callTimeout       = time.Minute    // of one try; longer than the longest wait of a claim
 	idleConns         = 100            // by default, Go keeps only 2 idle connections to one host
 
-	// maxResponse is the limit of a response in bytes: at least four times the largest ones. A page has at most 200
+	// maxResponse is the limit of a response in bytes: at least four times the largest response. A page has at most 200
 	// messages with 64 KiB of data and a few KiB of other fields, less than 16 MiB. The response to a batch of 1,000 items
 	// repeats parts of the request, of which each item has at most 13 KiB.
 	maxResponse = 64 << 20
@@ -97,7 +97,7 @@ func (e *Error) Error() string {
 // Result is the response to one item of a batch: Data, or Err if the service refused the item.
 type Result[T any] struct {
 	Data     T
-	Replayed bool // Data is of an earlier request with the same idempotency key
+	Replayed bool // an earlier request with the same idempotency key has submitted the task in Data
 	Err      *Error
 }
 

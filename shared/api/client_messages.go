@@ -22,8 +22,9 @@ func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (Me
 	return getFor[MessageResponse](ctx, c, "/api/v1/messages/by-key/"+url.PathEscape(clientMsgID), MessageByKeyRequest{From: from})
 }
 
-// ConfirmMessage confirms that this caller has received and processed a message, which must be to the user of the
-// caller's name or to a subject in the caller's Receives. Confirming twice is harmless.
+// ConfirmMessage confirms that this caller has received and processed a message. Unless the caller is an admin, the message
+// must be to the user of the caller's name, or to a subject that matches the caller's Receives. Confirming twice is
+// harmless.
 func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
 	return c.ConfirmDelivery(ctx, serverMsgID, "")
 }

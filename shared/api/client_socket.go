@@ -23,11 +23,10 @@ const maxSocketFrame = 1 << 20 // bytes of one frame from the service
 type Socket struct {
 	conn    *websocket.Conn
 	silence *time.Timer // closes the socket; runs during Next only
-	last    *int64      // id of the last event; see After
+	last    *int64      // the last ID that Next has returned; see After
 }
 
-// Socket opens a WebSocket for a user. The caller must be the user, or an admin.
-// A refusal is an *Error.
+// Socket opens a WebSocket for a user. The caller must be the user, or an admin. A refusal is an *Error.
 func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Socket, error) {
 	header := http.Header{}
 	(&http.Request{Header: header}).SetBasicAuth(c.User, c.Password)
@@ -37,9 +36,9 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 	client := c.httpClient()
 	client.Timeout = cmp.Or(client.Timeout, streamTimeout) // of the handshake only
 	s := &Socket{last: r.After}
-	received := func(context.Context, []byte) bool { s.silence.Reset(streamTimeout); return true }
+	onPing := func(context.Context, []byte) bool { s.silence.Reset(streamTimeout); return true }
 	conn, res, err := websocket.Dial(ctx, strings.TrimSuffix(c.BaseURL, "/")+"/api/v1/stream/"+url.PathEscape(user),
-		&websocket.DialOptions{HTTPClient: client, HTTPHeader: header, OnPingReceived: received})
+		&websocket.DialOptions{HTTPClient: client, HTTPHeader: header, OnPingReceived: onPing})
 	if err == nil {
 		conn.SetReadLimit(maxSocketFrame)
 		s.conn, s.silence = conn, time.AfterFunc(streamTimeout, func() { _ = conn.CloseNow() })
@@ -56,8 +55,8 @@ func (c *Client) Socket(ctx context.Context, user string, r StreamRequest) (*Soc
 	return nil, refusal(res, raw)
 }
 
-// Send sends a message. The response is a frame that Next returns: an ack without
-// ID, or an error. Responses come in the order of the messages.
+// Send sends a message. The response is a frame that Next returns: an ack without ID, or an error. Responses come in the
+// order of the messages.
 func (s *Socket) Send(ctx context.Context, r MessageRequest) error {
 	text, err := json.Marshal(r)
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 // StreamRequest selects where a stream begins: GET /api/v1/stream/{user}.
 type StreamRequest struct {
 	Token string `json:"token,omitempty"` // instead of credentials; see StreamToken
-	After *int64 `json:"after,omitempty"` // begin behind this event; 0 = with the oldest stored event; nil = with the next new event
+	After *int64 `json:"after,omitempty"` // begin after the event with this ID; 0 = with the oldest stored event; nil = with the next new event
 }
 
 // StreamToken replaces the credentials for the stream of one user: GET /api/v1/stream/{user}?token=…. It is for the
@@ -38,7 +38,7 @@ type StreamToken struct {
 
 // StreamEvent is one event of a user's stream.
 type StreamEvent struct {
-	ID   int64 // position in the stream; StreamRequest.After continues behind it
+	ID   int64 // position in the stream; StreamRequest.After continues after it
 	Kind string
 	Data JSON
 }
@@ -52,7 +52,7 @@ const maxStreamEvent = 1 << 20
 const streamTimeout = 45 * time.Second
 
 // Stream yields the events of a user as they arrive, until ctx or the loop ends. The caller must be the user, or an
-// admin. After each disconnect, Stream reconnects and continues behind the last event: an event may be yielded twice,
+// admin. After each disconnect, Stream reconnects and continues after the last event: an event may be yielded twice,
 // and no event that the service still stores is missed. Stream yields at most one error, as the last element: a refusal
 // as *Error, the error of ctx, or the reason why no further try is made.
 func (c *Client) Stream(ctx context.Context, user string, r StreamRequest) iter.Seq2[StreamEvent, error] {
@@ -176,11 +176,11 @@ func (s *streamReader) read(connection io.Reader, onLine func(), onEvent func(St
 }
 
 // StreamGapData is the data of a gap: messages to the user with ids greater than After and less than Next may have been
-// removed from the stream before the client read them. Those that were not removed came before the gap. Peers and
-// Conversation return all of them. If the client reconnected after some of them, but before the gap, messages before
-// After may be missing too.
+// removed from the stream before the client read them. Messages of this range that were not removed came before the gap.
+// Peers and Conversation return all messages of this range. If the client reconnected after a message of this range, but
+// before the gap, messages before After may be missing too.
 type StreamGapData struct {
-	After   int64  `json:"after"`   // the client has read everything up to this sequence number
+	After   int64  `json:"after"`   // nothing is missing up to this sequence number, with the exception above
 	Next    int64  `json:"next"`    // the stream continues with this sequence number
 	Message string `json:"message"` // for people
 }

@@ -15,8 +15,8 @@ const (
 	deliveriesPath    = "/api/v1/webhooks/deliveries"
 )
 
-// AddEndpoint registers a URL for the events of this caller. No later call returns this secret of the endpoint. The
-// secret of a robot is never returned. The call is tried once, because a repeat could register the URL twice.
+// AddEndpoint registers a URL for the events of this caller. Only this call returns the new endpoint's secret. The secret
+// of a robot is never returned. The call is tried once, because a repeat could register the URL twice.
 func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
 }
@@ -37,8 +37,7 @@ func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, endpointPath(id, ""), nil, nil, repeatable)
 }
 
-// EnableEndpoint enables an endpoint again; its pending deliveries continue.
-// Enabling twice is harmless.
+// EnableEndpoint enables an endpoint again; its pending deliveries continue. Enabling twice is harmless.
 func (c *Client) EnableEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/enable"), nil, repeatable)
 }
@@ -48,7 +47,7 @@ func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointRespon
 	return post[EndpointResponse](ctx, c, endpointPath(id, "/disable"), nil, repeatable)
 }
 
-// RotateEndpoint replaces the secret of an endpoint. No later call returns the new secret. For 24 hours, the previous
+// RotateEndpoint replaces the secret of an endpoint. Only this call returns the new secret. For 24 hours, the previous
 // secret signs, too. The call is tried once, because a repeat would end the previous secret at once. For a robot, the
 // error's code is conflict.
 func (c *Client) RotateEndpoint(ctx context.Context, id string) (EndpointResponse, error) {

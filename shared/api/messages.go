@@ -10,8 +10,8 @@ type JSON = json.RawMessage
 
 // The acknowledgements of a message.
 const (
-	AckSaved    = "saved"    // the message is committed
-	AckAccepted = "accepted" // a stream has the message, which will be saved
+	AckSaved    = "saved"    // the message is committed to the database
+	AckAccepted = "accepted" // a stream has the message, which will be saved or rejected
 	AckRejected = "rejected" // the message was accepted and cannot be saved
 )
 
@@ -51,7 +51,7 @@ type MessageAck struct {
 // LateAck is the data of an event sendonce.ack.saved.v1 or sendonce.ack.rejected.v1, the final acknowledgement of an
 // accepted message.
 type LateAck struct {
-	AckType     string    `json:"ack_type"` // saved; or rejected: another message has its client_msg_id, or the database can never store this one
+	AckType     string    `json:"ack_type"` // saved or rejected; rejected = another message has the client_msg_id, or the database can never store the message
 	From        string    `json:"from"`
 	ClientMsgID string    `json:"client_msg_id"`
 	ServerMsgID string    `json:"server_msg_id"`
@@ -83,7 +83,7 @@ type MessageResponse struct {
 	SentAt           *time.Time `json:"sent_at,omitempty"`
 	CreatedAt        time.Time  `json:"created_at"`
 	UpdatedAt        time.Time  `json:"updated_at"`
-	FinishedBy       string     `json:"finished_by,omitempty"`  // the consumer that confirmed last, or the operator who abandoned the message
+	FinishedBy       string     `json:"finished_by,omitempty"`  // the consumer with the last needed confirmation, or the operator who abandoned the message
 	AcceptSeq        int64      `json:"accept_seq,omitempty"`   // with a message that was accepted before it was saved
 	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // only with accept_seq
 	Producer         string     `json:"producer,omitempty"`     // only with accept_seq: the process that accepted the message

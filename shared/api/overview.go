@@ -34,7 +34,7 @@ type QueueOverview struct {
 	Scheduled  Count       `json:"scheduled"` // wait for their send time or for a retry
 	Pending    Backlog     `json:"pending"`
 	Retries    Count       `json:"retries"`    // the tasks of pending with a retry_count above 0
-	Processing Backlog     `json:"processing"` // oldest_seconds: the longest time since one was claimed or its lease last extended
+	Processing Backlog     `json:"processing"` // oldest_seconds: the longest time since a task was claimed or its lease last extended
 	Held       Backlog     `json:"held"`
 	Pause      *QueuePause `json:"pause,omitempty"` // absent = not paused
 
@@ -84,7 +84,7 @@ type ServiceOverview struct {
 	EndpointsDisabled  int   `json:"endpoints_disabled"`
 }
 
-// SearchRequest finds all rows that a text may identify: GET /api/v1/admin/search.
+// SearchRequest finds the rows that a text may identify: GET /api/v1/admin/search.
 type SearchRequest struct {
 	Query string `json:"q"` // 1..300 characters: an id, phone number, idempotency key, claim id, request id or name of a caller
 }

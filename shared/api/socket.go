@@ -4,8 +4,8 @@ import "time"
 
 // The kinds of a SocketFrame in addition to those of a StreamEvent.
 const (
-	SocketMark   = "mark"   // without Data; its ID is the position before the first event
-	SocketNotice = "notice" // Data is a SocketNote: events were removed, or cannot be read
+	SocketMark   = "mark"   // without Data; its ID is the position before the next event
+	SocketNotice = "notice" // Data is a SocketNote: an event cannot be read and was skipped
 	SocketError  = "error"  // Data is a SocketFailure: a frame of the client was refused
 )
 
@@ -15,7 +15,7 @@ const (
 // MessageRequest.
 type SocketFrame struct {
 	Event string `json:"event"`
-	ID    *ID    `json:"id,omitempty"` // position in the stream; StreamRequest.After continues behind it
+	ID    *ID    `json:"id,omitempty"` // position in the stream; StreamRequest.After continues after it
 	Data  JSON   `json:"data,omitempty"`
 }
 
@@ -29,7 +29,7 @@ type SocketAck struct {
 	Status      int        `json:"status"`
 	State       string     `json:"state"`
 	Replayed    bool       `json:"replayed,omitempty"`    // an earlier request submitted the message
-	Archived    bool       `json:"archived,omitempty"`    // this is a repeat, and the message ended more than RETENTION_DAYS ago
+	Archived    bool       `json:"archived,omitempty"`    // this is a repeat, and the message is final and archived
 	SavedAt     *time.Time `json:"saved_at,omitempty"`    // with saved
 	Durability  string     `json:"durability,omitempty"`  // with accepted: what the message survives: process, host, replicated or replicated-host
 	AcceptedAt  *time.Time `json:"accepted_at,omitempty"` // with accepted

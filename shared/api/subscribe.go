@@ -31,9 +31,9 @@ type SubscribeResponse struct {
 	TaskID      string `json:"task_id"`                // of the newest send
 	SendStatus  int    `json:"send_status"`            // 0 sending, 1 sent, 2 failed
 	State       string `json:"state"`                  // of the task
-	Skipped     bool   `json:"skipped,omitempty"`      // the message was submitted before, and is sent or being sent
+	Skipped     bool   `json:"skipped,omitempty"`      // the message was submitted before, and was sent or is being sent
 	DataDiffers bool   `json:"data_differs,omitempty"` // with Skipped: this submission would have sent something else
-	Again       bool   `json:"again,omitempty"`        // the message failed before and is sent again
+	Again       bool   `json:"again,omitempty"`        // this is not the first send of the message
 	Archived    bool   `json:"archived,omitempty"`     // with Skipped: the message was sent long ago and is archived
 }
 
@@ -109,7 +109,7 @@ type SubscribeListRequest struct {
 	TemplateType   string     `json:"template_type,omitempty"`
 	BusinessType   string     `json:"business_type,omitempty"`
 	ReceiverUserID Number     `json:"receiver_user_id,omitempty"`
-	CallerID       *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin or viewer all callers
+	CallerID       *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin or viewer without queues all callers
 	From           *time.Time `json:"from,omitempty"`      // send_time at this time or later; default 7 days ago
 	To             *time.Time `json:"to,omitempty"`        // send_time before this time
 	Limit          *int       `json:"limit,omitempty"`     // 1..200; default 50
@@ -145,7 +145,7 @@ type SubscribeCounts struct {
 // SubscribeStatisticsResponse counts all messages, and the messages of each template type.
 type SubscribeStatisticsResponse struct {
 	SubscribeCounts
-	Items []SubscribeRate `json:"items"` // the 1000 types with most messages, by name; then all other types, if there are any
+	Items []SubscribeRate `json:"items"` // the 1000 types with most messages, sorted by name; then all other types together, if there are any
 }
 
 // SubscribeLogResponse is a message: a row of subscribe_message_logs.

@@ -33,9 +33,9 @@ type EndpointResponse struct {
 	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; only in the response that creates or rotates the secret; absent for a robot
 }
 
-// EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.
+// EndpointsRequest lists registered URLs, sorted by id: GET /api/v1/webhooks/endpoints.
 type EndpointsRequest struct {
-	CallerID *ID    `json:"caller_id,omitempty"` // default: the caller; for an admin all callers
+	CallerID *ID    `json:"caller_id,omitempty"` // default: the caller; for an admin or viewer without queues all callers
 	Limit    *int   `json:"limit,omitempty"`     // 1..200; default 50
 	After    string `json:"after,omitempty"`     // next_after of the previous page
 }
@@ -53,7 +53,7 @@ type DeliveriesRequest struct {
 	State      string     `json:"state,omitempty"` // pending, delivered or failed
 	EndpointID string     `json:"endpoint_id,omitempty"`
 	TaskID     string     `json:"task_id,omitempty"`
-	CallerID   *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin all callers
+	CallerID   *ID        `json:"caller_id,omitempty"` // default: the caller; for an admin or viewer without queues all callers
 	From       *time.Time `json:"from,omitempty"`      // recorded at this time or later
 	To         *time.Time `json:"to,omitempty"`        // recorded before this time
 	Limit      *int       `json:"limit,omitempty"`     // 1..200; default 50
@@ -65,7 +65,7 @@ type DeliveriesRequest struct {
 type DeliveriesResendRequest struct {
 	Since      time.Time `json:"since"`                 // only deliveries that failed at this time or later
 	EndpointID string    `json:"endpoint_id,omitempty"` // only deliveries to this endpoint
-	CallerID   *ID       `json:"caller_id,omitempty"`   // default: the caller; for an admin all callers
+	CallerID   *ID       `json:"caller_id,omitempty"`   // default: the caller; for an admin without queues all callers
 	Limit      *int      `json:"limit,omitempty"`       // 1..500 deliveries; default 500
 	Reason     string    `json:"reason,omitempty"`      // at most 500 characters
 }
@@ -91,7 +91,7 @@ type DeliveryResponse struct {
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`
 	Tries      []DeliveryTry   `json:"tries"`             // oldest first, the last 50
 	Payload    json.RawMessage `json:"payload,omitempty"` // only when one delivery is read: the body, or for a robot the event that its text describes
-	Text       string          `json:"text,omitempty"`    // only when one delivery is read: the text that a robot gets
+	Text       string          `json:"text,omitempty"`    // only when one delivery is read: the text that a robot gets if no other event is sent with this one
 }
 
 // DeliveryTry is one POST of a delivery.
