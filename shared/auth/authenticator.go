@@ -1,5 +1,5 @@
-// Package auth authenticates callers by name and password, and limits failed logins. It caches
-// callers, so that most calls need no query.
+// Package auth authenticates callers by name and password, and limits failed logins. It caches callers, so that most
+// calls need no query.
 package auth
 
 import (
@@ -40,11 +40,11 @@ type Source interface {
 // hash is not nil, it is the hash of the built-in admin's password, and password is not used. onFound is called each
 // time source.ByName has returned a caller; onFound may be nil.
 func New(username, password string, hash *PasswordHash, source Source, onFound func(), log *slog.Logger) *Authenticator {
-	known := newCallers(source.ByName)
-	known.onFound = onFound
+	cache := newCallers(source.ByName)
+	cache.onFound = onFound
 	return &Authenticator{
-		Callers: known, username: username, password: password, hash: hash, limiter: newLimiter(),
-		deferred: deferredLookups{findExisting: source.Existing, log: log},
+		Callers: cache, username: username, password: password, hash: hash, limiter: newLimiter(),
+		deferred: deferredLookups{findExisting: source.Existing, onExisting: cache.noteExisting, log: log},
 	}
 }
 
@@ -72,7 +72,7 @@ func (au *Authenticator) verify(ctx context.Context, login Login, admin bool, a 
 		}
 	}
 	if a.retryAfter > 0 && utf8.RuneCountInString(login.Password) < strongPassword {
-		return callers.Caller{}, ErrCredentials // without checking the password
+		return callers.Caller{}, ErrCredentials // without comparing the password with the admin's
 	}
 	if au.hash == nil {
 		if admin && au.password != "" && sameText(login.Password, au.password) {
@@ -100,18 +100,18 @@ func builtInAdmin(name string) callers.Caller {
 	return callers.Caller{Name: name, Roles: []string{"admin"}}
 }
 
-// verifyCaller is verify for all names except the name of the built-in admin.
+// verifyCaller is verify without the built-in admin.
 func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attempt) (callers.Caller, error) {
 	hash := sha256.Sum256([]byte(login.Password)) // also for unknown names, so that all names take the same time
 	seen := au.Callers.seen(login.Name)
 	limited := !a.charged && !seen.caller.MatchesToken(hash) // over a limit, and not with the last known token
 	if limited && !seen.fresh {
 		if !seen.exists {
-			au.deferred.add(login.Name, a.address, au.Callers.noteExisting)
+			au.deferred.add(login.Name, a.address)
 			return callers.Caller{}, ErrCredentials
 		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, failureTime) // the lookup goes on after that, for the next call
+		ctx, cancel = context.WithTimeout(ctx, failureTime) // the query goes on after that, for the next call
 		defer cancel()
 	}
 	caller, err := au.Callers.byName(ctx, login.Name, login.ForList)

@@ -19,8 +19,8 @@ const (
 )
 
 // Callers caches callers by name for CallerTTL, and unknown names for unknownCallerTTL. Unknown names
-// have a limit of their own, so that guessed names cannot evict callers. Concurrent calls with one
-// callerQuery share one query.
+// have a limit of their own, so that guessed names cannot evict callers. Concurrent calls with the
+// same callerQuery share one query.
 type Callers struct {
 	find    findCaller
 	onFound func() // called after a query found a caller; may be nil
@@ -41,7 +41,8 @@ type callerQuery struct {
 	forList bool
 }
 
-// lookup is a query or its result. The fields after done may be read once done is closed.
+// lookup is a query under way, or its result. The fields after done may be read once done is closed. An entry of known
+// that has expired may have no done.
 type lookup struct {
 	done    chan struct{}
 	caller  callers.Caller
@@ -62,7 +63,7 @@ func newCallers(find findCaller) *Callers {
 // seenCaller is the state of a name in the cache.
 type seenCaller struct {
 	caller callers.Caller // as last read, however long ago; zero if it was never read
-	exists bool           // there was a caller with the name when the database was last asked
+	exists bool           // the last successful query found a caller with the name
 	fresh  bool           // the cache has a result that has not expired, so a lookup needs no query
 }
 

@@ -21,6 +21,7 @@ const (
 // them up together, to find out which of them are names of callers.
 type deferredLookups struct {
 	findExisting func(ctx context.Context, names []string) (existing []string, err error)
+	onExisting   func(name string) // called for each name that findExisting has returned
 	log          *slog.Logger
 	failures     loglimit.Limit
 
@@ -30,10 +31,9 @@ type deferredLookups struct {
 	running   bool
 }
 
-// add adds a name to the next query, which calls found if there is a caller with that name. If an address has already
-// added as many names as there is room left for, add ignores the name. So one address uses at most half of
-// deferredLookupLimit. A later call can add an ignored name.
-func (d *deferredLookups) add(name string, address netip.Prefix, found func(name string)) {
+// add adds a name to the next query. If an address has already added as many names as there is room left for, add ignores
+// the name. So one address uses at most half of deferredLookupLimit. A later call can add an ignored name.
+func (d *deferredLookups) add(name string, address netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.names[name] || d.byAddress[address] >= deferredLookupLimit-len(d.names) {
@@ -46,13 +46,13 @@ func (d *deferredLookups) add(name string, address netip.Prefix, found func(name
 	d.byAddress[address]++
 	if !d.running {
 		d.running = true
-		go d.run(found)
+		go d.run()
 	}
 }
 
 // run looks up the added names until no names are left. It waits before each query, so that any number
 // of names causes at most one query in each interval.
-func (d *deferredLookups) run(found func(name string)) {
+func (d *deferredLookups) run() {
 	for {
 		time.Sleep(deferredLookupInterval)
 		d.mu.Lock()
@@ -72,7 +72,7 @@ func (d *deferredLookups) run(found func(name string)) {
 			}
 		}
 		for _, name := range existing {
-			found(name)
+			d.onExisting(name)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func (a *attempt) end(ctx context.Context, err error) error {
 	return err
 }
 
-// refund undoes charge for an attempt that has not failed. mu must be held.
+// refund undoes charge. mu must be held.
 func (a *attempt) refund() {
 	if !a.charged {
 		return

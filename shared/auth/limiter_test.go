@@ -250,7 +250,7 @@ func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 		require.LessOrEqual(t, len(c.known), callerLimit)
 		n := &deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, nil }}
 		for i := range 3 * deferredLookupLimit {
-			n.add(fmt.Sprint(i), prefix(fmt.Sprintf("10.%d.%d.1", i>>8, i&255)), nil)
+			n.add(fmt.Sprint(i), prefix(fmt.Sprintf("10.%d.%d.1", i>>8, i&255)))
 		}
 		n.mu.Lock()
 		require.Len(t, n.names, deferredLookupLimit)
@@ -267,11 +267,12 @@ func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 func TestNameFloodLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := &deferredLookups{findExisting: func(_ context.Context, names []string) ([]string, error) { return names, nil }}
 		var found []string
-		add := func(name, address string) {
-			n.add(name, prefix(address), func(name string) { found = append(found, name) })
+		n := &deferredLookups{
+			findExisting: func(_ context.Context, names []string) ([]string, error) { return names, nil },
+			onExisting:   func(name string) { found = append(found, name) },
 		}
+		add := func(name, address string) { n.add(name, prefix(address)) }
 		for address := range 4 {
 			for i := range deferredLookupLimit {
 				add(fmt.Sprint("nobody ", address, i), fmt.Sprint("198.51.100.", address))

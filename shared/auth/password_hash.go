@@ -165,11 +165,11 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	if h.slowest == 0 {
 		h.slowest = h.estimate()
 	}
-	first := !now.Before(h.firsts[pair])
+	isFirst := !now.Before(h.firsts[pair])
 	queue := maphash.Comparable(a.limiter.seed, struct {
 		name  uint64
 		first bool
-	}{a.name, first})
+	}{a.name, isFirst})
 	start = now
 	if free := h.free[queue]; free.After(now) {
 		start = free
@@ -179,7 +179,7 @@ func (h *PasswordHash) turn(a *attempt) (start time.Time, ok bool, end func()) {
 	}
 	evictIfFull(h.free, turnLimit, timeLeft(now))
 	h.free[queue] = start.Add(turnLength * h.slowest)
-	if first {
+	if isFirst {
 		evictIfFull(h.firsts, turnLimit, timeLeft(now))
 		h.firsts[pair] = now.Add(firstTurnTTL)
 	}

@@ -33,9 +33,9 @@ func (au *Authenticator) SessionOf(name, password string, expires time.Time) Ses
 	return Session{Name: name, Secret: secret[:], Expires: expires}
 }
 
-// Resume returns the caller of a session, as Callers.Current does. The error is ErrCredentials if the session has
-// ended. It has the code task.CodeServerBusy if the caller must be read and the database is unavailable. The built-in
-// admin's session needs no database.
+// Resume returns the caller of a session. The error is ErrCredentials if the session has ended. It has the code
+// task.CodeServerBusy if the caller is not in the cache and the database is unavailable. The built-in admin's session needs
+// no database.
 func (au *Authenticator) Resume(ctx context.Context, s Session) (callers.Caller, error) {
 	if !time.Now().Before(s.Expires) || len(s.Secret) != sha256.Size {
 		return callers.Caller{}, ErrCredentials
