@@ -81,19 +81,19 @@ func SubjectOf(exchange, routingKey string) (Address, error) {
 	return Address{Subject, subject}, nil
 }
 
-// The names of streams in Address.Stream.
+// The names of groups in Address.Stream that are also names of streams.
 const (
 	StreamMessages = "MESSAGES"
 	StreamUsers    = "USERS"
 )
 
-// subjectGroups is the number of groups for subjects of other streams.
+// subjectGroups is the number of groups other-<n> in Address.Stream.
 const subjectGroups = 64
 
-// Stream returns the name of the group of messages that pause together while their stream is
-// unavailable: StreamUsers, StreamMessages, or for subjects of other streams other-<n>, where n, from 0 to 63,
-// is a hash of the first token. So such subjects may be in one group although they are in different streams. For a URL
-// it is "". SQL computes the same name for a redriven message.
+// Stream returns the name of the group of messages that pause together while their stream is unavailable: StreamUsers,
+// StreamMessages, or for subjects of other streams other-<n>, where n, from 0 to 63, is a hash of the first token. So
+// subjects of different streams may be in one group other-<n>. For a URL the name is "". SQL computes the same name for a
+// redriven message.
 func (a Address) Stream() string {
 	switch a.Kind {
 	case URL:

@@ -15,7 +15,7 @@ type Confirmer struct {
 type Permission int8
 
 const (
-	NoPermission Permission = iota // the caller may not confirm it
+	NoPermission Permission = iota // the caller may not confirm the message
 	IsRecipient                    // the addressed user, or a caller that may receive the subject
 	HasToken                       // the caller sent the token of the delivery to the URL
 	ByOperator                     // an admin
@@ -43,7 +43,7 @@ func (c Confirmer) PermissionFor(to Address, token string) Permission {
 type FirstSend int8
 
 const (
-	NotSent   FirstSend = iota // no receiver can have it
+	NotSent   FirstSend = iota // no receiver can have the message
 	MaybeSent                  // a send is due: it may have happened although no result is stored
 	WasSent
 )

@@ -54,10 +54,9 @@ type Delivery struct {
 	NextAt   time.Time // time of the next attempt; zero unless pending
 }
 
-// Settle returns the delivery after the result of the attempt with the fencing number claim. A failure
-// counts only if the attempt is the newest one and the delivery is still pending. A success always counts, because then
-// the endpoint has the event.
-// jitter, in [0, 1), spreads the retries of attempts that failed at the same time.
+// Settle returns the delivery after the result of the attempt with the fencing number claim. A failure counts only if no
+// later attempt or resend has started and the delivery is still pending. A success always counts, because then the endpoint
+// has the event. jitter, in [0, 1), spreads the retries of attempts that failed at the same time.
 func (d Delivery) Settle(claim int32, r PostResult, now time.Time, jitter float64) Delivery {
 	if r.OK() {
 		d.State, d.NextAt = DeliveryDelivered, time.Time{}

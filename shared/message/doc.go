@@ -28,7 +28,7 @@
 //     confirmation with the token counts even before the result of the send is stored. A confirmation also counts
 //     after the message was abandoned.
 //   - Remaining + SendNo = MaxSends. A send counts if it was Accepted or Refused. An Unavailable send changes no number,
-//     so the next send has the same MsgID: if the stream has stored the first send, it drops the second, within its
+//     so the next send has the same MsgID: if the stream has stored the earlier send, it drops the next one, within its
 //     deduplication window.
 //   - Two sends that count never have the same MsgID, also after a redrive: a message that is sent again on purpose is
 //     not dropped as a duplicate.

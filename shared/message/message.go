@@ -12,8 +12,8 @@ type Status int16
 
 // The statuses (in the original message table 发送中, 已发送, 已接收).
 const (
-	Sending  Status = iota // neither the broker nor the receiver is known to have it
-	Sent                   // stored in a stream, accepted by its URL's receiver, or confirmed by some expected consumers
+	Sending  Status = iota // neither the broker nor a receiver is known to have the message
+	Sent                   // stored in a stream, accepted by the receiver at its URL, or confirmed by some of the expected consumers
 	Received               // confirmed by all expected consumers
 )
 
@@ -29,7 +29,7 @@ const (
 // Message has the fields of a message that decide its next step. A zero time means none.
 type Message struct {
 	Kind             Kind
-	Confirm          bool  // confirmations finish it, not a successful send
+	Confirm          bool  // confirmations finish the message, not a successful send
 	MaxSends         int16 // per epoch
 	ExpectedReceipts int16 // distinct consumers that must confirm; 1 without Confirm
 
@@ -40,7 +40,7 @@ type Message struct {
 	Epoch       int32     // starts at 1, increased by each redrive
 	NextAt      time.Time // of the next send; during a POST, the end of its lease
 	LastError   string    // why the last send failed; "" after a success
-	DeliveredAt time.Time // when the broker, or the URL's receiver, first had it
+	DeliveredAt time.Time // when the broker, or the receiver at the URL, first had the message
 	FinishedBy  string    // the consumer with the last needed confirmation, or the operator who abandoned it
 }
 
@@ -84,8 +84,8 @@ func (m Message) MsgID(id string, fingerprint [16]byte) string {
 type Outcome int8
 
 const (
-	Accepted    Outcome = iota // the broker stored it, now or earlier, or the URL returned 2xx
-	Refused                    // the broker refused it, or the POST failed, even without a response
+	Accepted    Outcome = iota // the broker has stored the message, now or earlier, or the URL returned 2xx
+	Refused                    // the broker refused the message, or the POST failed, also if there was no response
 	Unavailable                // the broker did not respond or was temporarily unavailable, or this process cancelled the POST
 )
 

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// ValidPattern reports whether p is a subject or a NATS pattern: * stands for one token, > at the end
-// for one or more.
+// ValidPattern reports whether p is a subject or a NATS pattern: * stands for one token, > at the end for one or more.
 func ValidPattern(p string) bool {
 	tokens := strings.Split(p, ".")
 	for i, token := range tokens {
@@ -14,7 +13,7 @@ func ValidPattern(p string) bool {
 			tokens[i] = "x"
 		}
 	}
-	return len(p) <= maxSubject && wellFormed(strings.Join(tokens, "."))
+	return wellFormed(strings.Join(tokens, "."))
 }
 
 // covers reports whether the valid pattern p matches a subject.
