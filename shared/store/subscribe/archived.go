@@ -24,14 +24,14 @@ from archived_subscribe_message_logs g ` + whereKey
 // restoreLogSQL moves a row with its sends from the archive back to the main tables.
 const restoreLogSQL = `select restore_subscribe_message($1)`
 
-// errOvertaken means that the row changed meanwhile: another submission gave it a new task, or it was moved to or from
-// the archive.
-var errOvertaken = errors.New("another submission was faster")
+// errStartOver makes submitOnce start over: since it looked for the row of the message, the row got a new task, was deleted,
+// or was moved to or from the archive.
+var errStartOver = errors.New("the row has changed")
 
-// subscribeArchived handles the submission of a message without a row in the main table. If the archived message was
-// sent, the submission is skipped. If the archived message failed, it is restored to the main table. Then, or if the
-// archive has no such message, errOvertaken makes subscribeOnce start over.
-func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
+// submitArchived handles the submission of a message without a row in the main table. If the archived message was sent, the
+// submission is skipped. If the archived message failed, it is restored to the main table. Then, or if the archive has no
+// such message, the error is errStartOver.
+func submitArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out Submitted, err error) {
 	var owner int64
 	var same bool
 	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.key(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
@@ -41,7 +41,7 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out 
 	case errors.Is(err, pgx.ErrNoRows) && s.Refused != nil:
 		return out, s.Refused
 	case errors.Is(err, pgx.ErrNoRows):
-		return out, errOvertaken
+		return out, errStartOver
 	case err != nil || out.TaskID == s.TaskID: // an earlier try of this call was committed
 		return out, err
 	case s.mustHide(owner):
@@ -55,5 +55,5 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Submission) (out 
 	if _, err := conn.Exec(ctx, restoreLogSQL, out.ID); err != nil {
 		return out, err
 	}
-	return out, errOvertaken
+	return out, errStartOver
 }

@@ -14,6 +14,6 @@
 // the counts of a part of a day in the transaction that counts the part in task_totals. If a counted message is sent
 // again, or its result is corrected, the SQL trigger move_subscribe_total inserts rows with 1 or -1 into
 // subscribe_total_changes, so that concurrent changes do not wait for each other. MergeTotals moves these rows to
-// subscribe_totals. Until then, a change of a message that was counted under the empty type is a change of the message's
-// own type. Archiving or restoring a message does not change the totals.
+// subscribe_totals. Until then, these rows have the type of the message, even if the message was counted under the empty
+// type. Archiving or restoring a message does not change the totals.
 package subscribe

@@ -25,7 +25,7 @@ type Log struct {
 	Data           json.RawMessage
 	Page           string
 	Status         task.SendStatus
-	SendTime       time.Time // when the newest send was submitted; after a result, when it was sent or the result was stored
+	SendTime       time.Time // when the newest send was submitted or its outcome last changed; of a sent message, when it was sent
 	RetryCount     int
 	ErrorCode      string
 	ErrorMessage   string
@@ -36,8 +36,7 @@ type Log struct {
 	Archived       bool // the row is in the archive table
 }
 
-// logFields are the columns of a row g of subscribe_message_logs, or of its archive, that scanLog
-// reads.
+// logFields are the columns of a row g of subscribe_message_logs, or of its archive. scanLog reads them and Archived.
 const logFields = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
     g.message_data::text, coalesce(g.page_path, ''), g.send_status, g.send_time, g.retry_count, coalesce(g.error_code, ''),
     coalesce(g.error_message, ''), g.caller_id, g.task_id, g.created_at, g.updated_at`
@@ -110,8 +109,8 @@ order by 1 limit $5`
 
 const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)`
 
-// BusinessLogs lists the rows of one business object (a booking for example) by id, archived rows included. callerID
-// nil = all callers.
+// BusinessLogs lists the rows of one business event (such as a booking), sorted by id, archived rows included. If callerID
+// is nil, it lists those of all callers.
 func (st *Store) BusinessLogs(ctx context.Context, businessType string, businessID uint64, callerID *int64, after int64, limit int) ([]Log, bool, error) {
 	return st.logs(ctx, "subscribe logs", limit, businessLogsSQL, store.Unprepared, businessType, strconv.FormatUint(businessID, 10), after, callerID, limit+1)
 }
@@ -170,7 +169,7 @@ func (st *Store) Logs(ctx context.Context, f LogFilter, limit int) ([]Log, bool,
 		f.TemplateID, f.TemplateType, f.BusinessType, f.ReceiverUserID, store.TimeOrInfinity(f.To), limit+1)
 }
 
-// Send is one send of a row.
+// Send is one send of the message of a row.
 type Send struct {
 	TaskID           task.ID
 	LogID            int64
@@ -184,7 +183,7 @@ type Send struct {
 	CreatedAt        time.Time
 
 	MayHaveBeenSent bool // an earlier attempt, of this send or of another one, may have been delivered
-	Sent            bool // the message was sent: this send must not happen
+	Sent            bool // the message was sent; of a send that BeginSends returns: it must not happen
 }
 
 // CallerTemplate returns the template of a send that BeginSends returned.

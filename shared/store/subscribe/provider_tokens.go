@@ -84,9 +84,9 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
 )
 
 // RefreshProviderToken replaces the token given as stale and returns the newest token. All instances together run one fetch
-// per app at a time, for at most fetchLimit. A call that has waited for the fetch of another call returns the token that
-// was stored, unless that token has expired. The Value of the returned token may equal stale.Value. An error of fetch is
-// returned unchanged, and nothing is stored.
+// per app at a time, for at most fetchLimit. If the stored token differs from stale, or another call has stored it meanwhile,
+// it is returned without a fetch, unless it has expired. So the Value of the returned token may equal stale.Value. An error
+// of fetch is returned unchanged, and nothing is stored.
 func (st *Store) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
 	_, versionBefore, err := st.tokenOf(st.db.Hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)

@@ -13,14 +13,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TaskHooks returns the hooks that copy changes of tasks to the rows of subscribe messages.
+// TaskHooks returns the hooks that copy changes of tasks to the rows of subscribe messages, and that refuse retries by which
+// a user could get a message twice.
 func TaskHooks() tasks.Hooks { return tasks.Hooks{Changed: queueSettleLogs, MayRevive: mayRevive} }
 
 // settleLogs copies the outcome of tasks to the rows of their messages: a success of any send, but other outcomes of the
 // newest send only. A sent message stays sent. The sender chooses sent_at, but send_time is never before the first submission, in
 // the future, or more than 15 minutes before the report: otherwise one sender could give so many messages the same time that they
 // could not be counted.
-// The other least keeps retry_count within the range of integer.
+// The least of retries_before keeps retry_count within the range of integer.
 var settleLogs = store.BulkStatement[tasks.Change]{Text: `
 update subscribe_message_logs g set send_status = t.send_status,
     retry_count = case when g.task_id = t.task_id then least(g.retries_before, 2147450879) + t.retry_count else g.retry_count end,
@@ -55,9 +56,9 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 	},
 }
 
-// queueSettleLogs adds settleLogs for the tasks that send subscribe messages. The changes may have a late success and the
-// outcome of the newest send of one message, but a statement updates a row only once. So successes have a statement of their own,
-// before the others: a sent message stays sent.
+// queueSettleLogs adds settleLogs for the tasks that send subscribe messages. The changes may include both a late success and
+// the outcome of the newest send of the same message, but a statement updates a row only once. So successes have a statement of
+// their own, before the other changes: a sent message stays sent.
 func queueSettleLogs(batch *pgx.Batch, changes []tasks.Change) {
 	var sent, others []tasks.Change
 	for _, c := range changes {
@@ -79,7 +80,7 @@ const lockNewestSQL = `
 select task_id, send_status from subscribe_message_logs
 where id = (select log_id from subscribe_message_sends where task_id = $1) for update`
 
-// mayRevive refuses to retry an ended task if its message was sent or has a newer task: the user would get the message
+// mayRevive refuses to retry an ended task if its message was sent or has a newer task: the user could get the message
 // twice.
 func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
 	if !task.IsSubscribeQueue(t.Queue) {

@@ -59,8 +59,8 @@ order by template_type = '', template_type`
 
 // TemplateRates counts the messages of a caller since a time by template type, or of all callers if callerID is nil. It
 // returns at most 1000 types and, last, the sum of all others. It reads the stored totals (see CountPart) and the rows
-// that are not counted yet. If since is not midnight (UTC), the rest of that day is counted from its rows, which lacks
-// archived messages.
+// that are not counted yet. If since is not midnight (UTC), the rest of that day is counted from its rows that are
+// not archived.
 func (st *Store) TemplateRates(ctx context.Context, since time.Time, callerID *int64) (rates []TemplateRate, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
@@ -90,7 +90,7 @@ func nextMidnight(at time.Time) time.Time {
 	return at.Add(24*time.Hour - 1).Truncate(24 * time.Hour)
 }
 
-// storeAdded adds the counts of the CTE added to subscribe_totals. A type that has no row of its day and caller gets one
+// storeAdded adds the counts in the CTE "added" to subscribe_totals. A type that has no row of its day and caller gets one
 // as long as the day and caller have fewer than 1000 rows; types with more messages come first. The other types are added
 // to the empty type. Once a day and caller have a row with the empty type, no other type gets a row, because the row with
 // the empty type may count messages of that type. There are no joins, since the planner does not know how many rows are
@@ -140,10 +140,10 @@ with added as (
     delete from subscribe_total_changes where ctid = any(array(select ctid from subscribe_total_changes limit $1)) returning *
 )` + storeAdded
 
-// lockStoredSQL lets only one transaction at a time decide which types get a row of their own.
-const lockStoredSQL = `select pg_advisory_xact_lock(7310004)`
+// lockSubscribeTotalsSQL lets only one transaction at a time decide which types get a row of their own.
+const lockSubscribeTotalsSQL = `select pg_advisory_xact_lock(7310004)`
 
-const mergedChanges = 10_000 // the most changes that one call of MergeTotals merges
+const maxMerged = 10_000 // changes that one call of MergeTotals merges
 
 // CountPart stores the totals of the messages of a part of a day, in [from, to). tx must be the transaction that counts
 // the results of the tasks of this part.
@@ -154,17 +154,17 @@ func CountPart(ctx context.Context, tx pgx.Tx, day, from, to time.Time) error {
 
 // MergeTotals merges some of the changes of counted messages into the totals. more reports that changes may be left.
 func MergeTotals(ctx context.Context, tx pgx.Tx) (more bool, err error) {
-	merged, err := storeTotals(ctx, tx, mergeTotalsSQL, mergedChanges)
-	return merged == mergedChanges, err
+	merged, err := storeTotals(ctx, tx, mergeTotalsSQL, maxMerged)
+	return merged == maxMerged, err
 }
 
-// LockTotals waits until no other transaction runs CountPart or MergeTotals, which take this lock themselves.
+// LockTotals takes the lock of CountPart and MergeTotals until the end of tx. They take it themselves, too.
 func LockTotals(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, lockStoredSQL)
+	_, err := tx.Exec(ctx, lockSubscribeTotalsSQL)
 	return err
 }
 
-// storeTotals runs a statement that ends with storeAdded, and returns the number of rows that were added.
+// storeTotals runs a statement that ends with storeAdded, and returns the number of rows in the CTE "added".
 func storeTotals(ctx context.Context, tx pgx.Tx, sql string, args ...any) (added int, err error) {
 	if err = LockTotals(ctx, tx); err != nil {
 		return 0, err

@@ -75,13 +75,13 @@ func ErrOthersMessage() error {
 type Submitted struct {
 	ID          int64 // of the row
 	TaskID      task.ID
-	Status      task.SendStatus
-	State       task.State // of the task, archived or not
-	Skipped     bool       // the message was sent or is being sent: nothing was done
-	DataDiffers bool       // with Skipped: the data of this submission is not that of the message
-	Again       bool       // this is not the first send of the message
-	Archived    bool       // with Skipped: the row is archived
-	ClaimID     int64      // of a task that was created as claimed; else 0
+	Status      task.SendStatus // of the message
+	State       task.State      // of the task, archived or not
+	Skipped     bool            // the message was sent or is being sent: nothing was done
+	DataDiffers bool            // with Skipped: the data of this submission is not that of the message
+	Again       bool            // this is not the first send of the message
+	Archived    bool            // with Skipped: the row is archived
+	ClaimID     int64           // of a task that was created as claimed; else 0
 	LeaseUntil  time.Time
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// newLog inserts the row of a message unless the row exists or is archived. Of several concurrent submissions, the unique
+// insertLog inserts the row of a message unless the row exists or is archived. Of several concurrent submissions, the unique
 // index lets only one insert the row.
-const newLog = `
+const insertLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
         message_data, page_path, caller_id, task_id)
@@ -26,12 +26,12 @@ with g as (
     returning id
 )`
 
-// againLog starts the next send of a row. Earlier sends stay in the history of the row. $21 is the number of retries to
+// updateLog starts the next send of a row. Earlier sends stay in the history of the row. $21 is the number of retries to
 // add: 1, or 0 if the new task replaces a waiting task, whose retry is counted already.
 //
 // doubtful means that an earlier send may have been delivered, and may have used up the user's consent to the template.
 // doubtful is reset if the message was sent, or if the template or the receiver changes, which needs another consent.
-const againLog = `
+const updateLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
         task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
@@ -41,8 +41,8 @@ with g as (
     returning id
 )`
 
-// subscribeBody creates the task of a send of the row in g. A task with a claim ID ($16) is claimed from the start.
-const subscribeBody = `
+// insertTask creates the task of a send of the row in g. A task with a claim ID ($16) is claimed from the start.
+const insertTask = `
 , w as materialized (
     select g.id, case when $16::bigint is not null then 2 when $13::timestamptz > now() then 0 else 1 end as state,
         greatest($13::timestamptz, now()) + $14::interval as ends_at,
@@ -62,13 +62,13 @@ const subscribeBody = `
     from w
 )`
 
-// subscribeClaim logs that the task is claimed.
-const subscribeClaim = `, c as (
+// logClaim logs that the task is claimed.
+const logClaim = `, c as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
 )`
 
-// subscribeEvent writes the event of the new task, if a callback URL or an endpoint of the caller receives it.
-const subscribeEvent = `, e as (
+// insertEvent writes the event of the new task, if a callback URL or an endpoint of the caller receives it.
+const insertEvent = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
     from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) changed
@@ -79,28 +79,30 @@ const selectResult = `
 select id, state, lease_until from w`
 
 const (
-	newLogSQL                 = newLog + subscribeBody + selectResult
-	newLogWithEventsSQL       = newLog + subscribeBody + subscribeEvent + selectResult
-	newClaimedSQL             = newLog + subscribeBody + subscribeClaim + selectResult
-	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeEvent + selectResult
-	againLogSQL               = againLog + subscribeBody + selectResult
-	againLogWithEventsSQL     = againLog + subscribeBody + subscribeEvent + selectResult
-	againClaimedSQL           = againLog + subscribeBody + subscribeClaim + selectResult
-	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeEvent + selectResult
+	insertLogSQL               = insertLog + insertTask + selectResult
+	insertLogWithEventsSQL     = insertLog + insertTask + insertEvent + selectResult
+	insertClaimedSQL           = insertLog + insertTask + logClaim + selectResult
+	insertClaimedWithEventsSQL = insertLog + insertTask + logClaim + insertEvent + selectResult
+	updateLogSQL               = updateLog + insertTask + selectResult
+	updateLogWithEventsSQL     = updateLog + insertTask + insertEvent + selectResult
+	updateClaimedSQL           = updateLog + insertTask + logClaim + selectResult
+	updateClaimedWithEventsSQL = updateLog + insertTask + logClaim + insertEvent + selectResult
 )
 
-func (s *Submission) newSQL(m store.EventMode) string {
+// pickInsertSQL returns the statement for the first send of a message.
+func (s *Submission) pickInsertSQL(m store.EventMode) string {
 	if s.Lease > 0 {
-		return m.Pick(newClaimedSQL, newClaimedWithEventsSQL)
+		return m.Pick(insertClaimedSQL, insertClaimedWithEventsSQL)
 	}
-	return m.Pick(newLogSQL, newLogWithEventsSQL)
+	return m.Pick(insertLogSQL, insertLogWithEventsSQL)
 }
 
-func (s *Submission) againSQL(m store.EventMode) string {
+// pickUpdateSQL returns the statement for a later send of a message.
+func (s *Submission) pickUpdateSQL(m store.EventMode) string {
 	if s.Lease > 0 {
-		return m.Pick(againClaimedSQL, againClaimedWithEventsSQL)
+		return m.Pick(updateClaimedSQL, updateClaimedWithEventsSQL)
 	}
-	return m.Pick(againLogSQL, againLogWithEventsSQL)
+	return m.Pick(updateLogSQL, updateLogWithEventsSQL)
 }
 
 func (s *Submission) args(claimID int64) []any {
@@ -122,7 +124,7 @@ func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err 
 		}
 	}
 	err = st.db.RetryLostCommit(ctx, func(bool) error {
-		out, err = st.subscribeOnce(ctx, s, claimID)
+		out, err = st.submitOnce(ctx, s, claimID)
 		return err
 	})
 	if store.TimedOutOnRowOf(err, "subscribe_message_logs", "uk_business_template_receiver", "task_live") {
@@ -133,7 +135,7 @@ func (st *Store) Submit(ctx context.Context, s *Submission) (out Submitted, err 
 
 const hasOtherSendSQL = `select exists(select from subscribe_message_sends where log_id = $1 and task_id <> $2)`
 
-func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64) (out Submitted, err error) {
+func (st *Store) submitOnce(ctx context.Context, s *Submission, claimID int64) (out Submitted, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return out, err
@@ -146,9 +148,9 @@ func (st *Store) subscribeOnce(ctx context.Context, s *Submission, claimID int64
 				return out, err
 			}
 		}
-		out, err = st.subscribeAgain(ctx, conn.Conn(), s, claimID)
+		out, err = st.submitExisting(ctx, conn.Conn(), s, claimID)
 		err = store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
-		if !errors.Is(err, errOvertaken) {
+		if !errors.Is(err, errStartOver) {
 			return out, err
 		}
 	}
@@ -159,7 +161,7 @@ func (st *Store) insert(ctx context.Context, conn *pgx.Conn, s *Submission, clai
 	out = Submitted{TaskID: s.TaskID, ClaimID: claimID}
 	var batch pgx.Batch
 	batch.Queue(store.SetLockTimeoutSQL, store.KeyTimeout)
-	batch.Queue(s.newSQL(st.db.EventMode), append(s.args(claimID), s.key()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	batch.Queue(s.pickInsertSQL(st.db.EventMode), append(s.args(claimID), s.key()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	err = conn.SendBatch(ctx, &batch).Close()
 	switch {
 	case store.Violates(err, "archived_business_template_receiver"): // the row was archived while this insert waited for it
@@ -172,7 +174,7 @@ func (st *Store) insert(ctx context.Context, conn *pgx.Conn, s *Submission, clai
 	return out, nil
 }
 
-// scan reads the row that newSQL or againSQL returns. Without a row it leaves out unchanged.
+// scan reads the row that the statement of pickInsertSQL or pickUpdateSQL returns. Without a row, out is not changed.
 func (out *Submitted) scan(row pgx.Row) error {
 	err := row.Scan(&out.ID, &out.State, &out.LeaseUntil)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -195,15 +197,15 @@ select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
 from subscribe_message_logs where id = $1`
 
-// subscribeAgain handles the submission of a message that already has a row. If another caller submits the message and may not
+// submitExisting handles the submission of a message that already has a row. If another caller submits the message and may not
 // resend it, nothing is locked: claims skip locked tasks, so repeated submissions could delay the message.
-func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
+func (st *Store) submitExisting(ctx context.Context, conn *pgx.Conn, s *Submission, claimID int64) (out Submitted, err error) {
 	var newest task.ID
 	var owner int64
 	err = conn.QueryRow(ctx, logOfSQL, s.key()...).Scan(&out.ID, &newest, &owner)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return subscribeArchived(ctx, conn, s)
+		return submitArchived(ctx, conn, s)
 	case err != nil:
 		return out, err
 	}
@@ -219,11 +221,11 @@ func (st *Store) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Submissi
 	err = conn.QueryRow(ctx, rowSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return out, errOvertaken
+		return out, errStartOver
 	case err != nil:
 		return out, err
 	case out.TaskID != newest:
-		return out, errOvertaken
+		return out, errStartOver
 	case !found && out.Status == task.SubscribeSending: // the task is in neither task_live nor task_done
 		return out, store.Busy()
 	case newest == s.TaskID: // an earlier try of this call was committed
@@ -256,9 +258,9 @@ func lockTask(ctx context.Context, conn *pgx.Conn, id task.ID, lock func(context
 	return t, found, locked.Now, err
 }
 
-// sendAgain starts the next send of the locked row and commits the transaction. It cancels the previous task (before) if
-// that task is not final: it then waits for a retry or, in task.RecordedQueue, for nothing. extra adds statements to the
-// transaction.
+// sendAgain starts the next send of the locked row and commits the transaction. If the previous task (before) is not final,
+// sendAgain cancels it: the task waits for a retry or, in task.RecordedQueue, for a claim that never comes. extra adds
+// statements to the transaction.
 func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, id int64, before task.Task, claimID int64, now time.Time,
 	extra func(*pgx.Batch)) (Submitted, error) {
 	out := Submitted{TaskID: s.TaskID, ClaimID: claimID, Again: true}
@@ -273,7 +275,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 		notifier = st.tasks.QueueChanges(&batch, []tasks.Change{{Before: before, After: after}})
 		tasks.QueueVerdicts(&batch, []tasks.VerdictLog{{ID: before.ID, Verdict: task.CancelledManually, Message: "replaced by a newer submission"}})
 	}
-	batch.Queue(s.againSQL(st.db.EventMode), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	batch.Queue(s.pickUpdateSQL(st.db.EventMode), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
 	if st.db.EventMode == store.AllEvents {
@@ -285,7 +287,7 @@ func (st *Store) sendAgain(ctx context.Context, conn *pgx.Conn, s *Submission, i
 
 // Resend sends the message of a row again unchanged, for an operator. The error is task.CodeNotFound if there is no such
 // row, or task.CodeConflict if the message is being sent, or was sent and force is false. s must have TaskID, MaxRetries,
-// OnUnknown, CallbackURL and Metadata; Resend fills in the other fields from the row.
+// OnUnknown, CallbackURL and Metadata; Resend fills in the other fields from the row and its newest send.
 func (st *Store) Resend(ctx context.Context, id int64, s *Submission, force bool, by store.Operator) (out Submitted, err error) {
 	err = st.db.WithPartitions(ctx, func() error {
 		conn, err := st.db.Hot.Acquire(ctx)

@@ -119,7 +119,7 @@ func (st *Store) ResumeTemplate(ctx context.Context, templateID string, callerID
 			return store.AuditEntry{}, err
 		}
 		due, err = rescheduleReleased(ctx, tx, templateID, callerID)
-		return store.AuditEntry{Action: "subscribe_template.resume", Subject: "subscribe_template/" + templateID, Before: `{"pauses": ` + ended.Pauses + `}`, After: ""}, err
+		return store.AuditEntry{Action: "subscribe_template.resume", Subject: "subscribe_template/" + templateID, Before: `{"pauses": ` + ended.Pauses + `}`}, err
 	})
 	return due, store.Wrap("resume template", err)
 }
