@@ -120,7 +120,7 @@ func (au *Authenticator) verifyCaller(ctx context.Context, login Login, a *attem
 		return callers.Caller{}, ErrCredentials
 	case err != nil:
 		if ctx.Err() != nil && !seen.exists {
-			a.charged = false // no refund: otherwise clients that leave could cause any number of queries
+			a.charged = false // so that end does not refund the charge: otherwise clients that leave could cause any number of queries
 		}
 		return callers.Caller{}, errors.Join(task.Busy("the service is busy, try again"), err)
 	}

@@ -17,7 +17,7 @@ type Permission int8
 const (
 	NoPermission Permission = iota // the caller may not confirm the message
 	IsRecipient                    // the addressed user, or a caller that may receive the subject
-	HasToken                       // the caller sent the token of the delivery to the URL
+	HasToken                       // the confirmation has the token that was in the delivery to the URL
 	ByOperator                     // an admin
 )
 
