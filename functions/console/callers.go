@@ -37,7 +37,7 @@ func (callerPage) AllRoles() any { return roles }
 
 func (c callerPage) HasRole(role fn.Role) bool { return slices.Contains(c.Roles, string(role)) }
 
-// Limit formats a limit for the form: "" if the limit of the settings applies.
+// Limit formats a limit: "" if the limit of the settings applies.
 func (c callerPage) Limit(n *int64) string {
 	if n == nil || *n == 0 {
 		return ""

@@ -80,6 +80,8 @@ func TestCallers(t *testing.T) {
 		v := logIn(t, s.NewCaller("viewer", "viewer"))
 		require.NotContains(t, v.get("/console/callers").text, "/console/callers/new")
 		require.NotContains(t, v.get(page).text, `action="/console/callers`)
+		s.NewCallerWith("limited", `"roles":["sender"],"max_waiting_tasks":12000`)
+		v.get("/console/callers/"+s.QueryText(`select id::text from callers where name = 'limited'`)).has(t, "Maximum of unfinished tasks", "<dd>12,000</dd>")
 		require.Equal(t, 403, v.submit(page+"/rotate").status)
 		require.Equal(t, 403, v.submit("/console/callers/new", "name", "x", "roles", "sender").status)
 	})
