@@ -35,27 +35,27 @@ type Alert struct {
 // Limits are thresholds by queue. "*" is for every queue without a threshold of its own; 0 = off.
 type Limits map[string]float64
 
-const limitsRule = `must be one number, or numbers by queue as "wechat=0.1;*=0.2", where * is every other queue and 0 is off`
+const thresholdsRule = `must be one number, or numbers by queue as "wechat=0.1;*=0.2", where * is every other queue and 0 is off`
 
 // Decode parses a setting such as "0.2" or "wechat=0.1;*=0.2". "" sets no threshold.
 func (l *Limits) Decode(text string) error {
-	limits, err := parseByQueue(text, otherQueues, limitsRule, func(number string) (float64, error) {
-		limit, err := strconv.ParseFloat(number, 64)
-		if err != nil || limit < 0 || math.IsNaN(limit) || math.IsInf(limit, 0) {
+	thresholds, err := parseByQueue(text, otherQueues, thresholdsRule, func(number string) (float64, error) {
+		threshold, err := strconv.ParseFloat(number, 64)
+		if err != nil || threshold < 0 || math.IsNaN(threshold) || math.IsInf(threshold, 0) {
 			return 0, fmt.Errorf("%q is not a number of at least 0", number)
 		}
-		return limit, nil
+		return threshold, nil
 	})
 	if err == nil {
-		*l = limits
+		*l = thresholds
 	}
 	return err
 }
 
 // On reports whether any queue has a threshold.
 func (l Limits) On() bool {
-	for _, limit := range l {
-		if limit > 0 {
+	for _, threshold := range l {
+		if threshold > 0 {
 			return true
 		}
 	}
@@ -64,8 +64,8 @@ func (l Limits) On() bool {
 
 // AlertRules are the thresholds for alerts.
 type AlertRules struct {
-	FailureRate Limits        // the part of the tasks finished within Window that failed; each less than 1
-	MinFinished int           // with fewer results within Window, no alert for the failure rate is raised
+	FailureRate Limits        // failed part of the tasks that finished within Window; each threshold is less than 1
+	MinFinished int           // if fewer tasks finished within Window, no alert for the failure rate is raised
 	Window      time.Duration // how far back results count
 	Backlog     Limits        // number of pending tasks
 	StreamFull  float64       // used part of a stream's bytes, less than 1; 0 = off
@@ -98,7 +98,7 @@ func (l QueueLoad) value(kind AlertKind) float64 {
 	}
 }
 
-func (r AlertRules) limit(kind AlertKind, queue string) float64 {
+func (r AlertRules) threshold(kind AlertKind, queue string) float64 {
 	if kind == AlertBacklog {
 		return ofQueue(r.Backlog, queue)
 	}
@@ -118,18 +118,18 @@ func (r AlertRules) CheckQueues(queues map[string]QueueLoad, open []Alert) (rais
 	isOpen := map[key]bool{}
 	for _, a := range open {
 		isOpen[key{a.Kind, a.Queue}] = true
-		limit := r.limit(a.Kind, a.Queue)
+		threshold := r.threshold(a.Kind, a.Queue)
 		a.Value = queues[a.Queue].value(a.Kind)
-		if limit == 0 || a.Value <= limit*clearRatio {
+		if threshold == 0 || a.Value <= threshold*clearRatio {
 			cleared = append(cleared, a)
 		}
 	}
 	for queue, load := range queues {
 		for _, kind := range []AlertKind{AlertFailureRate, AlertBacklog} {
-			limit, value := r.limit(kind, queue), load.value(kind)
+			threshold, value := r.threshold(kind, queue), load.value(kind)
 			tooFew := kind == AlertFailureRate && load.Finished < int64(r.MinFinished)
-			if limit > 0 && value > limit && !tooFew && !isOpen[key{kind, queue}] {
-				raised = append(raised, Alert{Kind: kind, Queue: queue, Value: value, Threshold: limit})
+			if threshold > 0 && value > threshold && !tooFew && !isOpen[key{kind, queue}] {
+				raised = append(raised, Alert{Kind: kind, Queue: queue, Value: value, Threshold: threshold})
 			}
 		}
 	}

@@ -11,40 +11,40 @@ import (
 // SMS API. There is no jitter, because senders claim at different times anyway.
 type Backoff map[string][]time.Duration
 
-const maxWait = 7 * 24 * time.Hour
+const maxDelay = 7 * 24 * time.Hour
 
 const backoffRule = `must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0", where * is every other queue`
 
 // Decode parses a setting such as "wechat=5s,30s,2m,10m;*=0". "" means immediate retries.
 func (b *Backoff) Decode(text string) error {
-	waits, err := parseByQueue(text, "", backoffRule, parseWaits)
+	delays, err := parseByQueue(text, "", backoffRule, parseDelays)
 	if err == nil {
-		*b = waits
+		*b = delays
 	}
 	return err
 }
 
-func parseWaits(list string) ([]time.Duration, error) {
+func parseDelays(list string) ([]time.Duration, error) {
 	parts := strings.Split(list, ",")
 	if len(parts) > MaxRetriesCap {
 		return nil, fmt.Errorf("a task has at most %d retries, so %q is too long", MaxRetriesCap, list)
 	}
-	waits := make([]time.Duration, len(parts))
+	delays := make([]time.Duration, len(parts))
 	for i, part := range parts {
-		wait, err := time.ParseDuration(strings.TrimSpace(part))
-		if err != nil || wait < 0 || wait > maxWait {
+		delay, err := time.ParseDuration(strings.TrimSpace(part))
+		if err != nil || delay < 0 || delay > maxDelay {
 			return nil, fmt.Errorf("%q is not a time from 0 to 168h", part)
 		}
-		waits[i] = wait
+		delays[i] = delay
 	}
-	return waits, nil
+	return delays, nil
 }
 
 // delay returns the delay of the nth retry of a task of the queue. n begins at 1; 0 counts as 1.
 func (b Backoff) delay(queue string, n int16) time.Duration {
-	waits := ofQueue(b, queue)
-	if len(waits) == 0 {
+	delays := ofQueue(b, queue)
+	if len(delays) == 0 {
 		return 0
 	}
-	return waits[min(max(int(n), 1), len(waits))-1]
+	return delays[min(max(int(n), 1), len(delays))-1]
 }

@@ -1,6 +1,6 @@
 // Package task has the domain rules of tasks: which input is valid, the states of a task, and what a report, a
-// due time or an operator may change. It uses no database and no network, only NewID reads a clock, and it imports the
-// standard library only.
+// due time or an operator may change. It uses no database and no network, and imports only the standard library. Only
+// NewID reads a clock.
 //
 // # States
 //
@@ -28,7 +28,8 @@
 //   - The sender app decides whether a failure should be retried; the domain decides whether a retry is still
 //     allowed.
 //   - If a sender stops without a report, the outcome is unknown and the submitter's Policy decides what
-//     happens. The exception is a task whose app promised to mark it before the send, and did not: it was not sent.
+//     happens. The exception is a task whose app promised to mark it before the send, and did not mark it: it was
+//     not sent.
 //   - The fingerprint of a submission is computed before templates, default content and the default country of phone
 //     numbers are applied, so that a replay stays a replay whatever an operator changes meanwhile.
 //   - A phone number that is stored with + does not depend on the default country. Country.Spellings returns the

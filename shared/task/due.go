@@ -23,7 +23,7 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (next Task, v Verdict)
 	if t.MarksSending && t.SendingAt.IsZero() {
 		next = t.retryUnsent(backoff, now)
 	} else {
-		next = t.settleUnknown(t.OnUnknown, TimedOut, backoff, now)
+		next = t.settleUnknown(TimedOut, backoff, now)
 	}
 	switch {
 	case next.State == Held:
@@ -39,9 +39,9 @@ func (t Task) expireLease(backoff Backoff, now time.Time) (next Task, v Verdict)
 	}
 }
 
-// retryUnsent retries a task that was not sent and has not expired. It counts a retry if one is left: claims take tasks
-// with fewer retries first, so a task that makes its senders crash does not delay new tasks. If no retry is left, the
-// task is still retried: its senders, or what they depend on, were down.
+// retryUnsent retries a task that was not sent, unless the task has expired. It counts a retry if one is left: claims take
+// tasks with fewer retries first, so a task that makes its senders crash does not delay new tasks. If no retry is left,
+// the task is retried too: its senders, or what they depend on, were down.
 func (t Task) retryUnsent(backoff Backoff, now time.Time) Task {
 	switch {
 	case t.expired(now):

@@ -1,6 +1,6 @@
 package task
 
-// Limits of the contract.
+// Limits of the API.
 const (
 	MaxContent      = 200  // characters of a message, and of a template
 	MaxEncoded      = 4000 // characters of all URL-encoded parameters, or of one parameter in JSON

@@ -44,12 +44,12 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	}
 }
 
-// RetriedOnlyIfNamed reports whether a retry of many tasks includes the failed task only if the retry names the task's
-// reason: the submitter withdrew the task, or the message may have been sent.
+// RetriedOnlyIfNamed reports whether a bulk retry includes the failed task only if its filter has the task's reason: the
+// task was cancelled, or failed because its outcome is unknown.
 func (t Task) RetriedOnlyIfNamed() bool { return t.Reason == Cancelled || t.Reason == UnknownOutcome }
 
-// Retry makes a failed task pending again with all its retries. If its send time is still to come, since the task was
-// cancelled before it, the task is scheduled for this time again.
+// Retry makes a failed task pending again with all its retries. A task that was cancelled before its send
+// time is scheduled for that time again, if it has not come yet.
 func (t Task) Retry(now time.Time) (Task, error) {
 	switch {
 	case t.State != Failed:

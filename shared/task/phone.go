@@ -95,7 +95,7 @@ func (c Country) trunk() string {
 func (c Country) national(digits string) (rest string, ok bool) {
 	switch c {
 	case "1", "7": // ten digits
-		if trunk := strings.HasPrefix(digits, c.trunk()); len(digits) == 11 && (trunk || strings.HasPrefix(digits, string(c))) {
+		if len(digits) == 11 && (strings.HasPrefix(digits, c.trunk()) || strings.HasPrefix(digits, string(c))) {
 			digits = digits[1:]
 		}
 		return digits, len(digits) == 10

@@ -25,7 +25,7 @@ type Report struct {
 	TaskID      ID
 	AppID       string
 	CallerID    int64 // the reporting caller
-	ClaimID     int64 // 0 = not given: then the report is of the newest claim, if AppID made it
+	ClaimID     int64 // 0 = not given: the newest claim, if AppID and CallerID made it
 	Outcome     Outcome
 	ShouldRetry bool   // for SentFailed: the sender wants another try
 	Final       bool   // for SentUnknown: no other try can succeed, so the task fails whatever its policy is
@@ -78,10 +78,10 @@ func (t Task) isOfNewestClaim(r Report) bool {
 	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID) && !t.IsForeign(r.CallerID)
 }
 
-// IsForeign reports whether a known caller other than this one made the newest claim.
+// IsForeign reports whether another caller made the newest claim; false if the caller of the claim is not known.
 func (t Task) IsForeign(caller int64) bool { return t.ClaimedBy != nil && *t.ClaimedBy != caller }
 
-// acceptsLateSuccess reports whether a success that is reported after the newest claim has ended still changes the task.
+// acceptsLateSuccess reports whether a success that is reported after the newest claim has ended changes the task.
 func (t Task) acceptsLateSuccess() bool {
 	switch t.State {
 	case Scheduled, Pending, Held:
@@ -93,7 +93,7 @@ func (t Task) acceptsLateSuccess() bool {
 	}
 }
 
-// applyOutcome ends the newest claim with the outcome of r, or replaces its ending by a late success.
+// applyOutcome ends the newest claim with the outcome of r, or replaces the claim's ending by a late success.
 func (t Task) applyOutcome(r Report, backoff Backoff, now time.Time) Task {
 	t.Ended = r.Outcome.ending()
 	t.Attempt = Attempt{Result: Cut(r.Message, MaxResult), ErrorCode: r.ErrorCode}
@@ -110,7 +110,7 @@ func (t Task) applyOutcome(r Report, backoff Backoff, now time.Time) Task {
 		if r.Final {
 			return t.fail(UnknownOutcome, now)
 		}
-		return t.settleUnknown(t.OnUnknown, UnknownOutcome, backoff, now)
+		return t.settleUnknown(UnknownOutcome, backoff, now)
 	}
 	switch {
 	case !r.ShouldRetry:
@@ -124,13 +124,13 @@ func (t Task) applyOutcome(r Report, backoff Backoff, now time.Time) Task {
 	return t.retry(backoff, now)
 }
 
-// settleUnknown applies a policy to an attempt with unknown outcome. With the policy Resend, exhausted is why the task
-// fails if no retry is left.
-func (t Task) settleUnknown(p Policy, exhausted Reason, backoff Backoff, now time.Time) Task {
+// settleUnknown applies OnUnknown to an attempt with unknown outcome. With Resend, exhausted is why the task fails if no
+// retry is left.
+func (t Task) settleUnknown(exhausted Reason, backoff Backoff, now time.Time) Task {
 	switch {
-	case p == Hold:
+	case t.OnUnknown == Hold:
 		return t.hold()
-	case p == Fail:
+	case t.OnUnknown == Fail:
 		return t.fail(UnknownOutcome, now)
 	case t.RetryCount >= t.MaxRetries:
 		return t.fail(exhausted, now)

@@ -1,6 +1,7 @@
 package task
 
-// The queues of WeChat subscribe messages (订阅消息). Every task in them, and no other, has a row of subscribe_message_logs.
+// The queues of WeChat subscribe messages (订阅消息). Every task in them, and no other, has a row of
+// subscribe_message_sends.
 const (
 	WeChatQueue   = "wechat"          // sent by the function wechat
 	RecordedQueue = "wechat.recorded" // recorded, already claimed, by services that call WeChat themselves

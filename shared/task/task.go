@@ -6,7 +6,7 @@ import "time"
 // task_done.status + 2.
 type State int16
 
-// Only Pending tasks are claimed.
+// Only Pending tasks can be claimed.
 const (
 	Scheduled  State = iota // waits for its send time, or for the end of the delay before its next try
 	Pending                 // waits for a sender
@@ -87,7 +87,7 @@ func (p Policy) String() string { return nameAt(int(p), "resend", "hold", "fail"
 // ParsePolicy parses a name on the wire.
 func ParsePolicy(name string) (Policy, bool) { return parseName(name, Fail) }
 
-// Ending is how the newest claim of a task ended, or what a late success or an operator made of it later.
+// Ending is how the newest claim of a task ended. A late success, or the resolution of a held task, replaces it.
 type Ending int16
 
 const (
@@ -118,11 +118,10 @@ type Task struct {
 	MaxRetries int16
 	OnUnknown  Policy
 	ExpiresAt  time.Time
-	NotBefore  time.Time // the submitter's send time; set only for final tasks
+	NotBefore  time.Time // the submitter's send time, for Retry; the store reads it only for final tasks
 
-	// The receivers of its events.
-	CallerID int64
-	Callback bool // the task has a callback URL of its own
+	CallerID int64 // the submitter, whose endpoints receive the task's events
+	Callback bool  // the task has a callback URL of its own for its events
 
 	State      State
 	Reason     Reason
@@ -137,18 +136,18 @@ type Task struct {
 	ClaimedBy    *int64 // the caller that claimed; nil = never claimed, or not known
 	Ended        Ending
 	MarksSending bool      // the app promised to mark the task before it sends the message
-	SendingAt    time.Time // when the app marked the task
+	SendingAt    time.Time // when the app first marked the task
 }
 
-// Attempt is the result of the last attempt to send the task, or of a later decision such as a cancellation.
+// Attempt is the result of the last attempt to send the message, or of a later decision such as a cancellation.
 // The end of a claim replaces all of it, so that no field of an earlier attempt remains.
 type Attempt struct {
 	Result    string // at most MaxResult characters
-	ErrorCode string // the sender's, or the Verdict or Reason behind Result
+	ErrorCode string // the sender's, or a Verdict or Reason that the service wrote
 	SentAt    time.Time
 }
 
-// ServiceCaller is the caller id of tasks that a function of the service itself claims. No caller has this id.
+// ServiceCaller is the caller id in claims and reports of the service's own functions. No caller has this id.
 const ServiceCaller int64 = -1
 
 func (t Task) expired(now time.Time) bool {

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxRendered is the number of characters after which a rendered text is cut. It is more than MaxContent, so a cut text
-// is still too long and refused.
+// maxRendered is the number of characters after which a rendered text is cut. It is more than MaxContent, so a text that
+// was cut is refused as too long.
 const maxRendered = 10 * MaxContent
 
 // Template is a parsed message text with placeholders. The zero value renders "". A Template is immutable and safe for
