@@ -9,7 +9,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// archivedSQL finds archived tasks by their ids.
 const archivedSQL = `
 select ` + archivedColumns + `
 from archived_tasks d cross join lateral (select ` + BodyNames + `) t

@@ -61,7 +61,7 @@ func (f *BulkFilter) ScanBytes(text []byte) error {
 	return nil
 }
 
-// valid reports whether an API response can have the filter: the caller id is not negative, and the times can be
+// valid reports whether an API response can contain the filter: the caller id is not negative, and the times can be
 // written as JSON (store.ValidTime).
 func (f BulkFilter) valid() bool {
 	return (f.CallerID == nil || *f.CallerID >= 0) && (f.From == nil || store.ValidTime(*f.From)) && store.ValidTime(f.To)
@@ -137,7 +137,7 @@ func (b *Bulk) verdict() (verdict task.Verdict, audit string) {
 const CountWait = 10 * time.Second
 
 // CountMatches counts the tasks that match a filter. The error is task.CodeInvalid if more than MaxBulk match or counting
-// exceeds the statement timeout, and task.CodeServerBusy if Postgres does not respond.
+// exceeds the statement timeout, and task.CodeServerBusy after a wait of CountWait, or if Postgres does not respond.
 func (st *Store) CountMatches(ctx context.Context, filter BulkFilter) (n int, err error) {
 	f := (&Bulk{Filter: filter}).remaining(MaxBulk)
 	count := func(tx pgx.Tx) error {
@@ -294,10 +294,10 @@ type BulkResult struct {
 	Changed int
 	Pending PendingByQueue // tasks that became pending
 	More    bool           // call RunBulk again, even after an error: other bulk changes may run
-	Next    time.Time      // if More is false: when the first lease of a bulk change ends; zero = none is leased
+	Next    time.Time      // if More is false: the earliest end of a lease of a bulk change; zero = none is leased
 }
 
-// nextBulkSQL returns when the first lease of an unfinished bulk change ends.
+// nextBulkSQL returns the earliest end of a lease of an unfinished bulk change.
 const nextBulkSQL = `select min(leased_to) from bulk_changes where finished_at is null and leased_to <= now() + interval '1 minute'`
 
 // RunBulk executes the next batch of the bulk change that has waited longest. Any number of calls may run at once. One

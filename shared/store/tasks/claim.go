@@ -149,7 +149,7 @@ select claim_id, due_at, sending_at is not null from extended`
 type Extended struct {
 	ClaimID    int64
 	LeaseUntil time.Time
-	Sending    bool
+	Sending    bool // the task is marked as sending, by this extension or an earlier one
 }
 
 // Extend extends a lease, so that it lasts at least e.Lease from now. If e.Sending is set, Extend marks the task as

@@ -27,7 +27,7 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as t (claim_id
 join task_live l on l.claim_id = t.claim_id and l.app_id = t.app_id and l.claimed_by = t.claimed_by and l.state = 2
 join tasks body on body.id = l.id`
 
-// committedClaims returns the tasks that the committed ones of these tries have claimed, except those that are settled.
+// committedClaims returns the tasks that these tries have claimed, of the claims that were committed and have not ended.
 func (st *Store) committedClaims(ctx context.Context, reqs []ClaimRequest, tried []claimTry) ([]Claimed, error) {
 	own := store.Column(tried, func(t claimTry) int64 { return t.id })
 	claimed, _, err := st.queryClaims(ctx, lockOwnClaimsSQL, own, ownClaimsSQL, own,

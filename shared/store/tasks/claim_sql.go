@@ -80,7 +80,6 @@ const (
 )`
 )
 
-// claimEvents writes the events of a claim.
 const claimEvents = `, events as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array_agg(id) from (select claimed.*, 'task.processing' as kind from claimed) changed
@@ -165,7 +164,7 @@ func (st *Store) NextClaimID(ctx context.Context) (int64, error) {
 // ids. So after a broken connection no task waits for the end of its lease or loses a retry.
 func (st *Store) runClaims(ctx context.Context, reqs []ClaimRequest, buckets []priorityBucket) (claimed []Claimed, took time.Duration, err error) {
 	var tried []claimTry
-	mayBeCommitted := false // a try that failed
+	mayBeCommitted := false
 	err = st.db.RetryLostCommit(ctx, func(lost bool) error {
 		if lost {
 			mayBeCommitted = true
@@ -232,15 +231,15 @@ func claimArgs(reqs []ClaimRequest, ids []int64) []any {
 func (q *claimQueues) of(st *Store, queue string) *store.Coalescer[ClaimRequest, []Claimed] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	group := q.byName[queue]
-	if group == nil {
-		group = store.NewCoalescer(func(r ClaimRequest) int64 { return r.CallerID }, func(ctx context.Context, reqs []ClaimRequest, _ bool) ([][]Claimed, error) {
+	coalescer := q.byName[queue]
+	if coalescer == nil {
+		coalescer = store.NewCoalescer(func(r ClaimRequest) int64 { return r.CallerID }, func(ctx context.Context, reqs []ClaimRequest, _ bool) ([][]Claimed, error) {
 			return st.claimTogether(ctx, reqs)
 		})
 		if q.byName == nil || len(q.byName) >= maxClaimQueues {
 			q.byName = map[string]*store.Coalescer[ClaimRequest, []Claimed]{}
 		}
-		q.byName[queue] = group
+		q.byName[queue] = coalescer
 	}
-	return group
+	return coalescer
 }

@@ -8,11 +8,11 @@ import (
 )
 
 // Statements that read or write tasks use these lists of columns. A column is read into the field with
-// the same name (store.RowByName). A new field of task.Attempt needs a column in AttemptNames and a line in
-// changedOutcome.
+// the same name (store.RowByName). A new field of task.Attempt that live tasks have too needs a column in AttemptNames
+// and a line in changedOutcome.
 
 const (
-	// task_live, task_done and archived_tasks have these columns.
+	// task_live, task_done and archived_tasks have these columns. Live tasks have no sent_at.
 	AttemptNames = `result, error_code`
 	outcomeNames = AttemptNames + `, retry_count, ended, claim_id, app_id`
 
@@ -44,8 +44,8 @@ const (
 	archivedColumns = detailOnly + `, true as archived, ` + doneColumns
 )
 
-// lockedTask is a row of liveColumns or doneColumns, with now() of the transaction that locked or read it.
-type lockedTask struct {
+// taskRow is a row of liveColumns or doneColumns, with now() of the transaction that locked or read it.
+type taskRow struct {
 	task.Task
 	Now time.Time
 }
@@ -77,9 +77,9 @@ func changedDone() []store.BulkColumn[task.Task] {
 		store.Array("app_id text", func(t task.Task) *string { return store.OrNull(t.AppID) }),
 		store.Array("claimed_by bigint", func(t task.Task) *int64 { return t.ClaimedBy }),
 		store.Array("sent_at timestamptz", func(t task.Task) *time.Time { return store.TimeOrNull(t.SentAt) }),
-		store.Array("subscribe boolean", isSubscription))
+		store.Array("subscribe boolean", isSubscribe))
 }
 
-func taskID(t task.Task) task.ID      { return t.ID }
-func reason(t task.Task) int16        { return int16(t.Reason) }
-func isSubscription(t task.Task) bool { return task.IsSubscribeQueue(t.Queue) }
+func taskID(t task.Task) task.ID   { return t.ID }
+func reason(t task.Task) int16     { return int16(t.Reason) }
+func isSubscribe(t task.Task) bool { return task.IsSubscribeQueue(t.Queue) }

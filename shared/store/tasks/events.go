@@ -38,17 +38,17 @@ group by kind, reason, caller_id`,
 // queueEvents adds the events of the changes to the batch. Call Notify of the returned notifier after the commit.
 func (st *Store) queueEvents(batch *pgx.Batch, changes []Change) *store.Notifier {
 	n := st.db.NewNotifier()
-	var published []task.Task
+	var withEvent []task.Task
 	for _, c := range changes {
 		if publishes(st.db.EventMode, c) {
-			published = append(published, c.After)
+			withEvent = append(withEvent, c.After)
 		}
 		if c.After.FailureCounts() {
 			n.CountFailure()
 		}
 	}
-	if inserted := insertEvents.Queue(batch, published); inserted != nil {
-		n.CountRows(inserted)
+	if query := insertEvents.Queue(batch, withEvent); query != nil {
+		n.CountRows(query)
 	}
 	return n
 }

@@ -63,8 +63,8 @@ const listEnd = `order by c.id desc limit $9`
 
 const joinBody = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
 
-// The lists, by the index that they scan: an index of all bodies or of those with one phone number, of the live rows in
-// one state, or of the failed results.
+// listBodiesSQL lists all tasks, or those with one phone number; listLiveSQL those in one live state; listFailedSQL those
+// that failed.
 const (
 	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
 		`and ($3::text is null or c.phone_number = $3) ` + listEnd
@@ -102,13 +102,13 @@ func (st *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 // these lists: below that id, at least one list is incomplete.
 func (st *Store) listSpellings(ctx context.Context, tx pgx.Tx, f Filter) (page Page, err error) {
 	for _, f.Phone = range st.phones.Spellings(f.Phone) {
-		spelling, err := listTasks(ctx, tx, f)
+		list, err := listTasks(ctx, tx, f)
 		if err != nil {
 			return Page{}, err
 		}
-		page.Tasks = append(page.Tasks, spelling.Tasks...)
-		if spelling.Next.Compare(page.Next) > 0 {
-			page.Next = spelling.Next
+		page.Tasks = append(page.Tasks, list.Tasks...)
+		if list.Next.Compare(page.Next) > 0 {
+			page.Next = list.Next
 		}
 	}
 	page.Tasks = slices.DeleteFunc(page.Tasks, func(d Detail) bool { return d.ID.Compare(page.Next) < 0 })

@@ -32,8 +32,8 @@ const (
 )
 
 // A report locks a task only if it can change the task (task.Task.Report). Claims skip locked tasks: if every report
-// locked its task, anybody who knows the id of a task could keep others from claiming it. Tasks that no report can
-// change are only read, after lockReportedLiveSQL has run.
+// locked its task, anybody who knows the id of a task could keep others from claiming it. A task that none of its
+// reports can change is only read, after lockReportedLiveSQL has run.
 const (
 	lockReportedLiveSQL = reportedLive + changesLive + ` for update) l`
 	lockReportedDoneSQL = reportedDone + changesDone + ` for update) d` + bodies
@@ -63,14 +63,14 @@ select d.id from task_done d where d.id = any($1::uuid[]) and exists (select fro
 // Locked has the tasks that a transaction has locked (Lock), or has read without locks (Read).
 type Locked struct {
 	tasks map[task.ID]task.Task
-	read  map[task.ID]task.Task // of lockReported: tasks that it only read, because no report can change them
+	read  map[task.ID]task.Task // tasks that lockReported only read, because none of their reports can change them
 	exist map[task.ID]bool      // tasks that tasksExistSQL found in the last round; some may not be locked
 	Now   time.Time             // now() of the transaction
 }
 
 // Of returns one of the tasks. found is false if the task is archived, does not exist, or has lost its row of task_live
-// or task_done. The error is task.CodeServerBusy if the task exists but no round could lock it, because it moved
-// between the tables each time.
+// or task_done (or, if it is final, of tasks). The error is task.CodeServerBusy if the task exists but no round could
+// lock it, because it moved between the tables each time.
 func (l Locked) Of(id task.ID) (t task.Task, found bool, err error) {
 	t, found = l.tasks[id]
 	if !found && l.exist[id] {
@@ -129,7 +129,7 @@ func Read(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (L
 
 func byIDs(ids []task.ID) []any { return []any{ids} }
 
-// lockReported is Lock for reports. It only reads the tasks that no report can change.
+// lockReported is Lock for reports. It only reads the tasks that none of their reports can change.
 func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeout string) (Locked, error) {
 	idOf := func(r *Report) task.ID { return r.TaskID }
 	return lockStatements{
@@ -139,11 +139,11 @@ func lockReported(ctx context.Context, conn *pgx.Conn, reports []*Report, timeou
 			for _, id := range ids {
 				wanted[id] = true
 			}
-			of := slices.DeleteFunc(slices.Clone(reports), func(r *Report) bool { return !wanted[r.TaskID] })
-			slices.SortFunc(of, func(a, b *Report) int { return a.TaskID.Compare(b.TaskID) }) // the order in which they are locked
+			rs := slices.DeleteFunc(slices.Clone(reports), func(r *Report) bool { return !wanted[r.TaskID] })
+			slices.SortFunc(rs, func(a, b *Report) int { return a.TaskID.Compare(b.TaskID) }) // the order in which they are locked
 			return []any{
-				store.Column(of, idOf), store.Column(of, func(r *Report) int64 { return r.CallerID }), store.Column(of, func(r *Report) string { return r.AppID }),
-				store.Column(of, func(r *Report) int64 { return r.ClaimID }), store.Column(of, func(r *Report) bool { return r.Outcome == task.SentOK }),
+				store.Column(rs, idOf), store.Column(rs, func(r *Report) int64 { return r.CallerID }), store.Column(rs, func(r *Report) string { return r.AppID }),
+				store.Column(rs, func(r *Report) int64 { return r.ClaimID }), store.Column(rs, func(r *Report) bool { return r.Outcome == task.SentOK }),
 			}
 		},
 	}.run(ctx, conn, store.Column(reports, idOf), timeout)
@@ -161,7 +161,7 @@ func (s lockStatements) run(ctx context.Context, conn *pgx.Conn, ids []task.ID, 
 	queue := func(batch *pgx.Batch, into map[task.ID]task.Task, args []any, statements ...string) {
 		for _, sql := range statements {
 			batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-				tasks, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+				tasks, err := pgx.CollectRows(rows, store.RowByName[taskRow]())
 				for _, t := range tasks {
 					into[t.ID] = t.Task
 				}

@@ -10,8 +10,8 @@ import (
 const maxLostClaims = 1000
 
 // lostClaims are claims that may have been committed although they failed, because Postgres did not respond in time. Nobody has
-// received their tasks. So when Postgres responds again, this process releases these tasks. If the process ends before that, they wait
-// for the end of their leases, and then on_unknown decides: those with hold are held until an operator decides.
+// received their tasks. So when Postgres responds again, this process releases these tasks. If the process ends before that, the
+// tasks wait for the end of their leases, and then on_unknown decides: tasks with hold are held until an operator decides.
 type lostClaims struct {
 	mu        sync.Mutex
 	claims    []lostClaim
@@ -43,7 +43,7 @@ func (l *lostClaims) leased() []lostClaim {
 	return slices.Clone(l.claims)
 }
 
-// forget forgets claims that were released or not committed. It reports whether others remain, so that the caller must try again.
+// forget forgets claims that were released or not committed. It reports whether any claims remain, so that the caller must try again.
 func (l *lostClaims) forget(settled []lostClaim) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -44,8 +44,8 @@ const notPaused = `not exists (select from queue_pauses where queue = $1 and (un
 const pauseColumns = `queue, until, reason, paused_by, by_hand, created_at, now()`
 
 // pauseSQL creates or replaces a pause, and returns its row. It does nothing and returns no row if the end is in the
-// past, or if a function ($5 is false) would replace a manual pause that is in force, or a pause that ends at the same
-// time or later.
+// past. For a function ($5 is false), it replaces a pause that is in force only if that pause is of a function and ends
+// earlier.
 const pauseSQL = `
 insert into queue_pauses as p (queue, until, reason, paused_by, by_hand)
 select $1, $2, $3, $4, $5 where $2::timestamptz is null or $2 > now()
@@ -73,9 +73,9 @@ func (st *Store) PauseQueue(ctx context.Context, p Pause, by store.Operator) (af
 	return after, store.Wrap("pause queue", err)
 }
 
-// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if p.Until is in the past,
-// or if the queue has a manual pause that is in force, or a pause that ends at the same time or later. The caller must
-// make sure that Sweep runs at the end of the pause.
+// PauseQueueAs pauses a queue for a function that cannot send anything now. It does nothing if p.Until is in the past.
+// It replaces a pause that is in force only if that pause is of a function and ends earlier. The caller must make sure
+// that Sweep runs at the end of the pause.
 func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) error {
 	_, _, err := queryPause(ctx, st.db.Hot, pauseSQL, p.Queue, store.TimeOrNull(p.Until), store.Storable(p.Reason), function, false)
 	return store.Wrap("pause queue", err)
@@ -83,7 +83,7 @@ func (st *Store) PauseQueueAs(ctx context.Context, p Pause, function string) err
 
 func pauseSubject(queue string) string { return "queue/" + queue }
 
-// lockPauseSQL finds and locks the pause that is in force.
+// lockPauseSQL finds and locks the pause of a queue, if it is in force.
 const lockPauseSQL = `select ` + pauseColumns + ` from queue_pauses where queue = $1 and (until is null or until > now()) for update`
 
 // endPauseSQL sets the end of a pause to now. It does not delete the row: Sweep does, and returns the pending tasks of
@@ -123,8 +123,8 @@ func (st *Store) QueuePause(ctx context.Context, queue string) (p Pause, paused 
 	return p, found && (p.Until.IsZero() || p.Left > 0), store.Wrap("queue pause", err)
 }
 
-// PendingByQueue has, for each queue, the number of tasks that became pending. For a queue whose pause ended, it also
-// has the number of its pending tasks, counted up to 1000.
+// PendingByQueue has, for each queue, the number of tasks that became pending. If a pause of the queue has ended, all its
+// pending tasks, counted up to 1000, are added.
 type PendingByQueue map[string]int
 
 // removeEndedPausesSQL removes ended pauses and returns how many tasks of each of their queues are pending.
@@ -176,7 +176,7 @@ type QueueState struct {
 	Pause *Pause // nil = not paused
 }
 
-// ofPage is the condition that a queue can be on a page: its name is after $1, and $2 is empty or has its name.
+// ofPage is the condition that a queue can be on a page: its name is after $1, and $2 is empty or contains the name.
 const ofPage = `queue > $1 and (cardinality($2::text[]) = 0 or queue = any($2))`
 
 // queuesSQL limits both sides of the join to the size of a page: rows beyond it cannot be on the page.

@@ -12,8 +12,8 @@ import (
 
 // countTasksSQL counts, for each account (see callers.Caller.Account), the tasks that are not final. It scans
 // task_live: there is no index by caller, since each submission, claim and report would have to update it. If task_live
-// is larger than $1 bytes, the query scans a random sample of about $1 bytes, and estimates the counts from it. It
-// subtracts twice the standard error, for about 64 rows in a page. So an account below its quota is hardly ever
+// is larger than $1 bytes, the query scans a random sample of about $1 bytes, in whole pages of about 64 rows, and
+// estimates the counts from it. It subtracts twice the standard error, so an account below its quota is hardly ever
 // refused.
 const countTasksSQL = `
 with s as materialized (

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	firstRelease   = time.Second      // from the failure of a claim until the first try to release its tasks
-	longestRelease = 15 * time.Second // between two tries; each wait is twice the one before
-	releaseTimeout = 10 * time.Second // of one try
+	firstReleaseWait   = time.Second      // from the failure of a claim until the first try to release its tasks
+	longestReleaseWait = 15 * time.Second // between two tries; each wait is twice the one before
+	releaseTimeout     = 10 * time.Second // of one try
 )
 
 // lostClaimsSQL finds the tasks that lost claims have claimed, except tasks that were marked later. After a failover, or a crash of
-// Postgres, another claim of the same app may have the id of a lost claim: that claim was made after the lost one had failed.
+// Postgres, another claim of the same app may have the id of a lost claim: its tasks were updated after the lost claim had failed.
 const lostClaimsSQL = `
 select t.nr, l.id
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[]) with ordinality as t (claim_id, app_id, claimed_by, failed_at, nr)
@@ -28,7 +28,7 @@ where l.updated_at <= t.failed_at and l.sending_at is null`
 // releaseLater releases the tasks of failed claims in the background.
 func (st *Store) releaseLater(claims []lostClaim) {
 	if st.lostClaims.add(claims...) {
-		time.AfterFunc(firstRelease, func() { st.releaseLost(firstRelease) })
+		time.AfterFunc(firstReleaseWait, func() { st.releaseLost(firstReleaseWait) })
 	}
 }
 
@@ -36,12 +36,12 @@ func (st *Store) releaseLater(claims []lostClaim) {
 // leases last.
 func (st *Store) releaseLost(waited time.Duration) {
 	if st.lostClaims.forget(st.release(st.lostClaims.leased())) {
-		wait := min(2*waited, longestRelease)
+		wait := min(2*waited, longestReleaseWait)
 		time.AfterFunc(wait, func() { st.releaseLost(wait) })
 	}
 }
 
-// release releases the tasks of those claims that were committed. settled are the claims that hold no
+// release releases the tasks of those claims that were committed. settled are the claims that have no
 // task any more, and need no other try. Errors are not logged: the failed claim was, and if no try succeeds, its tasks wait for the end
 // of their leases.
 func (st *Store) release(claims []lostClaim) (settled []lostClaim) {

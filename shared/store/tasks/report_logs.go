@@ -17,7 +17,7 @@ type VerdictLog struct {
 	errorCode     string
 	Message       string
 	request       string // JSON
-	foreignCaller *int64 // the caller of a stale report, if it did not make the newest claim of the task; else nil
+	foreignCaller *int64 // the caller of a stale report; nil = another verdict, or this caller made the newest claim
 }
 
 var logVerdicts = store.BulkStatement[VerdictLog]{Columns: verdictColumns, Text: `

@@ -105,8 +105,8 @@ func (st *Store) findBackwards(ctx context.Context, sql string, value any, queue
 	err = st.db.ReadCostly(ctx, searchTime, func() error {
 		limited, cancel := context.WithTimeout(ctx, searchTime)
 		defer cancel()
-		now := time.Now().Add(time.Minute) // the clock of the database may be ahead
-		for length, end := 15*time.Minute, now; end.After(now.Add(-searchBack)) && len(found) == 0; length *= 4 {
+		latest := time.Now().Add(time.Minute) // the clock of the database may be ahead
+		for length, end := 15*time.Minute, latest; end.After(latest.Add(-searchBack)) && len(found) == 0; length *= 4 {
 			begin := end.Add(-length)
 			found, err = st.findIDs(limited, sql, value, queues, begin, end)
 			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

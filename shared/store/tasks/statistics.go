@@ -116,9 +116,9 @@ func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	}
 	var subscribe *bool // null if there is no live task; then there is one row
 	var queue *string   // null in the row of all queues together
-	var scheduled, fresh, retry, processing, held *int64
+	var scheduled, pendingNew, pendingRetry, processing, held *int64
 	var oldest *float64
-	targets := []any{&s.SMS.Succeeded, &s.SMS.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
+	targets := []any{&s.SMS.Succeeded, &s.SMS.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &subscribe, &queue, &scheduled, &pendingNew, &pendingRetry, &processing, &held, &oldest}
 	err := store.QueryEach(ctx, tx, statisticsSQL, []any{day}, targets, func() {
 		if subscribe == nil {
 			return
@@ -128,7 +128,7 @@ func queryStatistics(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 			counts = &s.Subscribe
 		}
 		live := LiveCounts{
-			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
+			Scheduled: *scheduled, PendingNew: *pendingNew, PendingRetry: *pendingRetry, Processing: *processing, Held: *held, OldestPending: age(oldest),
 		}
 		if queue == nil {
 			counts.Live = live

@@ -139,7 +139,7 @@ func (st *Store) sweepOnce(ctx context.Context, limit int, queue string, pending
 	var batch pgx.Batch
 	batch.Queue("begin")
 	batch.Queue(lockDueSQL, limit, queue).Query(func(rows pgx.Rows) error {
-		tasks, err := pgx.CollectRows(rows, store.RowByName[lockedTask]())
+		tasks, err := pgx.CollectRows(rows, store.RowByName[taskRow]())
 		for _, t := range tasks {
 			after, verdict := t.SettleDue(st.backoff, t.Now)
 			changes = append(changes, Change{t.Task, after})

@@ -16,8 +16,8 @@ type Config struct {
 	Waiting      int64                 // the most tasks of an account that are not final, by default; 0 = no limit
 	Hooks        Hooks
 
-	// OnPending is called when a scan in the background (see Store.scan) has made about n tasks of a queue pending, or
-	// has found pending tasks that claims would not find. nil = no call.
+	// OnPending is called when work in the background (Store.scan, Store.release) has made about n tasks of a queue
+	// pending, or has found pending tasks that claims would not find. nil = no call.
 	OnPending func(queue string, n int)
 
 	// BlockedWords returns contains, which reports whether a text contains a blocked word. Such submissions are

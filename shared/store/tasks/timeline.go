@@ -49,7 +49,8 @@ const (
 
 // timelineSQL reads the newest lines of each log before a cursor. The order is by n, which counts the
 // lines of each log from the newest: a page may end early because of its size, and must then have the newest lines of
-// every log. The limit is inside, because a window over all lines of a task would sort them all. A decision is joined to its audit entry in operator_actions by the time, because one transaction wrote both.
+// every log. Each log has a limit of its own, because a window over all lines of a task would sort them all. A decision is
+// joined to its audit entry in operator_actions by the time, because one transaction wrote both.
 const timelineSQL = `
 select log, id, n, at, event, fields
 from ((

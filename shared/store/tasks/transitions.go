@@ -62,7 +62,7 @@ func (st *Store) QueueChanges(batch *pgx.Batch, changes []Change) *store.Notifie
 			if leavingDone == nil {
 				batch.Queue(lockTotalsSQL)
 			}
-			batch.Queue(adjustTotalsSQL, c.Before.FinishedAt, c.Before.State.Status(), isSubscription(c.Before))
+			batch.Queue(adjustTotalsSQL, c.Before.FinishedAt, c.Before.State.Status(), isSubscribe(c.Before))
 			leavingDone = append(leavingDone, c.After.ID)
 		}
 		switch {
