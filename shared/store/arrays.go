@@ -9,48 +9,48 @@ import (
 )
 
 // arrayCodec encodes array parameters, such as the columns of a BulkStatement, five times as fast as pgx. For each element,
-// pgx looks up the encoding, and mostly allocates memory. arrayCodec leaves to pgx: Go types without a plan, the text
-// format, and scanning.
+// pgx looks up the encoding, and mostly allocates memory. pgx still does the scanning, and encodes the text format and Go
+// types that no planner supports.
 type arrayCodec struct {
 	pgtype.ArrayCodec
-	plans []arrayPlanner
+	planners []arrayPlanner
 }
 
-// arrayPlanner returns nil for a Go type that it does not support.
+// arrayPlanner returns the plan to encode value, or nil if it does not support the Go type of value.
 type arrayPlanner func(oid uint32, value any) pgtype.EncodePlan
 
 // PlanEncode implements pgtype.Codec.
 func (c *arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
 	if format == pgtype.BinaryFormatCode {
-		for _, plan := range c.plans {
-			if p := plan(c.ElementType.OID, value); p != nil {
-				return p
+		for _, planner := range c.planners {
+			if plan := planner(c.ElementType.OID, value); plan != nil {
+				return plan
 			}
 		}
 	}
 	return c.ArrayCodec.PlanEncode(m, oid, format, value)
 }
 
-// registerArrays sets the codecs of a connection. It has plans for integers that are as wide in Go as in Postgres; pgx
-// converts others.
+// registerArrays registers an arrayCodec for each type of array that has planners. Integers must be as wide in Go as in
+// Postgres; pgx encodes the others.
 func registerArrays(m *pgtype.Map) {
-	register := func(element, array uint32, plans ...arrayPlanner) {
+	register := func(element, array uint32, planners ...arrayPlanner) {
 		elementType, _ := m.TypeForOID(element)
 		arrayType, _ := m.TypeForOID(array)
-		codec := &arrayCodec{pgtype.ArrayCodec{ElementType: elementType}, plans}
+		codec := &arrayCodec{pgtype.ArrayCodec{ElementType: elementType}, planners}
 		m.RegisterType(&pgtype.Type{Name: arrayType.Name, OID: array, Codec: codec})
 	}
-	texts := plansOf(func(buf []byte, v string) []byte { return append(buf, v...) })
+	texts := plannerOf(func(buf []byte, v string) []byte { return append(buf, v...) })
 	register(pgtype.TextOID, pgtype.TextArrayOID, texts)
 	register(pgtype.VarcharOID, pgtype.VarcharArrayOID, texts)
 	register(pgtype.JSONOID, pgtype.JSONArrayOID, texts)
 	register(pgtype.UUIDOID, pgtype.UUIDArrayOID,
-		plansOf(func(buf []byte, v task.ID) []byte { return append(buf, v[:]...) }),
-		plansOf(func(buf []byte, v task.Hash) []byte { return append(buf, v[:]...) }))
-	register(pgtype.Int2OID, pgtype.Int2ArrayOID, plansOf(func(buf []byte, v int16) []byte { return binary.BigEndian.AppendUint16(buf, uint16(v)) }))
-	register(pgtype.Int4OID, pgtype.Int4ArrayOID, plansOf(func(buf []byte, v int32) []byte { return binary.BigEndian.AppendUint32(buf, uint32(v)) }))
-	register(pgtype.Int8OID, pgtype.Int8ArrayOID, plansOf(func(buf []byte, v int64) []byte { return binary.BigEndian.AppendUint64(buf, uint64(v)) }))
-	register(pgtype.BoolOID, pgtype.BoolArrayOID, plansOf(func(buf []byte, v bool) []byte {
+		plannerOf(func(buf []byte, v task.ID) []byte { return append(buf, v[:]...) }),
+		plannerOf(func(buf []byte, v task.Hash) []byte { return append(buf, v[:]...) }))
+	register(pgtype.Int2OID, pgtype.Int2ArrayOID, plannerOf(func(buf []byte, v int16) []byte { return binary.BigEndian.AppendUint16(buf, uint16(v)) }))
+	register(pgtype.Int4OID, pgtype.Int4ArrayOID, plannerOf(func(buf []byte, v int32) []byte { return binary.BigEndian.AppendUint32(buf, uint32(v)) }))
+	register(pgtype.Int8OID, pgtype.Int8ArrayOID, plannerOf(func(buf []byte, v int64) []byte { return binary.BigEndian.AppendUint64(buf, uint64(v)) }))
+	register(pgtype.BoolOID, pgtype.BoolArrayOID, plannerOf(func(buf []byte, v bool) []byte {
 		if v {
 			return append(buf, 1)
 		}
@@ -58,8 +58,8 @@ func registerArrays(m *pgtype.Map) {
 	}))
 }
 
-// plansOf plans a []T, and a []*T, whose nil elements are encoded as null.
-func plansOf[T any](appendValue func(buf []byte, v T) []byte) arrayPlanner {
+// plannerOf returns a planner for []T, and for []*T, whose nil elements are encoded as null.
+func plannerOf[T any](appendValue func(buf []byte, v T) []byte) arrayPlanner {
 	return func(oid uint32, value any) pgtype.EncodePlan {
 		switch value.(type) {
 		case []T:
@@ -75,8 +75,8 @@ func plansOf[T any](appendValue func(buf []byte, v T) []byte) arrayPlanner {
 // nulls, the type of the elements, the number of elements, and the index of the first element. The elements follow, each
 // after its length.
 type arrayPlan[T any] struct {
-	oid    uint32
-	append func(buf []byte, v T) []byte
+	oid         uint32
+	appendValue func(buf []byte, v T) []byte
 }
 
 // Encode implements pgtype.EncodePlan.
@@ -84,7 +84,7 @@ func (p arrayPlan[T]) Encode(value any, buf []byte) ([]byte, error) {
 	values := value.([]T)
 	buf = appendArrayHeader(buf, p.oid, len(values), false)
 	for _, v := range values {
-		buf = appendElement(buf, v, p.append)
+		buf = appendElement(buf, v, p.appendValue)
 	}
 	return buf, nil
 }
@@ -104,7 +104,7 @@ func (p nullablePlan[T]) Encode(value any, buf []byte) ([]byte, error) {
 		if v == nil {
 			buf = append(buf, 0xff, 0xff, 0xff, 0xff) // a length of -1
 		} else {
-			buf = appendElement(buf, *v, p.append)
+			buf = appendElement(buf, *v, p.appendValue)
 		}
 	}
 	return buf, nil

@@ -25,7 +25,7 @@ const insertActionSQL = `
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after)
 values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb)`
 
-// QueueAudit adds the statement that writes an audit entry to the transaction of a change. Nothing else writes
+// QueueAudit adds to batch the statement that writes an audit entry, in the transaction of the change. Nothing else writes
 // operator_actions. before and after are JSON or "".
 func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after string) {
 	batch.Queue(insertActionSQL, o.CallerID, o.StoredName(), o.RequestID, action, subject, Storable(o.Reason), before, after)
@@ -35,8 +35,8 @@ func (o Operator) QueueAudit(batch *pgx.Batch, action, subject, before, after st
 const revealedSQL = `
 select subject from operator_actions where subject = any($1) and action = $2 and caller_id = $3 and created_at > now() - interval '1 hour'`
 
-// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is the JSON of
-// each entry. If the operator has an entry with the same action and subject from the last hour, no entry is added, so that
+// RecordReveal adds an audit entry for each subject whose hidden data was shown to the operator. after is JSON, the same in
+// all entries. If the operator has an entry with the same action and subject from the last hour, no entry is added, so that
 // reveals cannot fill the disk.
 func (db *DB) RecordReveal(ctx context.Context, by Operator, action, after string, subjects ...string) error {
 	rows, err := db.Read.Query(ctx, revealedSQL, subjects, action, by.CallerID) // db.Hot cannot read the table

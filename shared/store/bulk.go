@@ -11,8 +11,9 @@ import (
 // BulkStatement is a statement for many rows. It has one array parameter for each column, so its text is the same for
 // any number of rows.
 type BulkStatement[R any] struct {
-	// Text is the statement. It must read the rows from "unnest(@arrays) as t (@columns)". SQL replaces @arrays by the
-	// parameters, @columns by the names of the columns, and @set by "name = t.name" of each column except the first.
+	// Text is the statement. It must read the rows from "unnest(@arrays) as t (@columns)". The method SQL replaces @arrays
+	// with the parameters, @columns with the names of the columns, and @set with "name = t.name" of each column except the
+	// first.
 	Text    string
 	Columns func() []BulkColumn[R]
 
@@ -34,7 +35,7 @@ func Array[R, V any](column string, value func(row R) V) BulkColumn[R] {
 	return BulkColumn[R]{name, sqlType, func(rows []R) any { return Column(rows, value) }}
 }
 
-// SQL returns the text of the statement that is sent to Postgres.
+// SQL returns the statement as it is sent to Postgres.
 func (b *BulkStatement[R]) SQL() string {
 	b.once.Do(func() {
 		b.columns = b.Columns()

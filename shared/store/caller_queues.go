@@ -6,7 +6,7 @@ import "slices"
 // items does not delay the others. The zero value is empty. It is not safe for concurrent use.
 type callerQueues[T any] struct {
 	byCaller map[int64][]T // queues that are not empty
-	order    []int64       // callers with items: a caller is added at the end, and moves to the end each time that items are taken
+	order    []int64       // callers with items; a caller is added at the end, and moves to the end when some of its items are taken
 	total    int           // items of all callers
 }
 
@@ -25,8 +25,8 @@ func (q *callerQueues[T]) push(caller int64, items ...T) {
 	q.total += len(items)
 }
 
-// take removes and returns up to limit items, only of callers for which eligible returns true. Each of these callers has
-// at most an equal share of limit (at least one item), even if others have fewer items. The items of one caller stay
+// take removes and returns up to limit items, only of callers for which eligible returns true. At most an equal share of
+// limit (at least one item) is taken of each of these callers, even if others have fewer items. The items of one caller stay
 // together and in order.
 func (q *callerQueues[T]) take(limit int, eligible func(caller int64) bool) []T {
 	ready := 0

@@ -11,11 +11,11 @@ import (
 
 // Limits of group commit. A flusher is a goroutine that runs one flush after the other.
 const (
-	flushRows      = 500              // the most rows of one flush
-	reservedRows   = 50               // the most rows of one flush of the reserved flusher
-	flushers       = 2                // flushers besides the reserved flusher; also how many failed flushes of one caller may run again at once
+	flushRows      = 500              // maximum rows of one flush
+	reservedRows   = 50               // maximum rows of one flush of the reserved flusher
+	flushers       = 2                // flushers besides the reserved flusher; also the maximum number of calls of commitAgain that run at once for one caller
 	concurrentRows = 200              // while another flusher runs, a flush starts only if at least so many rows wait (exception: see shouldFlush)
-	maxQueued      = 10_000           // the most waiting rows of all callers (see enqueue)
+	maxQueued      = 10_000           // maximum waiting rows of all callers together (see enqueue)
 	flushTimeout   = 15 * time.Second // timeout of a flush, including the tries that follow it (commitAgain); each half of a divided flush has its own
 )
 
@@ -28,7 +28,7 @@ const (
 // rows, so the first row of a caller does not wait until a large flush of other callers ends. A flush that fails because
 // of a row (IsRowError) is divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
-	// DivideTimeouts divides a flush by caller also if it fails by the statement_timeout. It is set before the first call of Do.
+	// DivideTimeouts divides a flush by caller also if it exceeded the statement_timeout. Set it before the first call of Do.
 	DivideTimeouts bool
 
 	// flush commits all rows or none, and returns their results in order. After an error it may be
@@ -79,8 +79,8 @@ func (c *Coalescer[In, Out]) Do(rows []In) ([]Out, []error) {
 	return outs, errs
 }
 
-// enqueue adds the rows to the waiting rows. If the caller's waiting rows would then be more than the places that are left
-// of maxQueued, enqueue refuses the rows and returns false. So a single caller can fill at most half of maxQueued.
+// enqueue adds the rows to the waiting rows. If the caller would then have more waiting rows than maxQueued has free
+// places, enqueue refuses the rows and returns false. So a single caller can fill at most half of maxQueued.
 func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true
@@ -101,15 +101,15 @@ func (c *Coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 		c.running++
 		go c.run(false, c.next(false))
 	}
-	if !c.reserved && c.waiting.total > 0 && c.isIdle(caller) {
+	if !c.reserved && c.waiting.total > 0 && c.hasNoFlush(caller) {
 		c.reserved = true
 		go c.run(true, c.next(true))
 	}
 	return true
 }
 
-// isIdle reports whether no flush under way has rows of the caller.
-func (c *Coalescer[In, Out]) isIdle(caller int64) bool { return c.underWay[caller] == 0 }
+// hasNoFlush reports whether no flush under way has rows of the caller.
+func (c *Coalescer[In, Out]) hasNoFlush(caller int64) bool { return c.underWay[caller] == 0 }
 
 func (c *Coalescer[In, Out]) run(reserved bool, batch []*entry[In, Out]) {
 	for batch != nil {
@@ -125,7 +125,7 @@ func (c *Coalescer[In, Out]) run(reserved bool, batch []*entry[In, Out]) {
 // is no batch for the flusher, next returns nil and counts the flusher as ended. mu must be held.
 func (c *Coalescer[In, Out]) next(reserved bool) (batch []*entry[In, Out]) {
 	if reserved {
-		batch = c.waiting.take(reservedRows, c.isIdle)
+		batch = c.waiting.take(reservedRows, c.hasNoFlush)
 		c.reserved = batch != nil
 	} else if c.shouldFlush(c.running - 1) {
 		batch = c.waiting.take(flushRows, anyCaller)
@@ -159,9 +159,9 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 }
 
 // commit flushes a batch and lets its calls return. If single rows may be at fault (IsRowError), the batch is run again in
-// two parts, each with half of the callers. If a part with one caller fails too, it is run row by row, so that only the
-// rows at fault fail. After a statement_timeout (DivideTimeouts), the batch is run again once for each caller. commitAgain
-// runs in goroutines of its own, so that other callers need not wait. After any other error, all rows of the batch fail.
+// two parts, each with half of the callers; a batch of one caller is run again row by row, so that only the rows at fault
+// fail. After a statement_timeout (DivideTimeouts), the rows of each caller are run again. commitAgain runs in goroutines of
+// its own, so that other callers need not wait. After any other error, all rows of the batch fail.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)

@@ -16,7 +16,7 @@ type Config struct {
 // Hot is empty, the URL's user does the work of Hot, Admin and Retention. If Read is empty, the URL's user does the
 // work of Read.
 type Roles struct {
-	Hot, HotPassword             string // all other work
+	Hot, HotPassword             string // all work that is not listed below
 	Read, ReadPassword           string // lists and statistics
 	Admin, AdminPassword         string // changes of callers, templates and other settings
 	Retention, RetentionPassword string // archiving and deleting old rows

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// ReadCostly runs a read that may use a core of Postgres for seconds. One caller has at most one such read at a time in
-// this process, and all callers together have at most costlyReads. The others wait in turn, as for a connection of a
-// pool, but hold none. After a wait of maxWait, the error is context.DeadlineExceeded.
+// ReadCostly runs a read that may use a core of Postgres for seconds. In this process, at most maxCostlyReads such reads
+// run at once, of each caller at most one. Other calls wait in turn and hold no connection; after maxWait, the error is
+// context.DeadlineExceeded. A read without a caller (WithCaller) is not limited.
 func (db *DB) ReadCostly(ctx context.Context, maxWait time.Duration, read func() error) error {
 	caller, ok := ctx.Value(callerKey{}).(int64)
 	if !ok {

@@ -20,7 +20,7 @@ type DeadLetter struct {
 	CreatedAt time.Time
 }
 
-// Storable returns the dead letter as it is stored: its texts are cut, and without characters that Postgres refuses.
+// Storable returns the dead letter as it is stored: with shortened texts that have no characters that Postgres refuses.
 func (l DeadLetter) Storable() DeadLetter {
 	const maxEvent = 64 << 10 // characters
 	l.EventID, l.EventType = task.Cut(Storable(l.EventID), task.MaxResult), task.Cut(Storable(l.EventType), task.MaxResult)

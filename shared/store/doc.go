@@ -61,10 +61,10 @@
 // it does not know their names: their subjects are divided into 64 groups by a hash of the first token, and the
 // subjects of one group are paused together.
 //
-// If a stream does not accept a single message or event, for example because of a limit of the subject,
+// If a stream refuses one message or event but not the others, for example because of a limit of its subject,
 // the next_at of that row becomes later, and other rows are published before it. While the broker itself is
 // unavailable, no stream is paused and no waiting row is updated. stream_pauses then has the error, in one row per
-// stream. The row has failures 0, unless the stream itself had failed before.
+// stream. In this row, failures is 0, unless the stream itself had failed before.
 //
 // # Roles
 //

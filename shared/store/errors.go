@@ -58,7 +58,7 @@ func IsPoison(err error) bool {
 	return len(code) == 5 && slices.Contains([]string{"21", "22", "23", "54"}, code[:2])
 }
 
-// connectionLostError is the error of a transaction whose connection broke, so that it may have been committed.
+// connectionLostError means that the connection of a transaction broke, and that the transaction may have been committed.
 type connectionLostError struct{ error }
 
 func (l connectionLostError) Unwrap() error { return l.error }

@@ -28,7 +28,7 @@ func (db *DB) NewNotifier() *Notifier { return &Notifier{db: db} }
 // AddRows adds a number of rows of event_outbox that the transaction writes or may write.
 func (n *Notifier) AddRows(rows int64) { n.rows += rows }
 
-// CountFailure makes Notify call OnFailed.
+// CountFailure makes Notify call OnFailed after the commit.
 func (n *Notifier) CountFailure() { n.failed = true }
 
 // CountRows adds the number of rows of event_outbox that the statement q writes.
@@ -39,8 +39,8 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	})
 }
 
-// CollectIDs is CountRows for a statement that writes at most one row and returns the ids of this row. It reads them into
-// ids.
+// CollectIDs is CountRows for a statement that writes at most one row and returns the column ids of this row: CollectIDs
+// also reads the column into ids.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		return Each(rows, []any{ids}, func() { n.rows++ })
@@ -48,8 +48,8 @@ func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 }
 
 // Notify returns err, the outcome of the transaction. If the transaction was committed, Notify calls OnEvents if events
-// were written, and OnFailed if failures count for alerts. If the transaction may have been committed despite
-// err, Notify calls both.
+// were or may have been written, and OnFailed after CountFailure. If the transaction may have been committed despite err,
+// Notify calls both.
 func (n *Notifier) Notify(err error) error {
 	if n == nil || err != nil && !MayHaveCommitted(err) {
 		return err

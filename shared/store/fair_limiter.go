@@ -15,7 +15,7 @@ const connectionWaitLimit = 10 * time.Second
 // fairLimiter shares slots among callers. Waiting callers get the free slots in turn (see callerQueues).
 type fairLimiter struct {
 	slots int
-	share int // the most slots of one caller
+	share int // maximum slots of one caller
 
 	mu       sync.Mutex
 	inUse    int
@@ -54,7 +54,7 @@ func (l *fairLimiter) acquire(ctx context.Context, caller int64) error {
 	if l.waiting.remove(caller, func(other limiterWait) bool { return other == wait }) {
 		return ctx.Err()
 	}
-	return nil // the slot was granted when ctx ended
+	return nil // the slot was granted before waiting.remove
 }
 
 // release frees a slot and grants the free slots to the next waiting callers that are below their share.
@@ -84,8 +84,8 @@ func (l *fairLimiter) grant(caller int64) {
 }
 
 type (
-	callerKey     struct{} // key of the caller that the work with a context is for
-	slotCallerKey struct{} // key of the caller whose slot an Acquire uses
+	callerKey     struct{} // context key of the caller for whom the work is done
+	slotCallerKey struct{} // context key of the caller whose slot an Acquire uses
 )
 
 // WithCaller marks work with the returned context as work for one caller; id 0 is the built-in admin. This work is

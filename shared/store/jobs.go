@@ -24,7 +24,8 @@ select begun.place::text, begun.what is not null from upkeep left join begun usi
 )
 
 // BeginJob reports whether a job is due, and if so, marks it as begun: no instance starts it again within interval, unless
-// EndJob allows it. position is the one that EndJob saved last, or nil.
+// EndJob allows it. position is what EndJob saved last; nil = nothing, or the job
+// is not due.
 func (db *DB) BeginJob(ctx context.Context, job string, interval time.Duration) (position *string, due bool, err error) {
 	err = db.Hot.QueryRow(ctx, beginJobSQL, Unprepared, job, interval.Seconds()).Scan(&position, &due)
 	if errors.Is(err, pgx.ErrNoRows) {

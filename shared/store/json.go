@@ -19,8 +19,8 @@ func MustJSON(v any) string {
 	return string(b)
 }
 
-// ValidTime reports whether the year of a time in UTC is between 1 and 9999. Constraints ensure this for columns of times, but not for
-// times inside JSON, of which Go can read some that it cannot write.
+// ValidTime reports whether the year of a time in UTC is between 1 and 9999. Constraints ensure this for columns of times,
+// but not for times inside JSON: Go can read some times that it cannot write.
 func ValidTime(at time.Time) bool {
 	year := at.UTC().Year()
 	return 1 <= year && year <= 9999

@@ -14,8 +14,8 @@ type DB struct {
 	costlyReads *fairLimiter // see ReadCostly
 }
 
-// costlyReads is the most costly reads that run at the same time in a process.
-const costlyReads = 2
+// maxCostlyReads limits the costly reads that run at the same time in a process.
+const maxCostlyReads = 2
 
 // Open prepares the pools. It opens no connection; calls open connections when they need them.
 func Open(cfg Config) (*DB, error) {
@@ -25,7 +25,7 @@ func Open(cfg Config) (*DB, error) {
 	}
 	return &DB{
 		pools: pools, EventMode: cfg.Events, Keys: cfg.Keys, OnEvents: orNoop(cfg.OnEvents), onFailed: orNoop(cfg.OnFailed), hotHasRole: cfg.Roles.Hot != "",
-		costlyReads: newFairLimiter(costlyReads, 1),
+		costlyReads: newFairLimiter(maxCostlyReads, 1),
 	}, nil
 }
 

@@ -21,7 +21,8 @@ type Relayed struct {
 	Streams []StreamChange
 }
 
-// StreamChange reports that a stream was paused or resumed. Longer pauses of a paused stream are not reported.
+// StreamChange reports that a stream was paused or resumed. If a paused stream is paused again, this is not
+// reported.
 type StreamChange struct {
 	Stream string
 	Reason string // why the stream accepts nothing; "" = it was resumed
@@ -46,8 +47,8 @@ type streamState struct {
 	byCaller map[int64]int // rows in the batch, by caller
 	more     bool          // a caller may have more due rows than those in the batch
 	accepted bool          // a publication was accepted
-	failed   msg.Scope     // the widest scope of a failure
-	reason   string        // of the failure with the widest scope
+	scope    msg.Scope     // the widest scope of a failure; msg.OneMessage also if there was none
+	reason   string        // of the failure with this scope
 }
 
 // StreamStates has the states of the streams of one batch, by name.
@@ -72,8 +73,8 @@ func (s StreamStates) AddResult(stream string, r msg.Result) {
 	switch {
 	case r.Outcome == msg.Accepted:
 		state.accepted = true
-	case r.Outcome == msg.Unavailable && r.Scope > state.failed:
-		state.failed, state.reason = r.Scope, r.Reason
+	case r.Outcome == msg.Unavailable && r.Scope > state.scope:
+		state.scope, state.reason = r.Scope, r.Reason
 	}
 }
 
@@ -89,13 +90,13 @@ returning until, failures > 0`
 	resumeStreamSQL = `delete from stream_pauses where stream = $1`
 )
 
-// Queue adds the statements that pause and resume streams, and that record why the broker is unavailable. It also
-// completes relayed. If a stream has not failed and has no row in stream_pauses, it needs no statement.
+// Queue adds the statements that pause and resume streams, and that record why the broker is unavailable. It also adds the
+// results to relayed. A stream that has not failed and has no row in stream_pauses needs no statement.
 func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	for _, name := range slices.Sorted(maps.Keys(s)) { // sorted, so that two relays never deadlock
 		state := s[name]
 		relayed.Rows += state.rows
-		if state.failed == msg.OneMessage { // the stream itself has not failed
+		if state.scope == msg.OneMessage { // the stream itself has not failed
 			relayed.More = relayed.More || state.more
 			if state.hasRow {
 				batch.Queue(resumeStreamSQL, name)
@@ -109,7 +110,7 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 		if state.accepted {
 			n = 0
 		}
-		if state.failed == msg.OneStream {
+		if state.scope == msg.OneStream {
 			n++
 			pause = msg.StreamPause(n)
 			if state.failures == 0 {
@@ -131,6 +132,6 @@ func (s StreamStates) Queue(batch *pgx.Batch, relayed *Relayed) {
 	}
 }
 
-// SettleTimeout limits the end of a relay's transaction. This part stores the results of the
-// publications, even if the timeout of the relay has passed.
+// SettleTimeout limits the end of a relay's transaction, which stores the results of the publications even if the timeout
+// of the relay has passed.
 const SettleTimeout = 5 * time.Second

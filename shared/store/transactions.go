@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Waits between the tries of a transaction whose outcome is unknown: the first, and the longest. Each is twice the one before.
+// The first and the longest wait between the tries of a transaction whose outcome is unknown. Each wait is twice the one before.
 const (
 	retryFirst   = 20 * time.Millisecond
 	retryLongest = 500 * time.Millisecond
