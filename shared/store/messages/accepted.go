@@ -66,7 +66,7 @@ insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
 	// rememberAcceptedSQL stores the sequence numbers of messages. It also copies the delivery times that RecordDelivered
 	// has stored in accepted_messages to the live or final rows of the messages. RecordDelivered and this statement write
-	// the same row of accepted_messages for each id, so the later one sees what the earlier one wrote.
+	// the same row of accepted_messages for each id, so the later write sees the earlier one.
 	rememberAcceptedSQL = `
 with t as materialized (
     select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
@@ -162,7 +162,7 @@ func savingResults(rows []*Submission, inserted map[task.ID]time.Time, fingerpri
 		case fingerprints[m.ID] != m.Fingerprint:
 			out[i] = SaveRejected
 		case !inserted[m.ID].IsZero():
-			delete(inserted, m.ID)
+			delete(inserted, m.ID) // out[i] is SavedNow
 		default:
 			out[i] = SavedBefore
 		}
@@ -214,11 +214,11 @@ type AcceptedSeq struct {
 // PurgeCandidates returns the messages in the stream that were saved or rejected at least window ago: up to limit, those
 // with the lowest sequence numbers. It returns when the synchronous standby, if there is one, has these messages too.
 func (st *Store) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedSeq, error) {
-	saved, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
-	if err == nil && len(saved) > 0 {
+	candidates, err := store.QueryRows(ctx, st.db.Hot, pgx.RowToStructByPos[AcceptedSeq], purgeCandidatesSQL, store.Unprepared, window.Seconds(), limit)
+	if err == nil && len(candidates) > 0 {
 		err = st.db.WaitForStandby(ctx)
 	}
-	return saved, store.Wrap("list purge candidates", err)
+	return candidates, store.Wrap("list purge candidates", err)
 }
 
 // keepSendersSQL is the first part of an update of the rows of poisoned messages that leave the stream. It moves their
@@ -236,8 +236,8 @@ with t as materialized (
 delete from accepted_messages a using t where a.id = t.id and a.accept_seq = t.seq and a.sender is null`
 )
 
-// MarkPurged records that the stream no longer has these messages: it deletes their rows of accepted_messages. Rows of
-// poisoned messages stay until ForgetDelivered removes them.
+// MarkPurged records that the stream no longer has these messages: it deletes their rows of accepted_messages. The rows of
+// poisoned messages stay until ForgetDelivered deletes them.
 func (st *Store) MarkPurged(ctx context.Context, purged []AcceptedSeq) error {
 	_, err := st.db.Hot.Exec(ctx, markPurgedSQL, store.Column(purged, func(p AcceptedSeq) task.ID { return p.ID }),
 		store.Column(purged, func(p AcceptedSeq) int64 { return p.Seq }))
@@ -285,7 +285,7 @@ func (st *Store) beginStream(ctx context.Context, created time.Time) error {
 	return err
 }
 
-// Checked is how far the stream was compared with the saved messages. Its numbers are sequence numbers of the stream.
+// Checked is how far the stream was compared with the saved messages, by sequence numbers of the stream.
 type Checked struct {
 	Seq         uint64        // all messages up to Seq are saved, rejected or dead letters
 	LastSeq     uint64        // of the last message in the stream at the last scan
@@ -293,7 +293,8 @@ type Checked struct {
 	Ago         time.Duration // since the last scan
 }
 
-// Checked returns the progress of the stream that was created at this time. The progress of a new stream is zero.
+// Checked returns the progress of the stream that was created at this time. For a new stream, the progress is zero, and
+// Checked first removes the rows of the earlier stream (beginStream).
 func (st *Store) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
 	err = st.db.Hot.QueryRow(ctx, checkedSQL, store.Unprepared, created).Scan(&c.Seq, &c.LastSeq, &c.ConsumedSeq, &c.Ago)
 	if errors.Is(err, pgx.ErrNoRows) {

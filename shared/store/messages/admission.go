@@ -53,8 +53,8 @@ select count(*) from (
     ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
 ) m`
 
-// Admission is a message that Admit has counted before it is saved or accepted: for its caller and, if it is addressed to
-// a user, for the sender's share of the inbox. End must follow in any case: it removes the message from the counts, unless
+// Admission is a message that Admit has counted before it is saved or accepted: in the quota of its account and, if it is
+// addressed to a user, in the sender's share of the inbox. End must follow in any case: it removes the message from the counts, unless
 // Saved or Accepted was called before.
 type Admission struct {
 	quota.Admission

@@ -43,15 +43,16 @@ type lockedMessages struct {
 	now   time.Time        // by the database's clock
 }
 
-// queueMessageLocks adds the statements that lock messages, live or final. Reading the results of the
-// batch fills the returned value.
-func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
+// queueMessageLock adds the statements that lock a message, live or final. Reading the results of the batch fills the
+// returned value.
+func queueMessageLock(batch *pgx.Batch, id task.ID) *lockedMessages {
 	batch.Queue(store.SetLockTimeoutSQL, messageLockTimeout)
-	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, ids)
+	return queueLocks(batch, lockLiveMessagesSQL, lockDoneMessagesSQL, []task.ID{id})
 }
 
-// queueLocksOfUnlocked is queueMessageLocks, but skips the messages that other transactions have locked, and so never waits.
-func queueLocksOfUnlocked(batch *pgx.Batch, ids []task.ID) *lockedMessages {
+// queueLocksSkipLocked is queueMessageLock for several messages. It skips those that other transactions have locked, so it
+// never waits.
+func queueLocksSkipLocked(batch *pgx.Batch, ids []task.ID) *lockedMessages {
 	return queueLocks(batch, lockLiveMessagesSQL+" skip locked", lockDoneMessagesSQL+" skip locked", ids)
 }
 
@@ -136,25 +137,26 @@ where d.id = t.id`
 // queueMessageChanges adds the statements that store the changes of messages. The transaction must have
 // locked their rows.
 func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
-	var finish, update, amend, revive, final []messageChange
+	var finish, update, amend, revive, wereFinal []messageChange
 	for _, c := range changes {
-		if c.before.Final() {
-			final = append(final, c)
+		wasFinal, isFinal := c.before.Final(), c.after.Final()
+		if wasFinal {
+			wereFinal = append(wereFinal, c)
 		}
-		switch before, after := c.before.Final(), c.after.Final(); {
+		switch {
 		case c.before == c.after:
-		case before && after:
+		case wasFinal && isFinal:
 			amend = append(amend, c)
-		case before:
+		case wasFinal:
 			revive = append(revive, c)
-		case after:
+		case isFinal:
 			finish = append(finish, c)
 		default:
 			update = append(update, c)
 		}
 	}
-	if len(final) > 0 { // only a compromised function writes a live row of such a message; the row would stay due permanently
-		batch.Queue(deleteLiveMessagesSQL, store.Column(final, changedID))
+	if len(wereFinal) > 0 { // only a compromised function writes a live row of such a message; the row would stay due permanently
+		batch.Queue(deleteLiveMessagesSQL, store.Column(wereFinal, changedID))
 	}
 	if len(finish) > 0 {
 		batch.Queue(deleteLiveMessagesSQL, store.Column(finish, changedID))

@@ -22,15 +22,15 @@ from messages m where id = $1
 union all
 select kind, destination, confirm_token, 2, false from archived_messages where id = $1`
 
-// Recipient is the receiver of a message, and what a confirmation by one consumer would find.
+// Recipient is where a message is sent, and what a confirmation by one consumer would find.
 type Recipient struct {
 	To        msg.Address
 	Token     []byte        // the confirm token of a message to a URL; nil = it has none, or none yet
-	FirstSend msg.FirstSend // of a live message, for a caller with msg.IsRecipient; always msg.WasSent if the message is final
+	FirstSend msg.FirstSend // as for msg.IsRecipient if the message is live; msg.WasSent if it is final, even if it was never sent
 	Confirmed bool          // the consumer has confirmed the message; false if the message is archived
 }
 
-// Recipient returns the receiver of a saved message. found is false if there is no such message. Recipient waits
+// Recipient returns the Recipient of a saved message. found is false if there is no such message. Recipient waits
 // for no lock, so its duration reveals nothing to a caller that may not confirm the message.
 func (st *Store) Recipient(ctx context.Context, id task.ID, consumer string) (r Recipient, found bool, err error) {
 	err = store.QueryEach(ctx, st.db.Hot, recipientSQL, []any{id, consumer}, []any{&r.To.Kind, &r.To.Name, &r.Token, &r.FirstSend, &r.Confirmed}, func() {
@@ -45,7 +45,7 @@ func (st *Store) AwaitReceipt(ctx context.Context) error {
 	return store.Wrap("await receipt", st.db.WaitForStandby(ctx))
 }
 
-// maxAwaitPause limits the pauses of AwaitSend between two queries: they double from 10 ms, and take 1.3 s together.
+// maxAwaitPause limits the pauses of AwaitSend before its queries: they double from 10 ms to 640 ms, together 1.3 s.
 const maxAwaitPause = time.Second
 
 // AwaitSend waits while the first send of a message may have happened and is not recorded (msg.MaybeSent): a receiver often
@@ -129,8 +129,8 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 	return after, store.Wrap("confirm message", err)
 }
 
-// decide returns the message after the confirmation. consumers are those that have confirmed it before. If c.Consumer is
-// one of them, repeated is true and the message is not changed.
+// decide returns the message after the confirmation. consumers have confirmed the message before. If c.Consumer is one of
+// them, repeated is true and the message is not changed.
 func (c Confirmation) decide(m msg.Message, consumers []string) (after msg.Message, repeated bool, err error) {
 	switch m.FirstSend(c.Permission) {
 	case msg.NotSent:
@@ -159,7 +159,7 @@ func confirmOnce(ctx context.Context, conn *pgx.Conn, id task.ID, c Confirmation
 	var consumers []string
 	var batch pgx.Batch
 	batch.Queue("begin")
-	locked := queueMessageLocks(&batch, id)
+	locked := queueMessageLock(&batch, id)
 	batch.Queue(consumersSQL, id).Query(func(rows pgx.Rows) (err error) {
 		consumers, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err

@@ -196,7 +196,7 @@ func (st *Store) Conversation(ctx context.Context, a, b string, after task.ID, l
 }
 
 // markReadSQL returns whether the message $3 belongs to the conversation of $1 and $2. If so, it moves the
-// cursor of $1 up to $3.
+// cursor of $1 forward to $3.
 const markReadSQL = `
 with m as materialized (
     select m.created_at, m.id from messages m where m.id = $3 and ` + ofConversation + `

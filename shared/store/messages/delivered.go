@@ -35,8 +35,8 @@ where s.id = l.id and m.fingerprint = t.fingerprint and (s.delivered_at is null 
 returning s.id`
 )
 
-// forgetNotedSQL removes the rows that noteDeliveredSQL inserted for messages to whose row in message_live or message_done
-// RecordDelivered has added the time. MarkPurged would never remove them, because they have no sequence number.
+// forgetNotedSQL removes rows that noteDeliveredSQL inserted: their messages now have the time in message_live or
+// message_done. MarkPurged would never remove these rows, because they have no sequence number.
 const forgetNotedSQL = `
 delete from accepted_messages where id = any(array(
     select id from accepted_messages where id = any($1::uuid[]) and saved_at is null order by id for update))`
@@ -46,8 +46,8 @@ delete from accepted_messages where id = any(array(
 // returned, the messages have the time. The earliest of several times counts. If a message with another fingerprint is
 // already saved under the id, RecordDelivered does not change it.
 func (st *Store) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints []task.Hash, at time.Time) error {
-	// This is a transaction of its own. The statements below may wait for row locks that Relay holds while it publishes. In one transaction with them, this
-	// statement would keep its rows locked for as long, and SaveAccepted would have to wait.
+	// This is a transaction of its own. The statements below may wait for row locks that Relay holds while it publishes. In
+	// one transaction with them, this statement would keep its rows locked for as long, and SaveAccepted would have to wait.
 	if _, err := st.db.Hot.Exec(ctx, noteDeliveredSQL, ids, at); err != nil {
 		return store.Wrap("record delivered messages", err)
 	}

@@ -26,7 +26,7 @@ type inboxShares struct {
 
 	mu       sync.Mutex
 	byPair   map[inboxPair]*inboxShare
-	counting bool // a query is running: only one at a time
+	counting bool // a query is running; only one runs at a time, for all pairs
 }
 
 type inboxPair struct{ sender, user string }
@@ -40,15 +40,15 @@ type inboxShare struct {
 	counted time.Time // when others was counted
 }
 
-// kept removes the minutes that are too old from byMinute, and returns the number of messages in the others.
-func (s *inboxShare) kept(now time.Time) (n int) {
+// countRecent clears the minutes in byMinute that are too old, and returns the number of messages in byMinute.
+func (s *inboxShare) countRecent(now time.Time) (n int) {
 	minute := now.Unix() / 60
 	for m := max(s.minute, minute-inboxMinutes) + 1; m <= minute; m++ {
 		s.byMinute[m%inboxMinutes] = 0
 	}
 	s.minute = max(s.minute, minute)
-	for _, kept := range s.byMinute {
-		n += kept
+	for _, messages := range s.byMinute {
+		n += messages
 	}
 	return n
 }
@@ -74,7 +74,7 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 	if age > countMaxAge {
 		s.others = 0
 	}
-	total := s.kept(now) + s.inFlight + s.others
+	total := s.countRecent(now) + s.inFlight + s.others
 	every := quota.CountEvery
 	if total*10 < i.limit {
 		every = quota.CountEverySlow
@@ -91,14 +91,14 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 }
 
 // share returns the counts of a pair. If there are too many pairs, it removes pairs without messages in flight: first
-// those with few messages and, if that is not enough, the others too. The database still has their saved messages.
+// those with few messages and, if that is not enough, all. The database still has their saved messages.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	if s := i.byPair[pair]; s != nil {
 		return s
 	}
 	for _, atMost := range []int{i.uncounted(), i.limit} {
 		if len(i.byPair) >= inboxPairs {
-			maps.DeleteFunc(i.byPair, func(_ inboxPair, s *inboxShare) bool { return s.inFlight == 0 && s.kept(now) <= atMost })
+			maps.DeleteFunc(i.byPair, func(_ inboxPair, s *inboxShare) bool { return s.inFlight == 0 && s.countRecent(now) <= atMost })
 		}
 	}
 	if i.byPair == nil {
@@ -109,13 +109,13 @@ func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	return s
 }
 
-// keep records that the message was saved or accepted.
+// keep counts the message as saved or accepted.
 func (r *inboxReservation) keep() { r.end(1) }
 
 // release removes the message from the counts, unless keep was called before.
 func (r *inboxReservation) release() { r.end(0) }
 
-func (r *inboxReservation) end(kept int) {
+func (r *inboxReservation) end(saved int) {
 	if r == nil {
 		return
 	}
@@ -124,8 +124,8 @@ func (r *inboxReservation) end(kept int) {
 	if !r.ended {
 		r.ended = true
 		r.share.inFlight--
-		r.share.kept(time.Now()) // sets minute
-		r.share.byMinute[r.share.minute%inboxMinutes] += kept
+		r.share.countRecent(time.Now()) // sets minute
+		r.share.byMinute[r.share.minute%inboxMinutes] += saved
 	}
 }
 
@@ -139,6 +139,6 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	i.counting = false
 	if err == nil { // otherwise the last count is kept
 		s.counted = time.Now()
-		s.others = max(saved-s.kept(s.counted), 0)
+		s.others = max(saved-s.countRecent(s.counted), 0)
 	}
 }

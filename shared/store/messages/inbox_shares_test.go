@@ -11,11 +11,11 @@ import (
 func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 	t.Parallel()
 	s, now := &inboxShare{}, time.Now()
-	s.kept(now)
+	s.countRecent(now)
 	s.byMinute[s.minute%inboxMinutes] = 7
-	require.Equal(t, 7, s.kept(now.Add(15*time.Minute)))
-	require.Zero(t, s.kept(now.Add(16*time.Minute)))
-	require.Zero(t, s.kept(now), "if the clock goes back, removed minutes stay removed")
+	require.Equal(t, 7, s.countRecent(now.Add(15*time.Minute)))
+	require.Zero(t, s.countRecent(now.Add(16*time.Minute)))
+	require.Zero(t, s.countRecent(now), "if the clock goes back, removed minutes stay removed")
 
 	shares := &inboxShares{limit: 2500, counting: true} // so that no query starts
 	slow := shares.admit(inboxPair{"slow", "vic"})

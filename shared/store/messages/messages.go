@@ -7,10 +7,10 @@ import (
 	"github.com/sendonce/sendonce/shared/store/quota"
 )
 
-// Config has the limits of callers. 0 = no limit.
+// Config has the limits of accounts (a caller with the callers that it created). 0 = no limit.
 type Config struct {
-	Waiting     quota.Waiting    // limits of each caller's waiting messages
-	StreamBytes map[string]int64 // size of each stream; a caller may use only a share of it
+	Waiting     quota.Waiting    // limits of an account's waiting messages, unless the caller has limits of its own
+	StreamBytes map[string]int64 // size of each stream; an account may use only a share of it
 	Inbox       int              // capacity of a user's inbox in messages; one sender may use a quarter of it within 15 minutes
 }
 

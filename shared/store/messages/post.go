@@ -147,7 +147,7 @@ func (st *Store) SettlePosts(ctx context.Context, posted []Posted) (settled Sett
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var locks pgx.Batch
-		locked := queueLocksOfUnlocked(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
+		locked := queueLocksSkipLocked(&locks, store.Column(posted, func(p Posted) task.ID { return p.ID }))
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
 			return err
 		}

@@ -11,34 +11,34 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// decision is a change of messages by an operator.
-type decision struct {
+// operatorChange is a change that an operator makes to messages.
+type operatorChange struct {
 	action string // in operator_actions
 	apply  func(m msg.Message, now time.Time) (msg.Message, error)
 }
 
-var redrive = decision{"message.redrive", msg.Message.Redrive}
+var redrive = operatorChange{"message.redrive", msg.Message.Redrive}
 
-func abandonBy(by store.Operator) decision {
-	return decision{"message.abandon", func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }}
+func abandonBy(by store.Operator) operatorChange {
+	return operatorChange{"message.abandon", func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }}
 }
 
 // Redrive makes a message due at once, with all its sends again. The error is task.CodeNotFound if
 // there is no such message, or task.CodeConflict if the message is archived, or final and not abandoned.
 func (st *Store) Redrive(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
-	return st.decideMessage(ctx, id, redrive, by)
+	return st.changeMessage(ctx, id, redrive, by)
 }
 
 // Abandon ends a message: it is not sent any more. If the message is abandoned already, even archived, nothing changes and
 // there is no error. Otherwise the errors are those of Redrive.
 func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (Detail, error) {
-	return st.decideMessage(ctx, id, abandonBy(by), by)
+	return st.changeMessage(ctx, id, abandonBy(by), by)
 }
 
-func (st *Store) decideMessage(ctx context.Context, id task.ID, d decision, by store.Operator) (Detail, error) {
+func (st *Store) changeMessage(ctx context.Context, id task.ID, change operatorChange, by store.Operator) (Detail, error) {
 	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		var locks pgx.Batch
-		locked := queueMessageLocks(&locks, id)
+		locked := queueMessageLock(&locks, id)
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -49,7 +49,7 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, d decision, by s
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		after, err := d.apply(m.Message, locked.now)
+		after, err := change.apply(m.Message, locked.now)
 		if err != nil {
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, err.Error())
 		}
@@ -58,10 +58,10 @@ func (st *Store) decideMessage(ctx context.Context, id task.ID, d decision, by s
 		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
-		return store.AuditEntry{Action: d.action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
+		return store.AuditEntry{Action: change.action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
 	})
 	if err != nil {
-		return Detail{}, store.Wrap(d.action, err)
+		return Detail{}, store.Wrap(change.action, err)
 	}
 	return st.ByID(ctx, id)
 }
@@ -108,40 +108,40 @@ from l` + bodyOfLive
 // RedriveStuck redrives up to limit stuck messages in one transaction, with an audit entry for
 // each, and returns how many were changed. Locked messages are skipped.
 func (st *Store) RedriveStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
-	return st.decideStuck(ctx, f, limit, redrive, by)
+	return st.changeStuck(ctx, f, limit, redrive, by)
 }
 
 // AbandonStuck is RedriveStuck for Abandon.
 func (st *Store) AbandonStuck(ctx context.Context, f StuckFilter, limit int, by store.Operator) (int, error) {
-	return st.decideStuck(ctx, f, limit, abandonBy(by), by)
+	return st.changeStuck(ctx, f, limit, abandonBy(by), by)
 }
 
-func (st *Store) decideStuck(ctx context.Context, f StuckFilter, limit int, d decision, by store.Operator) (n int, err error) {
+func (st *Store) changeStuck(ctx context.Context, f StuckFilter, limit int, change operatorChange, by store.Operator) (n int, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		changes, err := lockStuck(ctx, tx, f, limit, d)
+		changes, err := lockStuck(ctx, tx, f, limit, change)
 		if err != nil {
 			return err
 		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, changes)
 		for _, c := range changes {
-			by.QueueAudit(&batch, d.action, c.id.String(), messageJSON(c.before), messageJSON(c.after))
+			by.QueueAudit(&batch, change.action, c.id.String(), messageJSON(c.before), messageJSON(c.after))
 		}
 		n = len(changes)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return n, store.Wrap(d.action, err)
+	return n, store.Wrap(change.action, err)
 }
 
-// lockStuck locks stuck messages and returns how d changes them.
-func lockStuck(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, d decision) (changes []messageChange, err error) {
+// lockStuck locks stuck messages and returns how they change.
+func lockStuck(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, change operatorChange) (changes []messageChange, err error) {
 	rows, err := tx.Query(ctx, lockStuckMessagesSQL, append(f.args(), limit)...)
 	if err != nil {
 		return nil, err
 	}
 	var refused error
 	err = scanMessages(rows, func(m Detail, now time.Time) {
-		after, err := d.apply(m.Message, now)
+		after, err := change.apply(m.Message, now)
 		if err != nil {
 			refused = err
 		}

@@ -10,7 +10,7 @@ import (
 // Submission is a message to save.
 type Submission struct {
 	ID          task.ID   // the server_msg_id, see msg.ID
-	CallID      task.ID   // unique to this call of Submit, so that a repeated commit recognises its own rows
+	CallID      task.ID   // new for each Submission, so that a repeated commit recognises its own row
 	Fingerprint task.Hash // of the decoded request
 
 	CallerID         int64
@@ -31,9 +31,9 @@ type Submission struct {
 	AcceptedAt time.Time // by the clock of Producer
 	Producer   string    // the process that accepted it
 
-	ahead time.Duration // the message is created and due this long before now(): so messages that are saved together keep their order
+	ahead time.Duration // created_at and next_at are this long before now(), so that messages that are saved together keep their order
 
-	Refused *task.Error // why the message must not be saved; nil = save it. If the message is saved already, the result is a replay, not this refusal
+	Refused *task.Error // why the message must not be saved; nil = save it. If the message was saved before, the result is a replay, not this refusal
 }
 
 // Submitted is the result of a Submission.

@@ -157,7 +157,8 @@ func (st *Store) flushMessages(ctx context.Context, rows []*Submission, alone bo
 	return out, nil
 }
 
-// rowsToInsert returns the first row of each id that is not refused, sorted by id. The messages may be saved already.
+// rowsToInsert returns the rows that are not refused, of each id only the first one, sorted by id. Some of the messages may
+// have been saved before.
 func rowsToInsert(rows []*Submission) []*Submission {
 	toInsert := slices.DeleteFunc(slices.Clone(rows), func(m *Submission) bool { return m.Refused != nil })
 	slices.SortStableFunc(toInsert, func(a, b *Submission) int { return a.ID.Compare(b.ID) })
@@ -212,16 +213,16 @@ func (st *Store) resolveMessages(ctx context.Context, rows []*Submission, notIns
 	replayed := false
 	for _, i := range notInserted {
 		m := rows[i]
-		first, found := known[m.ID]
+		saved, found := known[m.ID]
 		switch {
-		case found && first.fingerprint != m.Fingerprint:
+		case found && saved.fingerprint != m.Fingerprint:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
-		case found && first.status == nil: // only a compromised function deletes its row
+		case found && saved.status == nil: // only a compromised function deletes its row
 			out[i].err = fmt.Errorf("message %s has no state: its row of message_live or message_done was deleted", m.ID)
 		case found:
 			replayed = true
-			state := msg.Message{Status: *first.status, Abandoned: first.abandoned}.State()
-			out[i] = Submitted{State: state, Status: *first.status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
+			state := msg.Message{Status: *saved.status, Abandoned: saved.abandoned}.State()
+			out[i] = Submitted{State: state, Status: *saved.status, SavedAt: saved.savedAt, Replayed: saved.call != m.CallID, Archived: saved.archived}
 		case m.Refused != nil:
 			out[i].Refused = m.Refused
 		default:

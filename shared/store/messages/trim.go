@@ -67,7 +67,7 @@ with locked as materialized (select stream from stream_pauses where stream = any
 update stream_pauses set until = now() from locked where stream_pauses.stream = locked.stream`
 )
 
-// BeginTrim reports whether this instance must trim the streams now (due). A trim is due for one of all instances every
+// BeginTrim reports whether this instance must trim the streams now (due). In all instances together, a trim is due every
 // five minutes, every minute while there is an alert that a stream is nearly full, and every 15 s while a stream accepts
 // nothing (recentlyPaused).
 func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
@@ -93,8 +93,8 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 	return store.Wrap("end trim", err)
 }
 
-// SetInboxesTrimmed records that messages to users are about to be removed from the stream of users. upTo has
-// the last removed sequence number of each user, and last is the last one of the stream.
+// SetInboxesTrimmed records that messages to users are about to be removed from the stream of users. upTo has,
+// for each user, the last sequence number to be removed; last is the last sequence number of the stream.
 func (st *Store) SetInboxesTrimmed(ctx context.Context, upTo map[string]uint64, last uint64) error {
 	users := slices.Sorted(maps.Keys(upTo)) // sorted, so that two calls never deadlock
 	seqs := store.Column(users, func(user string) int64 { return int64(upTo[user]) })
