@@ -42,11 +42,12 @@ const CallersOfSources = ` left join callers c on c.id = s.caller_id`
 const OpenSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and c.revoked_at is null`
 
-// A process sends a robot one text in 4 s. An event that was tried before gets a text of its own, because the robot may have refused the
-// earlier text for another event in it. One such event may be in flight beside new events, so that new events do not wait for all of them.
+// A process sends a robot one text in 4 s. An event that was tried before gets a text of its own, because the robot may
+// have refused the earlier text for another event in it. One such event may be in flight beside new events, so that new
+// events do not wait until all such events were sent.
 const (
-	singlePlaces       = `1` // events of a robot that were tried before and may be in flight
-	failingRobotPlaces = `4` // other events of a failing robot that may be in flight
+	singlePlaces       = `1` // how many events of a robot that were tried before may be in flight
+	failingRobotPlaces = `4` // how many other events of a failing robot may be in flight
 )
 
 // claimDeliveriesSQL claims due deliveries: it sets next_at to the end of the lease.
@@ -68,10 +69,10 @@ const claimDeliveriesSQL = DeliverySources +
     from source s` + CallersOfSources + ` left join busy b on b.account = coalesce(c.account_id, s.caller_id)` + OpenSources + `
         and s.next_at <= now() and coalesce(b.n, 0) < $7
 )` +
-	// due: the 64 earliest of each endpoint; of a robot also the 32 latest, so that events that it has refused do not hide new ones; and, so
-	// that no host hides another one, the $6 earliest of each of 64 hosts of callbacks. If there are more hosts, the random start chooses 64.
-	// The condition on one host is a range, so that the planner uses the index of hosts (webhook_deliveries_hosts). single: the event gets
-	// a text of its own.
+	// due: the 64 earliest of each endpoint; of a robot also the 32 latest, so that events that it has refused do not hide
+	// new ones; and, so that no host hides another one, the $6 earliest of each of 64 hosts of callbacks. If there are more
+	// hosts, the random start chooses 64. The condition on one host is a range, so that the planner uses the index of hosts
+	// (webhook_deliveries_hosts). single: the event gets a text of its own.
 	`, due as (
     select o.account, o.endpoint_id, o.failing, o.busy, o.busy_failing, o.robot, o.robot and w.tried > 0 as single, w.id, w.host, w.next_at
     from open o cross join lateral (
@@ -114,35 +115,36 @@ const claimDeliveriesSQL = DeliverySources +
     ) w
     where o.callbacks
 )` +
-	// by_host: turn is the position of a due delivery at its endpoint or host of callbacks: those in flight come first, then the due ones,
-	// earliest first. Single events of a robot have turns of their own. places is the highest turn that may be claimed.
+	// by_host: turn is the position of a due delivery at its endpoint or host of callbacks. The deliveries in flight come
+	// first, then the due ones, earliest first. Single events of a robot have turns of their own. places is the highest turn
+	// that may be claimed.
 	`, by_host as (
     select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.host, due.single order by due.next_at) as turn,
         case when single then ` + singlePlaces + ` when failing and robot then ` + failingRobotPlaces + ` when failing then 1 else $6 end as places
     from due left join (select endpoint_id, host, single, count(*) as n from in_flight group by endpoint_id, host, single) h
         using (endpoint_id, host, single)
 )` +
-	// by_failing: the deliveries within the limit of their destination. turn_failing is the position of a delivery to a failing endpoint
-	// among those of its account.
-	`, by_failing as (
+	// failing_of_account: the deliveries within the limit of their destination, also those to endpoints that do not fail.
+	// turn_failing is the position of a delivery to a failing endpoint among those of its account.
+	`, failing_of_account as (
     select *, case when failing then busy_failing + row_number() over (partition by account, failing order by turn, random()) else 0 end as turn_failing
     from by_host where turn <= places
 )` +
-	// of_failing: of each account at most a quarter of $8 deliveries to failing endpoints, but at least one. number is the position of such
-	// a delivery among those of all accounts, which take turns.
-	`, of_failing as (
+	// failing_of_all: of these, for each account at most a quarter of $8 (or one) to failing endpoints, including those in
+	// flight. number is the position of a delivery to a failing endpoint among those of all accounts, which take turns.
+	`, failing_of_all as (
     select *, row_number() over (partition by failing order by turn_failing, random()) as number
-    from by_failing where turn_failing <= greatest($8 / 4, 1)
+    from failing_of_account where turn_failing <= greatest($8 / 4, 1)
 )` +
-	// by_account: at most $8 deliveries to failing endpoints, those in flight included. turn is the position of a due delivery in its account: those in
-	// flight come first, then the first delivery of each destination, then the second ones.
+	// by_account: of these, at most $8 to failing endpoints, including those in flight. turn is the position of a due
+	// delivery in its account. The deliveries in flight come first, then the due ones by their turn in by_host.
 	`, by_account as (
     select id, busy + row_number() over (partition by account order by turn, random()) as turn
-    from of_failing where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
+    from failing_of_all where not failing or number <= $8 - (select count(*) from in_flight where in_flight.failing)
 )` +
-	// claimed: the deliveries with the lowest turn, so that the accounts take turns; locked rows are skipped. There is no condition on state,
-	// because only pending deliveries have a next_at. With such a condition, the planner might read an index of all pending deliveries for
-	// each row.
+	// claimed: the deliveries with the lowest turn, so that the accounts take turns; locked rows are skipped. There is no
+	// condition on state, because only pending deliveries have a next_at. With such a condition, the planner might read an
+	// index of all pending deliveries for each row.
 	`, claimed as materialized (
     select x.id from (select id from by_account where turn <= $7 order by turn, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.next_at <= now() for update skip locked
@@ -170,7 +172,7 @@ type DueDelivery struct {
 	Payload  string // "" = the event is missing: only a compromised function writes such a delivery
 	Claim    int32  // the fence
 	Tried    bool   // it was posted before
-	Failing  bool   // the last settled try of any delivery to the endpoint failed; never for callbacks
+	Failing  bool   // the last settled try at the endpoint, of any delivery, failed; never for callbacks
 	Signing
 }
 
@@ -178,8 +180,8 @@ type DueDelivery struct {
 func (d DueDelivery) Single() bool { return d.Format != FormatCloudEvents && d.Tried }
 
 // ClaimDeliveries claims due deliveries, up to limits. A failing endpoint has at most one in flight, a failing robot
-// failingRobotPlaces. Any robot may have one more, which was tried before. inFlight are the deliveries that this process has claimed and not settled: they count towards the limits. A delivery that is not
-// settled within lease is due again.
+// failingRobotPlaces. Any robot may have one more, which was tried before. inFlight are the deliveries that this process
+// has claimed and not settled: they count towards the limits. A delivery that is not settled within lease is due again.
 func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLimits, inFlight []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
 	rows, err := st.db.Hot.Query(ctx, claimDeliveriesSQL, limits.All-len(inFlight),
 		store.Column(inFlight, func(d DueDelivery) int64 { return d.CallerID }),
@@ -205,7 +207,7 @@ func (st *Store) ClaimDeliveries(ctx context.Context, limits messages.InFlightLi
 	return due, nil
 }
 
-// anyDeliverySQL returns whether there are pending deliveries, whether there are messages to URLs that are still sent,
+// anyDeliverySQL returns whether there are pending deliveries, whether there are messages to URLs with sends left,
 // and the time. If there is neither, as when most processes start, NextDelivery need not plan the statements below.
 const anyDeliverySQL = `
 select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
@@ -307,7 +309,7 @@ type Settled struct {
 
 // SettleDeliveries stores the results of tries. It disables an endpoint that returned 410 or whose tries have all
 // failed for disableAfter, and writes an event about the endpoint. One call serves many callers, so SettleDeliveries
-// never waits for a locked row: it returns the index of its try in Settled.Unsettled. It drops the try of a delivery
+// never waits for a locked row: it returns the index of the try in Settled.Unsettled. It drops the try of a delivery
 // that no longer exists.
 func (st *Store) SettleDeliveries(ctx context.Context, tried []Tried, disableAfter time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
@@ -332,16 +334,16 @@ type settling struct {
 	now        time.Time
 	health     map[task.ID]msg.EndpointHealth // of the locked endpoints, whose health may change
 	deliveries map[task.ID]msg.Delivery
-	skipped    map[task.ID]bool // endpoints and deliveries that another transaction has locked, and deliveries in settled
+	skip       map[task.ID]bool // endpoints and deliveries that another transaction has locked, and deliveries in updated
 
-	settled  []task.ID // deliveries
-	tries    []string  // the try of each delivery in settled, as JSON
+	updated  []task.ID // the deliveries to update, with one try each
+	tries    []string  // the try of each delivery in updated, as JSON
 	changed  []task.ID // endpoints whose health changed
 	disabled []task.ID // endpoints in changed that this transaction disables
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
-	s := &settling{health: map[task.ID]msg.EndpointHealth{}, deliveries: map[task.ID]msg.Delivery{}, skipped: map[task.ID]bool{}}
+	s := &settling{health: map[task.ID]msg.EndpointHealth{}, deliveries: map[task.ID]msg.Delivery{}, skip: map[task.ID]bool{}}
 	var failed []task.ID
 	for _, t := range tried {
 		if !t.Result.OK() {
@@ -356,7 +358,7 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 		var reason string
 		var failing *time.Time
 		return store.Each(rows, []any{&id, &locked, &reason, &failing}, func() {
-			if s.skipped[id] = !locked; locked {
+			if s.skip[id] = !locked; locked {
 				s.health[id] = msg.EndpointHealth{DisabledReason: reason, FailingSince: store.OrZero(failing)}
 			}
 		})
@@ -367,7 +369,7 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 		var d msg.Delivery
 		var next *time.Time
 		return store.Each(rows, []any{&id, &locked, &d.State, &d.Attempts, &d.Claims, &next}, func() {
-			if s.skipped[id] = !locked; locked {
+			if s.skip[id] = !locked; locked {
 				d.NextAt = store.OrZero(next)
 				s.deliveries[id] = d
 			}
@@ -378,9 +380,9 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 
 // decide applies the result of each try to its delivery and its endpoint.
 func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Settled) {
-	original, last := maps.Clone(s.health), map[task.ID]Tried{}
+	original, lastTry := maps.Clone(s.health), map[task.ID]Tried{}
 	for i, t := range tried {
-		if s.skipped[t.ID] || s.skipped[t.EndpointID] {
+		if s.skip[t.ID] || s.skip[t.EndpointID] {
 			settled.Unsettled = append(settled.Unsettled, i)
 			continue
 		}
@@ -389,12 +391,12 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 			continue
 		}
 		d = d.Settle(t.Claim, t.Result, s.now, rand.Float64())
-		s.deliveries[t.ID], s.skipped[t.ID] = d, true // updateDeliveriesSQL takes one try of each delivery
-		s.settled, s.tries = append(s.settled, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
+		s.deliveries[t.ID], s.skip[t.ID] = d, true // updateDeliveriesSQL takes one try of each delivery
+		s.updated, s.tries = append(s.updated, t.ID), append(s.tries, store.MustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
 			settled.NextTries = append(settled.NextTries, d.NextAt)
 		}
-		last[t.EndpointID] = t
+		lastTry[t.EndpointID] = t
 		before, mayChange := s.health[t.EndpointID]
 		after := before.AfterAttempt(t.Result, s.now, disableAfter)
 		if !mayChange || after == before {
@@ -410,7 +412,7 @@ func (s *settling) decide(tried []Tried, disableAfter time.Duration) (settled Se
 	s.changed = slices.Compact(s.changed)
 	for _, id := range s.changed {
 		if before, after := original[id], s.health[id]; before != after {
-			settled.Changed = append(settled.Changed, EndpointChange{ID: id, URL: last[id].URL, Before: before, After: after, Error: last[id].Try.Error})
+			settled.Changed = append(settled.Changed, EndpointChange{ID: id, URL: lastTry[id].URL, Before: before, After: after, Error: lastTry[id].Try.Error})
 		}
 	}
 	return settled
@@ -423,10 +425,10 @@ func (t Try) stored() Try {
 }
 
 func (s *settling) queue(batch *pgx.Batch, notifier *store.Notifier) {
-	batch.Queue(updateDeliveriesSQL, s.settled,
-		store.Column(s.settled, func(id task.ID) int16 { return int16(s.deliveries[id].State) }),
-		store.Column(s.settled, func(id task.ID) int16 { return s.deliveries[id].Attempts }),
-		store.Column(s.settled, func(id task.ID) *time.Time { return store.TimeOrNull(s.deliveries[id].NextAt) }), s.tries)
+	batch.Queue(updateDeliveriesSQL, s.updated,
+		store.Column(s.updated, func(id task.ID) int16 { return int16(s.deliveries[id].State) }),
+		store.Column(s.updated, func(id task.ID) int16 { return s.deliveries[id].Attempts }),
+		store.Column(s.updated, func(id task.ID) *time.Time { return store.TimeOrNull(s.deliveries[id].NextAt) }), s.tries)
 	if len(s.changed) > 0 {
 		batch.Queue(updateHealthSQL, s.changed,
 			store.Column(s.changed, func(id task.ID) *time.Time { return store.TimeOrNull(s.health[id].FailingSince) }),

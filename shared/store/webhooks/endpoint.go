@@ -24,7 +24,7 @@ type Endpoint struct {
 	Enabled        bool
 	DisabledReason string     // gone, failing or by_hand (also after its caller was revoked); "" while the endpoint is enabled
 	DisabledAt     *time.Time // nil while the endpoint is enabled
-	FailingSince   *time.Time // the first failure since the last success; nil = no failure
+	FailingSince   *time.Time // when the first try after the last success failed; nil = no try has failed since
 	CreatedAt      time.Time
 	RotatedAt      *time.Time // when the secret was last replaced; nil = never
 	OldSecretUntil *time.Time // until when the old secret signs events too; nil = no old secret does
@@ -192,7 +192,7 @@ func (st *Store) RotateEndpoint(ctx context.Context, id task.ID, callerID *int64
 	})
 }
 
-const endedAtOnce = 500 // pending deliveries that one transaction marks as failed
+const endedAtOnce = 500 // maximum pending deliveries that one transaction marks as failed
 
 const (
 	deleteEndpointSQL = `delete from webhook_endpoints where id = $1`

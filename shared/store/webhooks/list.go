@@ -16,7 +16,7 @@ type Delivery struct {
 	ID         task.ID
 	EventID    string
 	EventType  string
-	Subject    string // the id of the task, endpoint or alert
+	Subject    string // the id of the task, endpoint, alert or test event
 	EndpointID task.ID
 	URL        string
 	State      string     // pending, delivered, failed
@@ -189,8 +189,8 @@ func deliveryJSON(d msg.Delivery) string {
 
 // UnhealthyEndpoints has the numbers of registered endpoints that fail or are disabled.
 type UnhealthyEndpoints struct {
-	Failing  int // enabled, and the last try failed
-	Disabled int // whatever the reason
+	Failing  int // enabled, and the last settled try failed
+	Disabled int // for any reason
 }
 
 const unhealthyEndpointsSQL = `

@@ -106,7 +106,7 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 	if err != nil {
 		return 0, nil, store.Wrap("record events", err)
 	}
-	d.sortByFanOut()
+	d.sortFewestFirst()
 	for rest := d.rows; len(rest) > 0; {
 		next := rest[:fittingInStatement(rest, events)]
 		if err := st.insertDeliveries(ctx, next, events); err != nil {
@@ -118,7 +118,7 @@ func (st *Store) RecordEvents(ctx context.Context, events []RecordedEvent, fresh
 	return recorded, unknown, nil
 }
 
-// fittingInStatement returns how many of the first rows fit in one statement, at least one. The payload of adjacent
+// fittingInStatement returns how many rows, from the first on, fit in one statement: at least one. The payload of adjacent
 // rows of one event counts once.
 func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
@@ -137,7 +137,7 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 	ordinals := store.Column(rows, func(r newDelivery) int64 { return r.ordinal })
 	slices.Sort(ordinals)
 	ordinals = slices.Compact(ordinals)
-	inserted := store.Column(ordinals, func(ordinal int64) RecordedEvent { return events[ordinal-1] })
+	needed := store.Column(ordinals, func(ordinal int64) RecordedEvent { return events[ordinal-1] })
 	_, err := st.db.Hot.Exec(ctx, insertDeliveriesSQL,
 		store.Column(rows, func(newDelivery) task.ID { return task.NewID() }),
 		store.Column(rows, func(r newDelivery) int64 {
@@ -147,8 +147,8 @@ func (st *Store) insertDeliveries(ctx context.Context, rows []newDelivery, event
 		store.Column(rows, func(r newDelivery) task.ID { return r.endpoint }),
 		store.Column(rows, func(r newDelivery) string { return r.url }),
 		store.Column(rows, func(r newDelivery) string { return task.Cut(messages.HostOf(r.url), maxHost) }),
-		store.Column(inserted, func(e RecordedEvent) string { return e.ID }), store.Column(inserted, func(e RecordedEvent) string { return e.Type }),
-		store.Column(inserted, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(inserted, func(e RecordedEvent) string { return e.Payload }))
+		store.Column(needed, func(e RecordedEvent) string { return e.ID }), store.Column(needed, func(e RecordedEvent) string { return e.Type }),
+		store.Column(needed, func(e RecordedEvent) task.ID { return e.Subject }), store.Column(needed, func(e RecordedEvent) string { return e.Payload }))
 	return err
 }
 
@@ -166,20 +166,20 @@ type newDelivery struct {
 	url      string
 }
 
-// sortByFanOut puts the rows of the callers with the fewest rows first, and the rows of one caller in
+// sortFewestFirst puts the rows of the callers with the fewest rows first, and the rows of one caller in
 // the order of the events.
-func (d *deliveries) sortByFanOut() {
-	fanOut := map[int64]int{}
+func (d *deliveries) sortFewestFirst() {
+	ofCaller := map[int64]int{}
 	for _, r := range d.rows {
-		fanOut[r.caller]++
+		ofCaller[r.caller]++
 	}
 	slices.SortStableFunc(d.rows, func(a, b newDelivery) int {
-		return cmp.Or(cmp.Compare(fanOut[a.caller], fanOut[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.ordinal, b.ordinal))
+		return cmp.Or(cmp.Compare(ofCaller[a.caller], ofCaller[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.ordinal, b.ordinal))
 	})
 }
 
-// receivers returns the deliveries of the events, those to callback URLs still apart, and the indexes of the events
-// whose subject does not exist.
+// receivers returns the deliveries of the events (those to callback URLs only in d.callbacks), and the indexes of the
+// events whose subject does not exist.
 func (st *Store) receivers(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
 	d = new(deliveries)
 	known := make([]bool, len(events))
