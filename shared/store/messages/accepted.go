@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -109,6 +110,7 @@ func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Sa
 		out = savingResults(rows, inserted, fingerprints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, notifier, rows, out, seqs)
+		queueRejected(&batch, rows, out, seqs)
 		queueStreamUsage(&batch, usageOfAccepted(rows, out, seqs))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
@@ -180,6 +182,27 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 		}
 	}
 	return usage
+}
+
+// addRejectedSQL adds to the rows of this minute. It sorts its input, so that two transactions never deadlock.
+const addRejectedSQL = `
+insert into inbox_rejected as r (user_name, sender, since, messages)
+select user_name, sender, date_trunc('minute', now()), count(*) from unnest($1::text[], $2::text[]) as t (user_name, sender)
+group by user_name, sender order by user_name, sender
+on conflict (user_name, sender, since) do update set messages = least(r.messages, 1000000000000000000) + excluded.messages`
+
+// queueRejected counts the rejected messages to users, for the senders' shares of inboxes. If a call of SaveAccepted is
+// repeated, the same sequence numbers are not counted again.
+func queueRejected(batch *pgx.Batch, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
+	var users, senders []string
+	for i, m := range rows {
+		if out[i] == SaveRejected && m.To.Kind == msg.User && m.AcceptSeq > seqs[m.ID] {
+			users, senders = append(users, m.To.Name), append(senders, m.From)
+		}
+	}
+	if len(users) > 0 {
+		batch.Queue(addRejectedSQL, users, senders)
+	}
 }
 
 // queueAcks adds the statements that store the acknowledgements to the senders, and the sequence numbers of the

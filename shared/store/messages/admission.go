@@ -44,14 +44,24 @@ select stream, caller_id from (
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where size > 0 and total > size / 2 and own > size / 4`
 
-// sentToUserSQL counts, up to $3, the messages that $1 sent to the user $2 within the last 15 minutes. If $1 is the name
-// of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
-const sentToUserSQL = `
-select count(*) from (
-    select from messages where kind = 2 and sender in (
-        select $1::text union select c.name from callers c join callers a on a.id = c.account_id where a.name::text = $1
-    ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
-) m`
+// sentToUserSQL counts, up to $3 of each, the saved and the rejected messages that $1 sent to the user $2 within the last 15
+// minutes. If $1 is the name of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
+const (
+	sentToUserSQL = `
+select (
+    select count(*) from (
+        select from messages where kind = 2 and sender in (` + sendersSQL + `)
+        and destination = $2 and created_at > now() - interval '15 minutes' limit $3
+    ) m
+) + (
+    select least(coalesce(sum(messages), 0), $3)::bigint from inbox_rejected
+    where user_name = $2 and sender in (` + sendersSQL + `) and since > now() - interval '15 minutes'
+)`
+
+	sendersSQL = `
+            select $1::text union select c.name from callers c join callers a on a.id = c.account_id where a.name::text = $1
+        `
+)
 
 // Admission is a message that Admit has counted before it is saved or accepted: in the quota of its account and, if it is
 // addressed to a user, in the sender's share of the inbox. End must follow in any case: it removes the message from the counts, unless
