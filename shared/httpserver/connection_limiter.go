@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// connectionLimiter limits the open connections. For each new connection above the limit it closes an older
-// connection without a call of a known caller (see KeepConnectionOpen). It sorts some such connections by these
-// rules and closes the first. Each rule decides between connections that the rules before it leave equal:
+// connectionLimiter limits the open connections. For each new connection above the limit it closes a connection
+// without a call of a known caller (see KeepConnectionOpen): it sorts a sample of these connections by these rules and
+// closes the first. Each rule decides between connections that the rules before it leave equal:
 //  1. First those of accounts that have more than a quarter of the limit, then those that no known caller has used,
 //     last those of other accounts.
 //  2. Connections that have been idle for less than timeToAuthenticate come after the others.
@@ -67,7 +67,7 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 }
 
 // pickIdle picks the connection to close, of at most maxCompared connections without a call of a known caller. It picks
-// newest only if there is no other: its client has had no time to send a call. mu is held.
+// newest, whose client has had no time to send a call, only if all other connections have such calls. mu is held.
 func (l *connectionLimiter) pickIdle(newest net.Conn) net.Conn {
 	const maxCompared = 256 // of thousands; a map has a random order
 	picked, compared := newest, 0
@@ -90,8 +90,8 @@ func (l *connectionLimiter) isClosedBefore(a, b *openConn) bool {
 	if x, y := l.rank(a), l.rank(b); x != y {
 		return x < y
 	}
-	if a.isNew() != b.isNew() {
-		return b.isNew()
+	if a.isIdleBriefly() != b.isIdleBriefly() {
+		return b.isIdleBriefly()
 	}
 	if x, y := l.byAddress[a.address], l.byAddress[b.address]; x != y {
 		return x > y
@@ -139,9 +139,9 @@ func decrement[K comparable](counts map[K]int, key K) {
 // timeToAuthenticate is how long the first call of a client may take to arrive and to be authenticated.
 const timeToAuthenticate = 2 * time.Second
 
-func (c *openConn) isNew() bool { return time.Since(c.idleSince) < timeToAuthenticate }
+func (c *openConn) isIdleBriefly() bool { return time.Since(c.idleSince) < timeToAuthenticate }
 
-// NoAccount is the account of a connection that no known caller has used.
+// NoAccount is the account of a connection before a known caller uses it.
 const NoAccount = -1
 
 // KeepConnectionOpen marks the call with the context ctx as a call of a known caller: until end is called, the Server

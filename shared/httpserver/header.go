@@ -71,15 +71,15 @@ type headerCount struct {
 	lines   int  // lines that have ended
 	started bool // the header has had a line that is not empty
 	bytes   int
-	held    bool // bytes is counted in headerMemory
+	held    bool // the connection has called headerMemory.hold for this header
 	length  int  // of the current line
 	last    byte // of the current line, so far
 }
 
-// count counts the lines in read, and reports whether the header is within maxHeaderLines.
-func (h *headerCount) count(read []byte) bool {
-	h.bytes += len(read)
-	for _, b := range read {
+// count counts the bytes and lines in data, and reports whether the header is within maxHeaderLines.
+func (h *headerCount) count(data []byte) bool {
+	h.bytes += len(data)
+	for _, b := range data {
 		if b != '\n' {
 			h.length++
 			h.last = b
