@@ -45,7 +45,7 @@ func (p *Plan) Body(r Request, dst any) *task.Error {
 }
 
 // Parameters fills dst from the query string, and then from the body, if there is one. Fields of the body that are
-// not null replace parameters of the same name. GET must have no body. The error is as of Object; a repeated or
+// not null replace parameters of the same name. GET must have no body. The error is as for Object; a repeated or
 // unknown parameter is a bad field, too.
 func (p *Plan) Parameters(r Request, dst any) *task.Error {
 	d := decoder{}

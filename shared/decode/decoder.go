@@ -13,7 +13,8 @@ import (
 
 const maxFields = 200 // bad fields in one error: each needs only a few bytes of a request, but many of a response
 
-// decoder checks types and values. body checks the syntax first, so the other methods rely on valid JSON.
+// decoder decodes one request and collects its bad fields. body checks the syntax of JSON before it calls other methods,
+// so these rely on valid JSON.
 type decoder struct {
 	raw  []byte
 	pos  int

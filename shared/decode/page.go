@@ -38,7 +38,7 @@ const latestMicros = 1 << 53
 // TimeCursor returns the next_after of a page that is sorted by a time and an id.
 func TimeCursor(at time.Time, id any) string { return fmt.Sprintf("%d.%v", at.UnixMicro(), id) }
 
-// ParseTimeCursor reads a result of TimeCursor. For "", the cursor of the first page, it returns zero values.
+// ParseTimeCursor reads a result of TimeCursor. For "", the cursor of the first page, it returns zero values and true.
 func ParseTimeCursor[ID any](text string, parseID func(string) (ID, error)) (at time.Time, id ID, ok bool) {
 	if text == "" {
 		return at, id, true

@@ -72,19 +72,20 @@ func (p *Plan) fromText(v reflect.Value, s string) string {
 			return err.Error()
 		}
 	case kindBool:
-		return p.boolean(v, s)
+		return setBool(v, s)
 	case kindInt:
 		if !json.Valid([]byte(s)) { // strconv alone accepts +1 and 007 too
 			return p.want
 		}
-		return p.integer(v, s)
+		return p.setInt(v, s)
 	default:
 		return "cannot be given in the query string"
 	}
 	return ""
 }
 
-func (p *Plan) boolean(v reflect.Value, s string) string {
+// setBool sets v from the text of a parameter, or returns what is wrong with the text.
+func setBool(v reflect.Value, s string) string {
 	switch s {
 	case "true", "1":
 		v.SetBool(true)

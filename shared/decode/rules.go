@@ -52,14 +52,14 @@ func (r *BadFields) User(field, name string) {
 	r.When(name != "" && !task.ValidUser(name), field, task.UserRule)
 }
 
-// App requires the name of a sender app, which the original SMS API limits to 50 characters.
+// App requires the name of a sender app. The original SMS API limits it to 50 characters.
 func (r *BadFields) App(app string) { r.Text("app_id", app, 50) }
 
 // MaxTaskDelay limits how far in the future a task may be scheduled, and the TTL of a task. A pause of a queue uses it
 // too.
 const MaxTaskDelay = 366 * 24 * time.Hour
 
-// Time limits an optional time to what the database can store.
+// Time limits an optional time to what the constraints of the columns send_at and sent_at allow.
 func (r *BadFields) Time(field string, t *time.Time) {
 	r.When(t != nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999), field, "must be between the years 1 and 9999")
 }

@@ -55,7 +55,7 @@ func (d *decoder) value(p *Plan, v reflect.Value) {
 			d.wrongType(p)
 			return
 		}
-		if problem := p.integer(v, string(d.skip())); problem != "" {
+		if problem := p.setInt(v, string(d.skip())); problem != "" {
 			d.fail(problem)
 		}
 	default:
@@ -140,8 +140,8 @@ func (d *decoder) list(p *Plan, v reflect.Value) {
 	v.Set(items)
 }
 
-// overLimit reports whether element i of a list or map is over the limit. The caller skips such an element,
-// because a decoded element takes many times as much memory as its bytes in the body.
+// overLimit reports whether element i of a list or map is over the limit, and records the list or map as bad. The
+// caller skips such an element, because a decoded element takes many times as much memory as its bytes in the body.
 func (d *decoder) overLimit(i int) bool {
 	if i == maxElements {
 		d.fail(tooMany)
@@ -217,7 +217,7 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 	s, problem := d.text()
 	switch {
 	case p.kind == kindRepaired && problem != "":
-		d.repaired(v, d.raw[start:d.pos])
+		d.setRepaired(v, d.raw[start:d.pos])
 	case problem != "":
 		d.fail(problem)
 	case p.kind == kindTime:
@@ -231,15 +231,15 @@ func (d *decoder) string(p *Plan, v reflect.Value) {
 	}
 }
 
-// repaired sets v from a JSON string, with U+FFFD for each character that Postgres cannot store.
-func (d *decoder) repaired(v reflect.Value, quoted []byte) {
+// setRepaired sets v from a JSON string, with U+FFFD for each character that Postgres cannot store.
+func (d *decoder) setRepaired(v reflect.Value, quoted []byte) {
 	var text string
 	d.failIf(json.Unmarshal(quoted, &text))
 	v.SetString(strings.ReplaceAll(text, "\x00", "\uFFFD"))
 }
 
-// integer sets v from the text of a JSON number, or returns what is wrong with the text.
-func (p *Plan) integer(v reflect.Value, s string) string {
+// setInt sets v from the text of a JSON number, or returns what is wrong with the text.
+func (p *Plan) setInt(v reflect.Value, s string) string {
 	n, err := strconv.ParseInt(s, 10, p.typ.Bits())
 	switch {
 	case err == nil:
