@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// logAlert writes alerts to the log, for operators without a webhook endpoint.
+// logAlert writes an alert to the log, for operators without a webhook endpoint.
 func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 	level, text := slog.LevelWarn, "alert raised"
 	if cleared {
@@ -24,8 +24,8 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 // is woken once, however many processes schedule the wake-up.
 //
 // After a call, further calls do nothing for half of the time until the check, but at least for a
-// second. Then they schedule the wake-up again: if the clock of NATS is ahead, the first one was too
-// early.
+// second. The next call after that schedules the wake-up again: if the clock of NATS is ahead, the first wake-up
+// was too early.
 func (e *Env) scheduleAlertCheck() {
 	now := time.Now()
 	check, idleUntil := e.nextAlertCheck(now), e.alertCheckIdleUntil.Load()

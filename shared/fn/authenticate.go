@@ -13,9 +13,9 @@ import (
 type inProcessCaller struct{}
 
 // authenticate returns the caller of the Basic credentials, and limits failed logins. If a page makes the
-// call, authenticate returns the caller of the visitor's session. list is true if the call reads with
+// call, authenticate returns the caller of the visitor's session. readRole is true if the call reads with
 // SENDONCE_READ_ROLE.
-func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller, error) {
+func (req *request) authenticate(ctx context.Context, readRole bool) (callers.Caller, error) {
 	if caller, ok := ctx.Value(inProcessCaller{}).(callers.Caller); ok {
 		return caller, nil
 	}
@@ -23,5 +23,5 @@ func (req *request) authenticate(ctx context.Context, list bool) (callers.Caller
 	if !ok {
 		return callers.Caller{}, auth.ErrCredentials
 	}
-	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(req.call.SourceIP), Began: req.start, ForList: list})
+	return req.env.auth.Authenticate(ctx, auth.Login{Name: name, Password: password, Address: httpserver.ClientNetwork(req.call.SourceIP), Began: req.start, ForList: readRole})
 }

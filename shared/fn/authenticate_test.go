@@ -85,7 +85,7 @@ func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 		{"an admin who is not limited to queues", callers.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
 	} {
 		call := &Call{Caller: c.caller, roles: c.roles, withinQueues: c.withinQueues}
-		require.Equal(t, c.want, call.admitted() == nil, c.name)
+		require.Equal(t, c.want, call.checkRole() == nil, c.name)
 	}
 }
 

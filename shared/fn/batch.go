@@ -20,12 +20,12 @@ const (
 )
 
 // EachChunk calls work for each chunk of the items of a batch, with the results to fill, and returns all results.
-// work must call LetOthersRun before it waits for its commit. Then the call must wait before the next chunk until it
-// may run again; if it may not within memoryWait, EachChunk refuses the items of this chunk without calling work.
+// work must call LetOthersRun before it waits for its commit. EachChunk then waits before the next chunk until the call
+// may run again. If it may not within memoryWait, EachChunk refuses the items of that chunk without calling work.
 func (c *Call) EachChunk(ctx context.Context, items []json.RawMessage, work func(items []json.RawMessage, results []api.BatchItem)) []api.BatchItem {
 	all := make([]api.BatchItem, len(items))
-	for first, chunk := range chunks(items) {
-		results := all[first : first+len(chunk)]
+	for start, chunk := range chunks(items) {
+		results := all[start : start+len(chunk)]
 		err := c.memory.resume(ctx)
 		if err == nil {
 			work(chunk, results)

@@ -14,7 +14,8 @@ type bodyReader struct {
 	charged int64
 }
 
-// setCharge sets the charge for the body, with or without its decoded values, to cost.
+// setCharge sets the charge for the body, with or without its decoded values, to cost. large is as for
+// callMemory.reserve.
 func (b *bodyReader) setCharge(ctx context.Context, cost int64, large bool) error {
 	if cost == b.charged {
 		return nil

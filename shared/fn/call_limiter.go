@@ -29,8 +29,9 @@ const (
 // callLimiter limits the concurrent calls and signals the drain to them. A call acquires its
 // slot once its caller is known. The steps before that cost little and have their own limits
 // (see package auth). No caller uses more than its share of a pool, so one caller cannot
-// block the others; only the pool events has no shares. Admins may also use the pool reserved, so that
-// they can revoke a caller although all other slots are in use. Probes and scrapes need no slot.
+// block the others; only the pool events has no shares. Admins who are not limited to queues may
+// also use the pool reserved, so that they can revoke a caller although all other slots are in use. Probes and
+// scrapes need no slot.
 //
 // A call with a slot of the pool calls releases it while its body is read, but still counts for its
 // caller's share. So any number of callers that send bodies slowly leave all slots to others.
@@ -62,7 +63,7 @@ type slot struct {
 	limiter *callLimiter
 	pool    *slotPool
 	caller  string
-	admin   bool // may use the pool reserved
+	admin   bool // not limited to queues; may use the pool reserved
 	reading bool // counts for its caller's share, but not in used
 }
 
@@ -80,7 +81,7 @@ func newCallLimiter(cfg *settings.Config) *callLimiter {
 	}
 }
 
-// waitingRetryAfter is longer than the time for other calls, because polls and streams take longer.
+// waitingRetryAfter is longer than the Retry-After of other calls, because polls and streams take longer.
 const waitingRetryAfter = 5 * time.Second
 
 func newSlotPool(max, share int, full, overShare *task.Error) slotPool {
@@ -229,7 +230,7 @@ func (l *callLimiter) usedSlots() map[string]int {
 	return map[string]int{"calls": l.calls.used, "waiting": l.waiting.used, "reserved": l.reserved.used, "events": l.events.used}
 }
 
-// close makes begin return false. It is the refuse of a drain.
+// close makes begin return false. Env.drain calls it for the server of the framework.
 func (l *callLimiter) close(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package fn is the server around the functions. The server authenticates and limits calls, decodes
 // requests, writes responses, log lines and metrics, and serves probes. On SIGTERM it drains: it
 // finishes the calls in progress. A function declares its routes and the roles that may call them.
-// request.page handles the pages for browsers. Every call of the API takes these steps (request.run):
+// request.page handles the pages for browsers. Every call of the API takes these steps (see request.run):
 //
 //	route -> request id -> origin check -> authentication -> role check -> slot -> memory ->
 //	body, and then the caller is checked again -> decode -> handler -> response -> one log line
@@ -20,14 +20,14 @@
 // functions.Typed of the framework is not used: it decodes every request into one shared
 // argument. Parallel calls would mix their values, and an SMS could go to the wrong number.
 //
-// The framework's CloudEvent receiver is not used: if a request is cancelled before it begins, the
-// handlers of later requests can hang. Events are decoded with the HTTP binding of the CloudEvents
+// The framework's CloudEvent receiver is not used: if a request is cancelled before its handler starts,
+// the handlers of later requests can hang. Events are decoded with the HTTP binding of the CloudEvents
 // SDK.
 //
 // A function must not panic with http.ErrAbortHandler to abort a response: the framework recovers
 // this panic like any other, and ends the response as if the response were complete.
 //
-// Each route is a full path in one ServeMux, so a function responds in the same way whether it
+// Each route has a full path in one ServeMux, so a function responds in the same way whether it
 // is served alone or with others. mux.find keeps ServeMux from redirecting, since a redirect loses the
 // body of a POST. HEAD gets 405 and does not call a GET route, since some GET routes change state.
 //

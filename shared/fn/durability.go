@@ -15,8 +15,8 @@ import (
 const verifyTimeout = 3 * time.Second
 
 // verifyDurability fails if the stream of accepted messages is less durable than TWO_PHASE_DURABILITY
-// requires, or if a NATS server is too old for the stream. If the durability of the stream is not known,
-// the process starts, but acknowledges no message before Postgres has it until the durability is known.
+// requires, or if a NATS server is too old for the stream. If the durability of the stream is not known yet,
+// the process starts. Until it is known, the process acknowledges a message only once Postgres has it.
 func verifyDurability(ctx context.Context, env *Env) error {
 	twoPhase := env.Config.TwoPhase
 	if !twoPhase.Enabled || twoPhase.Durability == 0 {

@@ -44,7 +44,7 @@ type Env struct {
 	anonymousSlots     *callerSemaphores        // for these pages, by the address of the visitor
 	anonymousResponses httpserver.OpenResponses // of these pages
 	sessionKeys        store.Keys
-	database           *cache.Value[struct{}] // pings the database, for /readyz
+	databaseProbe      *cache.Value[struct{}] // pings the database, for /readyz
 	metrics            *telemetry.Metrics
 	metricsEndpoints   sync.Map                        // *telemetry.Endpoint by path
 	snapshot           *cache.Value[overview.Snapshot] // nil without DATABASE_URL
@@ -104,9 +104,10 @@ func (e *Env) collect(s *metrics.Scrape) {
 	}
 }
 
-// Snapshot returns the state of the whole service. All callers share one snapshot for snapshotKeep, and while the
-// next one is read, so a caller must not change it. If the state cannot be read, Snapshot returns the error and the last
-// snapshot. The field At is when this last snapshot was read, or zero if this process has never read one.
+// Snapshot returns the state of the whole service. All callers share one snapshot for snapshotKeep, or for longer
+// (see snapshotSpacing), and while the next one is read, so a caller must not change it. If the state cannot be read,
+// Snapshot returns the error and the last snapshot. The field At is when this last snapshot was read, or zero if this
+// process has never read one.
 func (e *Env) Snapshot() (overview.Snapshot, error) { return e.snapshot.Get() }
 
 // readSnapshot first updates the counters in the database, and then reads a snapshot. If the counters cannot be

@@ -24,8 +24,8 @@ import (
 	"github.com/sendonce/sendonce/shared/trigger"
 )
 
-// EventHandler handles one CloudEvent. The handler returns nil to acknowledge the event, Poison to
-// keep the event as a dead letter, or a *task.Error with a status such as 400 or 422 to refuse the event
+// EventHandler handles one CloudEvent. The handler returns nil to acknowledge the event, a result of
+// Poison to keep the event as a dead letter, or a *task.Error with a status such as 400 or 422 to refuse the event
 // permanently (see package trigger). After any other error the event is delivered again. The handler must
 // be idempotent: an event may be delivered several times.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
@@ -36,7 +36,7 @@ type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 type BatchHandler func(ctx context.Context, c *Call, events []streamevent.Event) error
 
 // Event makes a function that handles the CloudEvents of POST /events/{name}. Callers need the role
-// Trigger. C and build are those of the function HTTP.
+// Trigger. C and build are as for HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
 		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
@@ -126,8 +126,7 @@ func (r eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	return nil, err
 }
 
-// saveRefused records, as a dead letter, an event that the function has refused earlier. The trigger sends
-// such an event to the function if it could not store it in the stream DEADLETTERS.
+// saveRefused records a dead letter that the stream DEADLETTERS did not store (see trigger.RefusedType).
 func (r eventRoute) saveRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {

@@ -41,7 +41,7 @@ type EventWriter struct {
 // id that it received. id and event must not have a line break. If the caller was revoked or changed,
 // nothing is sent, and the stream ends.
 func (w *EventWriter) Send(id, event string, data []byte) error {
-	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
+	if err := w.req.confirmUnchanged(w.ctx, w.cancel); err != nil {
 		return err
 	}
 	var b bytes.Buffer

@@ -50,7 +50,7 @@ type builtFunction struct {
 }
 
 func build(env *Env, functions []Function) ([]builtFunction, error) {
-	served := len(functions)
+	servedCount := len(functions)
 	functions = withUsed(functions)
 	starts, problems := load(functions)
 	if len(problems) > 0 {
@@ -61,12 +61,12 @@ func build(env *Env, functions []Function) ([]builtFunction, error) {
 		if slices.ContainsFunc(functions[:i], func(g Function) bool { return g.Name == f.Name }) {
 			return nil, fmt.Errorf("two functions are named %s", f.Name)
 		}
-		all[i] = builtFunction{name: f.Name, routes: starts[i](env), inProcess: i >= served}
+		all[i] = builtFunction{name: f.Name, routes: starts[i](env), inProcess: i >= servedCount}
 	}
 	return all, nil
 }
 
-// withUsed appends the functions that are used (see CallsRoutesOf) but not served.
+// withUsed returns the served functions, followed by the other functions that these use (see CallsRoutesOf).
 func withUsed(served []Function) []Function {
 	all := slices.Clone(served)
 	for _, f := range served {
@@ -79,8 +79,7 @@ func withUsed(served []Function) []Function {
 	return all
 }
 
-// load reads the settings of all these functions before any of them starts, so that all bad settings are reported at
-// once.
+// load reads the settings of all these functions and starts none, so that all bad settings are reported at once.
 func load(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
 	for _, f := range functions {
 		start, bad := f.load()

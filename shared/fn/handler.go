@@ -89,8 +89,8 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	runtime.Gosched() // otherwise pipelined requests of one connection would run for 10 ms before those of other connections
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// The connection must be closed if its context has ended: all later calls over the connection would be cancelled.
 	lastOfConnection := httpserver.CountRequest(r.Context()) // after many requests without a known caller
+	// If the context has ended, all later calls over the connection would be cancelled.
 	if lastOfConnection || m.env.limiter.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}

@@ -44,7 +44,7 @@ func newTestServer(t *testing.T, change func(*settings.Config)) *testServer {
 	h.env, err = NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	h.setCallers(knownCallers)
-	h.env.database = newDatabaseProbe(func(context.Context) error { return nil })
+	h.env.databaseProbe = newDatabaseProbe(func(context.Context) error { return nil })
 	return h
 }
 

@@ -11,12 +11,12 @@ import (
 // alive never fails: a process that responds is alive.
 func alive() error { return nil }
 
-// checkReady fails during the drain, and while the database is unavailable or accepts no writes.
+// checkReady fails during the drain, and while the ping of the database fails (see store.DB.Ping).
 func (e *Env) checkReady() error {
 	if e.limiter.isDraining() {
 		return errors.New("draining")
 	}
-	switch _, err := e.database.Get(); {
+	switch _, err := e.databaseProbe.Get(); {
 	case errors.Is(err, store.ErrRoleSettings):
 		return errors.New("settings of the database role changed: run migrate")
 	case errors.Is(err, store.ErrReadOnly):

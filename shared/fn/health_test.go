@@ -34,7 +34,7 @@ func TestReadyzReportsProblemOfDatabase(t *testing.T) {
 		"settings of the database role changed: run migrate": fmt.Errorf("%w: search_path", store.ErrRoleSettings),
 	} {
 		h := startServer(t, nil, greeter())
-		h.env.database = newDatabaseProbe(func(context.Context) error { return err })
+		h.env.databaseProbe = newDatabaseProbe(func(context.Context) error { return err })
 		r := h.call("GET", "/readyz", "")
 		require.Equal(t, 503, r.status)
 		require.JSONEq(t, fmt.Sprintf(`{"status":%q}`, status), r.body)

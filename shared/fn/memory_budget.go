@@ -16,7 +16,7 @@ import (
 // chunkBytes is how many bytes of a batch are decoded and worked on at a time.
 const chunkBytes = 512 << 10
 
-// The memory that is counted for a call, in bytes. The factors are measured (see
+// The memory that is charged for a call, in bytes. The factors are measured (see
 // TestMemoryStaysBoundedUnderAttack in package functions/e2e).
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
@@ -47,8 +47,8 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 //
 //   - One caller reserves at most SENDONCE_CALLER_SHARE of the budget, or minShare if that is more.
 //   - Calls with a body longer than largeBody and calls of Paged routes are large. Of one caller, at
-//     most half as many large calls run at once as there are processors; further ones wait. A call
-//     that waits for its commit does not count.
+//     most largeAtOnce large calls run at once; further ones wait. A call that waits for its commit
+//     does not count.
 //   - A large call gets memory only while all calls use at most three quarters of the budget; a small
 //     call, seven eighths; a call of an admin or of the trigger, the whole budget.
 //   - Calls for events work for many callers, but have one caller, the trigger. Together they may use
@@ -57,29 +57,29 @@ func chunkCharge(n int64) int64 { return n + bodyFactor*min(n, chunkBytes) }
 //     decoded.
 type memoryBudget struct {
 	total, share int64
-	largeAtOnce  int // of one caller
+	largeAtOnce  int // of one caller: half of the processors, but at least 1
 
 	mu      sync.Mutex
 	used    int64
 	callers map[string]*callerUse
-	waiting []*memoryWaiter // in order of arrival
+	waiting []*reservation // in order of arrival
 }
 
 // callerUse is the memory of the calls of one caller.
 type callerUse struct {
-	calls   int64 // callCharge for each
-	bytes   int64 // charged in addition
+	base    int64 // bytes: callCharge for each call
+	extra   int64 // bytes that are charged in addition
 	large   int   // large calls that run
 	waiting int   // calls that wait for memory
 }
 
-// memoryWaiter is a reservation, and in the queue a call that waits for it.
-type memoryWaiter struct {
+// reservation is memory that a call needs, or the continuation of a paused call.
+type reservation struct {
 	call    *callMemory
 	bytes   int64
-	large   bool // the call becomes a large one
-	resumes bool // a paused call goes on; it needs no more memory
-	granted chan struct{}
+	large   bool          // the call becomes a large one
+	resumes bool          // the call is paused and holds its memory; bytes is 0
+	granted chan struct{} // closed when a reservation in the queue is granted
 }
 
 // newMemoryBudget returns a budget. callerShare is the part that one caller may use, at most 1.
@@ -98,9 +98,9 @@ type callMemory struct {
 	privileged bool // may use the whole budget: a call of an admin or the trigger
 	event      bool // a call for events
 
-	calls, bytes int64 // as in callerUse; guarded by budget.mu
-	large        bool
-	paused       bool // the call was large when it paused
+	base, extra int64 // as in callerUse; guarded by budget.mu
+	large       bool
+	paused      bool // the call was large when it called pause
 }
 
 // enter charges a new call to its caller. privileged is true for an admin; event is as in callMemory.
@@ -110,7 +110,7 @@ func (b *memoryBudget) enter(caller string, privileged, event bool) (*callMemory
 	defer b.mu.Unlock()
 	u := b.usage(caller)
 	defer b.dropUnused(caller)
-	if u.calls+u.bytes > b.shareOf(m) || b.used+callCharge > b.limit(m, false) {
+	if u.base+u.extra > b.shareOf(m) || b.used+callCharge > b.limit(m, false) {
 		return nil, errNoMemory()
 	}
 	b.chargeCall(m, callCharge)
@@ -148,14 +148,14 @@ func (m *callMemory) reserve(ctx context.Context, n int64, large bool) error {
 	if m.event {
 		large = n > largeEvents
 	}
-	return m.await(ctx, &memoryWaiter{call: m, bytes: n, large: large && !m.large})
+	return m.await(ctx, &reservation{call: m, bytes: n, large: large && !m.large})
 }
 
-// await waits until w is granted.
-func (m *callMemory) await(ctx context.Context, w *memoryWaiter) error {
+// await waits until r is granted.
+func (m *callMemory) await(ctx context.Context, r *reservation) error {
 	b := m.budget
-	w, err := b.grantOrQueue(w)
-	if w == nil {
+	r, err := b.grantOrQueue(r)
+	if r == nil {
 		return err
 	}
 	wait := memoryWait
@@ -165,31 +165,31 @@ func (m *callMemory) await(ctx context.Context, w *memoryWaiter) error {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	select {
-	case <-w.granted:
+	case <-r.granted:
 		return nil
 	case <-timeout.C:
 	case <-ctx.Done():
 	}
-	return b.stopWaiting(ctx, w)
+	return b.stopWaiting(ctx, r)
 }
 
-// grantOrQueue grants w at once, or queues and returns w. It returns an error if too many calls of
-// the caller wait, or if w needs more than the caller's share.
-func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (queued *memoryWaiter, err error) {
+// grantOrQueue grants r at once, or queues and returns r. It returns an error if too many calls of
+// the caller wait, or if r needs more than the caller's share.
+func (b *memoryBudget) grantOrQueue(r *reservation) (queued *reservation, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.usage(w.call.caller)
-	defer b.dropUnused(w.call.caller)
+	u := b.usage(r.call.caller)
+	defer b.dropUnused(r.call.caller)
 	switch {
-	case (!w.large || u.waiting == 0 || w.resumes) && b.grant(w):
+	case (!r.large || u.waiting == 0 || r.resumes) && b.grant(r):
 		return nil, nil
-	case u.waiting >= maxMemoryWaiters || w.bytes > b.shareOf(w.call):
+	case u.waiting >= maxMemoryWaiters || r.bytes > b.shareOf(r.call):
 		return nil, errNoMemory()
 	}
-	w.granted = make(chan struct{})
+	r.granted = make(chan struct{})
 	u.waiting++
-	b.waiting = append(b.waiting, w)
-	return w, nil
+	b.waiting = append(b.waiting, r)
+	return r, nil
 }
 
 // tryReserve is reserve without a wait.
@@ -198,22 +198,22 @@ func (m *callMemory) tryReserve(n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.dropUnused(m.caller)
-	if !b.grant(&memoryWaiter{call: m, bytes: n}) {
+	if !b.grant(&reservation{call: m, bytes: n}) {
 		return errNoMemory()
 	}
 	return nil
 }
 
-// stopWaiting removes w from the queue. It returns nil if w was granted meanwhile.
-func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
+// stopWaiting removes r from the queue. It returns nil if r was granted meanwhile.
+func (b *memoryBudget) stopWaiting(ctx context.Context, r *reservation) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, other := range b.waiting {
-		if other == w {
+		if other == r {
 			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
-			b.usage(w.call.caller).waiting--
+			b.usage(r.call.caller).waiting--
 			b.grantWaiting() // calls of the caller that arrived later may fit
-			b.dropUnused(w.call.caller)
+			b.dropUnused(r.call.caller)
 			if ctx.Err() != nil {
 				return fmt.Errorf("wait for memory: %w", context.Cause(ctx))
 			}
@@ -223,38 +223,38 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 	return nil
 }
 
-// grant charges w if there is room, and, for w.large, if fewer than largeAtOnce large calls of the caller run; mu is
-// held.
-func (b *memoryBudget) grant(w *memoryWaiter) bool {
-	u := b.usage(w.call.caller)
-	noRoom := u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large)
-	if noRoom && !w.resumes || w.large && u.large >= b.largeAtOnce {
+// grant charges r if there is room, and, for r.large, if fewer than largeAtOnce large calls of the caller run. It
+// reports whether it has; mu is held.
+func (b *memoryBudget) grant(r *reservation) bool {
+	u := b.usage(r.call.caller)
+	noRoom := u.extra+r.bytes > b.shareOf(r.call) || b.used+r.bytes > b.limit(r.call, r.large || r.call.large)
+	if noRoom && !r.resumes || r.large && u.large >= b.largeAtOnce {
 		return false
 	}
-	if w.large {
+	if r.large {
 		u.large++
-		w.call.large = true
+		r.call.large = true
 	}
-	b.charge(w.call, w.bytes)
+	b.charge(r.call, r.bytes)
 	return true
 }
 
 // charge adds n bytes, which may be negative; mu is held.
 func (b *memoryBudget) charge(m *callMemory, n int64) {
-	m.bytes += n
+	m.extra += n
 	b.used += n
-	b.usage(m.caller).bytes += n
+	b.usage(m.caller).extra += n
 }
 
 // chargeCall is charge for the call itself; mu is held. Only enter counts these charges for the
 // caller's share: otherwise the waiting calls of a caller could prevent the caller's largest batch.
 func (b *memoryBudget) chargeCall(m *callMemory, n int64) {
-	m.calls += n
+	m.base += n
 	b.used += n
-	b.usage(m.caller).calls += n
+	b.usage(m.caller).base += n
 }
 
-// usage returns the memory of the calls of a caller; mu is held. Call dropUnused after a release.
+// usage returns the entry of a caller, or adds one; mu is held. Call dropUnused if the entry may be unused.
 func (b *memoryBudget) usage(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
@@ -271,8 +271,7 @@ func (b *memoryBudget) dropUnused(caller string) {
 	}
 }
 
-// resize sets what the call is charged beside callCharge to n bytes, even above the limits. The call is
-// no longer a large one.
+// resize sets extra to n bytes, even above the limits. The call is no longer a large one.
 func (m *callMemory) resize(n int64) {
 	if m == nil {
 		return
@@ -280,7 +279,7 @@ func (m *callMemory) resize(n int64) {
 	b := m.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.charge(m, n-m.bytes)
+	b.charge(m, n-m.extra)
 	m.endLarge()
 	b.grantWaiting()
 	b.dropUnused(m.caller)
@@ -310,7 +309,7 @@ func (m *callMemory) resume(ctx context.Context) error {
 	if !m.paused {
 		return nil
 	}
-	return m.await(ctx, &memoryWaiter{call: m, large: !m.event && !m.large, resumes: true})
+	return m.await(ctx, &reservation{call: m, large: !m.event && !m.large, resumes: true})
 }
 
 // release releases all memory of a call that has ended.
@@ -319,7 +318,7 @@ func (m *callMemory) release() {
 		return
 	}
 	m.budget.mu.Lock()
-	m.budget.chargeCall(m, -m.calls)
+	m.budget.chargeCall(m, -m.base)
 	m.budget.mu.Unlock()
 	m.resize(0)
 }
@@ -329,17 +328,17 @@ func (m *callMemory) release() {
 func (b *memoryBudget) grantWaiting() {
 	var blocked map[string]bool // callers with an earlier call that still waits
 	left := b.waiting[:0]
-	for _, w := range b.waiting {
-		if (!blocked[w.call.caller] || w.resumes) && b.grant(w) {
-			b.usage(w.call.caller).waiting--
-			close(w.granted)
+	for _, r := range b.waiting {
+		if (!blocked[r.call.caller] || r.resumes) && b.grant(r) {
+			b.usage(r.call.caller).waiting--
+			close(r.granted)
 			continue
 		}
 		if blocked == nil {
 			blocked = map[string]bool{}
 		}
-		blocked[w.call.caller] = true
-		left = append(left, w)
+		blocked[r.call.caller] = true
+		left = append(left, r)
 	}
 	clear(b.waiting[len(left):])
 	b.waiting = left

@@ -25,7 +25,7 @@ import (
 // defaults (see settings.Config.SetDefaults). Call Env.Close at the end.
 func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	cfg.SetDefaults()
-	keys, _ := store.ParseKeys(cfg.EncryptionKeys) // never fails: Config.Validate has checked the keys
+	keys, _ := store.ParseKeys(cfg.EncryptionKeys) // Config.Validate reports bad keys
 	env := &Env{
 		Config: cfg, Log: log, alerts: cfg.Alerts.Rules(), waiters: waiters.New(), sessionKeys: keys, metrics: telemetry.New(log),
 		limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare),
@@ -46,7 +46,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	}
 	if cfg.DatabaseURL == "" {
 		env.auth = auth.New(cfg.Username, cfg.Password, hash, withoutDatabase{}, nil, log)
-		env.database = newDatabaseProbe(func(context.Context) error { return errNoDatabase })
+		env.databaseProbe = newDatabaseProbe(func(context.Context) error { return errNoDatabase })
 		return env, nil
 	}
 	storesCfg := storesConfig(&cfg, keys)
@@ -63,7 +63,7 @@ func NewEnv(cfg settings.Config, log *slog.Logger) (*Env, error) {
 	env.db, env.Stores = db, all
 	env.snapshot = cachedSnapshot(env.readSnapshot)
 	env.auth = auth.New(cfg.Username, cfg.Password, hash, all.Callers, env.watchCallers, log)
-	env.database = newDatabaseProbe(db.Ping)
+	env.databaseProbe = newDatabaseProbe(db.Ping)
 	return env, nil
 }
 

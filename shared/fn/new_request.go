@@ -46,7 +46,7 @@ func requestID(id string) string {
 }
 
 // mobileNumber matches mobile numbers of mainland China. About 1 % of random ids contain such a number, and are
-// replaced; 5 % contain 11 digits in a row.
+// replaced. A match of any 11 digits in a row would replace 5 %.
 var mobileNumber = regexp.MustCompile(`1[3-9][0-9]{9}`)
 
 // isRandomID reports whether id is a UUID, or 16 or 32 hexadecimal digits, with a letter and without a

@@ -29,9 +29,7 @@ const (
 // request the page; handle checks whether the visitor is logged in. Requests from other origins, also
 // those of SENDONCE_STREAM_ORIGINS, are refused unless they are GET.
 func Page(handle func(w http.ResponseWriter, v *Visit)) Route {
-	r := newRoute("", nil).MaxBody(maxForm).Timeout(pageTimeout)
-	r.roles, r.page = nil, handle
-	return r
+	return Route{maxBody: maxForm, timeout: pageTimeout, page: handle}
 }
 
 // page handles a request for a page. It returns an error, to be sent as JSON, only if the handler was not called.
@@ -71,9 +69,7 @@ func (req *request) page(p *mountedRoute) error {
 // changed.
 func (req *request) readForm(ctx context.Context, p *mountedRoute) ([]byte, error) {
 	if req.call.Caller.Name == "" {
-		anonymous := *p
-		anonymous.maxBody = min(p.maxBody, maxAnonymousForm)
-		return req.readUncharged(&anonymous)
+		return req.readUncharged(min(p.maxBody, maxAnonymousForm))
 	}
 	if err := req.acquireSlot(p); err != nil {
 		return nil, err
@@ -95,15 +91,15 @@ func (req *request) enterPage(ctx context.Context) (leave func(), err error) {
 	if req.call.Caller.Name != "" {
 		return func() {}, req.call.Reserve(ctx, pageMemory)
 	}
-	waiting, cancel := context.WithTimeout(ctx, anonymousWait)
+	ctx, cancel := context.WithTimeout(ctx, anonymousWait)
 	defer cancel()
-	done, err := req.env.anonymousSlots.acquire(waiting, httpserver.ClientNetwork(req.call.SourceIP).String())
+	done, err := req.env.anonymousSlots.acquire(ctx, httpserver.ClientNetwork(req.call.SourceIP).String())
 	if err != nil {
 		return nil, task.Busy("too many requests from this address are in progress, try again")
 	}
 	if !req.env.anonymousPages.TryAcquire(1) {
 		req.env.anonymousResponses.AbortOldest()
-		if req.env.anonymousPages.Acquire(waiting, 1) != nil {
+		if req.env.anonymousPages.Acquire(ctx, 1) != nil {
 			done()
 			return nil, task.Busy("too many visitors who are not logged in, try again")
 		}

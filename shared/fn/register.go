@@ -15,7 +15,7 @@ import (
 
 // Register reads the settings and registers one handler with the functions framework. The server of
 // the framework then uses this handler for every path. The handler serves the function that
-// FUNCTION_TARGET names, or all functions. The settings of commands are known names, not misspelt ones.
+// FUNCTION_TARGET names, or all functions. A setting of one of the commands does not count as misspelt.
 //
 // Call Register once in a process, before the framework starts. From then on, SIGTERM and SIGINT drain
 // the process: calls in progress have SENDONCE_DRAIN_TIMEOUT to finish. Then the returned Env is closed

@@ -11,7 +11,7 @@ const (
 	unreadBodyTimeout = time.Second      // for the rest of a body that the function does not read
 )
 
-// request is the state of one HTTP request. The function sees only call.
+// request is the state of one HTTP request, or of one frame of a WebSocket. The function sees only call.
 type request struct {
 	env   *Env
 	w     http.ResponseWriter
@@ -24,7 +24,7 @@ type request struct {
 	releaseConnection func() // ends httpserver.KeepConnectionOpen; set once the call has a slot
 	bodyRead          bool   // the body was read to its end
 	status            int    // 0 until the response is written
-	bytes             int
+	bytes             int    // of the response, so far
 	code              string // the error code of a failure
 	err               error
 }

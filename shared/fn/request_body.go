@@ -28,10 +28,10 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 	}
 	reader, began := bodyReader{memory: req.call.memory, charge: p.bodyCharge}, time.Now()
 	body, err := reader.read(ctx, http.MaxBytesReader(req.w, req.r.Body, p.maxBody), req.r.ContentLength, func() error {
-		return req.setReadDeadline(req.start.Add(bodyTimeout + time.Since(began))) // the wait for memory does not count
+		return req.setReadDeadline(req.start.Add(bodyTimeout + time.Since(began)))
 	})
 	if err != nil {
-		return bodyError(err, p)
+		return bodyError(err, p.maxBody)
 	}
 	req.bodyRead = true
 	if err := req.setReadDeadline(time.Time{}); err != nil {
@@ -45,33 +45,33 @@ func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
 }
 
 // readUncharged reads a small body without charging memory for it. The body must arrive within bodyTimeout.
-func (req *request) readUncharged(p *mountedRoute) ([]byte, error) {
-	if req.r.ContentLength > p.maxBody {
-		return nil, tooLarge(p.maxBody)
+func (req *request) readUncharged(maxBody int64) ([]byte, error) {
+	if req.r.ContentLength > maxBody {
+		return nil, tooLarge(maxBody)
 	}
 	if err := req.setReadDeadline(req.start.Add(bodyTimeout)); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(req.w, req.r.Body, p.maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(req.w, req.r.Body, maxBody))
 	if err != nil {
-		return nil, bodyError(err, p)
+		return nil, bodyError(err, maxBody)
 	}
 	req.bodyRead = true
 	return body, req.setReadDeadline(time.Time{})
 }
 
 // bodyError returns the error to respond with when the body could not be read.
-func bodyError(err error, p *mountedRoute) error {
+func bodyError(err error, maxBody int64) error {
 	var large *http.MaxBytesError
 	var refused *task.Error
 	switch {
 	case errors.Is(err, context.Canceled): // the client has left
 		return err
 	case errors.As(err, &large):
-		return tooLarge(p.maxBody)
+		return tooLarge(maxBody)
 	case errors.As(err, &refused):
 		return refused
-	case errors.Is(err, http.ErrLineTooLong), strings.Contains(err.Error(), "chunk"): // net/http names no other such error
+	case errors.Is(err, http.ErrLineTooLong), strings.Contains(err.Error(), "chunk"): // net/http exports only one of these errors
 		return task.Invalid([]task.Field{{Name: "body", Message: "is not valid in the chunked transfer coding of HTTP"}})
 	default: // not a 4xx: the caller may repeat the same call, and the trigger does not make a dead letter of an event
 		return errors.Join(task.Busy(fmt.Sprintf("the body did not arrive in full within %v; repeat the same call later", bodyTimeout)), errors.New(task.MaskNumbers(err.Error()))) // net/http repeats what the caller sent

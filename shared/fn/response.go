@@ -71,7 +71,7 @@ func (w bodyWriter) Write(body []byte) (int, error) {
 }
 
 func (req *request) write(status int, body []byte) {
-	if req.status != 0 { // a stream or socket has begun, so the status was sent
+	if req.status != 0 { // a stream, socket or page has begun, so the status was sent
 		return
 	}
 	h := req.w.Header()

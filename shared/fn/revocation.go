@@ -50,8 +50,8 @@ func (e *Env) watchCallers() {
 	e.subscribeCallers.Do(func() { e.bus.OnCallerChanged(e.auth.Callers.Forget, e.auth.Callers.ForgetAll) })
 }
 
-// currentCaller returns the present state of the caller of a call that has begun; was is the state when the
-// call began. changed is closed when the caller may have changed again; it is nil for the built-in admin,
+// currentCaller returns the present state of the caller of a call that has begun; was is the state that the
+// call has used so far. changed is closed when the caller may have changed again; it is nil for the built-in admin,
 // who never changes. The error has the code auth.CodeUnauthenticated if the caller was revoked or its
 // token replaced, and task.CodeServerBusy if the database is unavailable.
 func (e *Env) currentCaller(ctx context.Context, was callers.Caller) (now callers.Caller, changed <-chan struct{}, err error) {
@@ -77,12 +77,12 @@ func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error)
 		return nil, err
 	}
 	c.Caller = now
-	return changed, c.admitted()
+	return changed, c.checkRole()
 }
 
-// admitted returns an error if the caller may not call the route: it has none of the route's roles, or it
+// checkRole returns an error if the caller may not call the route: it has none of the route's roles, or it
 // is limited to queues on a route for admins that is not WithinQueues.
-func (c *Call) admitted() error {
+func (c *Call) checkRole() error {
 	limited := slices.Contains(c.roles, Admin) && c.LimitedToQueues()
 	switch {
 	case limited && c.withinQueues && slices.ContainsFunc(c.roles, c.HasRole):
@@ -106,10 +106,10 @@ func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{},
 	return changed, err
 }
 
-// waitUntilAllowed returns nil if the caller of a stream was not changed. If it was changed,
-// waitUntilAllowed ends the stream with cancel and returns an error. While the caller must be read and
-// the database is unavailable, waitUntilAllowed waits: the caller may have been revoked.
-func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
+// confirmUnchanged returns nil if the caller of a stream was not changed since the stream began. If it was changed,
+// confirmUnchanged ends the stream with cancel and returns an error. While the caller must be read and
+// the database is unavailable, confirmUnchanged waits: the caller may have been revoked.
+func (req *request) confirmUnchanged(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
 		_, err := req.recheckCaller(ctx)
 		if isRefusal(err) {
@@ -132,9 +132,9 @@ func isRefusal(err error) bool {
 	return code == auth.CodeUnauthenticated || code == task.CodeForbidden
 }
 
-// whileAdmitted returns a context that ends with ctx, when the process drains, or when the caller of the
-// stream was revoked or changed. In the last case, the cause of the context is the refusal.
-func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+// whileUnchanged returns a context that ends with ctx, when the process drains, or when the caller of the
+// stream was revoked or changed. If the caller was, the cause of the context is the refusal.
+func (req *request) whileUnchanged(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		tick := time.NewTicker(recheckInterval)

@@ -7,7 +7,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// run does the steps of a call in the order of the package comment, and returns the result of the handler.
+// run does the steps of a call from the origin check to the handler, in the order of the package comment, and returns
+// the result of the handler.
 func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := p.mux.origins.check(req.r, p.changesState); err != nil {
 		return nil, err
@@ -17,7 +18,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 		return nil, err
 	}
 	req.call.Caller = caller
-	if err := req.call.admitted(); err != nil {
+	if err := req.call.checkRole(); err != nil {
 		return nil, err
 	}
 	if err := req.acquireSlot(p); err != nil {

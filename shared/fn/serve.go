@@ -22,7 +22,7 @@ const drainGrace = 100 * time.Millisecond
 type server struct {
 	env        *Env
 	http       *httpserver.Server
-	drainGrace time.Duration // how long idle connections stay open during the drain
+	drainGrace time.Duration // the constant drainGrace, or longer in tests
 }
 
 func newServer(env *Env, h http.Handler) *server {
@@ -85,8 +85,8 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	}
 	err := l.Close()
 	// Shutdown closes idle connections at once, so without drainGrace a call that is on its way would be lost.
-	if cut := s.env.drain(s.drainGrace, s.http.Shutdown); cut != nil {
-		err = errors.Join(err, cut, s.http.Close())
+	if drainErr := s.env.drain(s.drainGrace, s.http.Shutdown); drainErr != nil {
+		err = errors.Join(err, drainErr, s.http.Close())
 	}
 	if err == nil {
 		s.env.Log.Info("drained")
@@ -95,14 +95,14 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 }
 
 // drain waits until every call has its response, or returns an error after DrainTimeout. New calls are
-// handled for the duration grace, and then refused by refuse.
-func (e *Env) drain(grace time.Duration, refuse func(context.Context) error) error {
+// handled for the duration grace. Then drain calls refuseCalls.
+func (e *Env) drain(grace time.Duration, refuseCalls func(context.Context) error) error {
 	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)
 	defer cancel()
 	close(e.limiter.draining)
 	time.Sleep(min(grace, e.Config.DrainTimeout))
-	err := refuse(limit)
+	err := refuseCalls(limit)
 	if err == nil {
 		err = e.limiter.waitUntilIdle(limit) // for WebSockets: Shutdown does not wait for hijacked connections
 	}

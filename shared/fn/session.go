@@ -16,9 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// sessionRow is the additional authenticated data of an encrypted session, so no other encrypted secret can
+// sessionAAD is the additional authenticated data of an encrypted session, so no other encrypted secret can
 // be used as a session.
-const sessionRow = "session of a browser"
+const sessionAAD = "session of a browser"
 
 // ErrNoSessionKey means that nobody can log in to the console.
 var ErrNoSessionKey = errors.New("SENDONCE_ENCRYPTION_KEYS is not set: without a key there are no sessions")
@@ -37,14 +37,14 @@ func (v *Visit) LogIn(ctx context.Context, w http.ResponseWriter, name, password
 	if err != nil {
 		return err
 	}
-	value, err := v.req.env.sessionKeys.Encrypt(sessionRow, string(text))
+	value, err := v.req.env.sessionKeys.Encrypt(sessionAAD, string(text))
 	if err != nil {
 		return err
 	}
 	cookie := sessionCookie(v.Request)
 	cookie.Value, cookie.MaxAge = value, int(auth.SessionTime/time.Second)
 	http.SetCookie(w, cookie)
-	v.req.call.Caller.Name = name // for the log
+	v.req.call.Caller.Name = name // for the log; pageWriter.begin then takes the visitor for logged in
 	return nil
 }
 
@@ -91,7 +91,7 @@ func (req *request) resumeSession(ctx context.Context) (err error) {
 // on another port of this machine can set one of the same name.
 func (req *request) callerOfSession(ctx context.Context) (callers.Caller, error) {
 	for _, cookie := range req.r.CookiesNamed(sessionCookie(req.r).Name) {
-		text, err := req.env.sessionKeys.Decrypt(sessionRow, cookie.Value)
+		text, err := req.env.sessionKeys.Decrypt(sessionAAD, cookie.Value)
 		if err != nil {
 			continue // the cookie was changed, or its key was removed from the settings
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Settings returns the shared settings, followed by those of functions and commands; only the latter are sorted by
-// name.
+// Settings returns the shared settings in the order of settings.List, and then those of functions and commands, sorted
+// by name.
 func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	var readers []config.Reader
 	for _, f := range functions {
@@ -24,8 +24,8 @@ func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	return append(settings.List(), config.Merge(append(readers, commands...))...)
 }
 
-// configFromEnvironment reads and checks the shared settings, and finds misspelt names of all settings,
-// also of commands that do not run and functions that are not served.
+// configFromEnvironment reads and checks the shared settings, and finds misspelt names. The settings of all these
+// commands and functions are known names, also if the commands do not run and the functions are not served.
 func configFromEnvironment(commands []config.Reader, functions []Function) (settings.Config, []task.Field) {
 	cfg, problems := settings.Load()
 	return cfg, append(problems, config.Unknown(os.Environ(), Settings(commands, functions))...)
@@ -33,7 +33,7 @@ func configFromEnvironment(commands []config.Reader, functions []Function) (sett
 
 // Prepare reads the settings and returns the Env of the process. The error is a config.Error with all
 // bad settings. If serve is true, Prepare also checks the settings that only serving needs, and returns
-// the functions that FUNCTION_TARGET names. The settings of commands are known names, not misspelt ones.
+// the functions that FUNCTION_TARGET names. A setting of one of the commands does not count as misspelt.
 func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, []Function, error) {
 	cfg, problems := configFromEnvironment(commands, functions)
 	var served []Function

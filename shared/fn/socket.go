@@ -98,7 +98,7 @@ func (s *Socket) Open(maxFrame int64, handle FrameHandler) error {
 // Send sends one frame. If the caller was revoked or changed, nothing is sent, and the socket ends.
 // If a write fails, the client is lost: all further writes fail.
 func (s *Socket) Send(frame any) error {
-	if err := s.req.waitUntilAllowed(s.ctx, s.cancel); err != nil {
+	if err := s.req.confirmUnchanged(s.ctx, s.cancel); err != nil {
 		return err
 	}
 	return s.send(frame)
@@ -134,8 +134,8 @@ func (s *Socket) lose(err error) error {
 	return s.err
 }
 
-// closeWith sets the code and the reason of the close frame, at most 123 bytes, and ends the context of the
-// handler. If closeWith is called twice, the first code is sent.
+// closeWith sets the code and the reason of the close frame, and ends the context of the handler. If closeWith is
+// called twice, the first code and reason are sent. The reason must have at most 123 bytes.
 func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

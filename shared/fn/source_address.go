@@ -11,7 +11,7 @@ import (
 // trusted proxy, this is the address of the peer. Otherwise sourceAddress reads X-Forwarded-For from right
 // to left, and returns the first address that is not a trusted proxy: the caller may have invented those
 // further left. A malformed address ends the search. If all addresses that were read are trusted proxies,
-// sourceAddress returns the last of them; if none was read, the peer.
+// sourceAddress returns the leftmost of them; if none was read, the peer.
 func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {

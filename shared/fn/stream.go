@@ -16,7 +16,7 @@ const (
 )
 
 // Stream returns a route that responds with server-sent events (text/event-stream) until handle
-// returns. Req is decoded from the query string, as for Parameters. A stream uses a slot of the pool
+// returns. Req is decoded as for Parameters. A stream uses a slot of the pool
 // waiting. The context of handle ends after Timeout (50 s by default, at most an hour), when the process
 // drains, and when the caller was revoked or changed. Then handle must return, and the client is asked to
 // reconnect after 250 ms.
@@ -38,7 +38,7 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 
 // stream runs the handler of a stream until ctx ends, and returns the error to respond with or to log.
 func (req *request) stream(ctx context.Context, p *mountedRoute) error {
-	ctx, cancel := req.whileAdmitted(ctx)
+	ctx, cancel := req.whileUnchanged(ctx)
 	defer cancel(nil)
 	w := &EventWriter{req: req, ctx: ctx, out: http.NewResponseController(req.w), cancel: cancel}
 	defer w.end() // also if the handler panics

@@ -16,9 +16,9 @@ import (
 // histories of browsers.
 const tokenTime = time.Minute
 
-// tokenRow is the additional authenticated data of an encrypted token, so that the token is accepted only for this
+// tokenAAD is the additional authenticated data of an encrypted token, so that the token is accepted only for this
 // path.
-func tokenRow(path string) string { return "token in an address " + path }
+func tokenAAD(path string) string { return "token in an address " + path }
 
 // An encrypted token is base64; its + and / have another meaning in a URL.
 var (
@@ -46,13 +46,13 @@ func (c *Call) Token(path string) (token string, expires time.Time, err error) {
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	token, err = keys.Encrypt(tokenRow(path), string(text))
+	token, err = keys.Encrypt(tokenAAD(path), string(text))
 	return toURL.Replace(token), expires, err
 }
 
 // callerOfToken returns the present state of the caller of a token for the path of this request.
 func (req *request) callerOfToken(ctx context.Context, token string) (callers.Caller, error) {
-	text, err := req.env.sessionKeys.Decrypt(tokenRow(req.r.URL.Path), fromURL.Replace(token))
+	text, err := req.env.sessionKeys.Decrypt(tokenAAD(req.r.URL.Path), fromURL.Replace(token))
 	var s auth.Session
 	if err != nil || json.Unmarshal([]byte(text), &s) != nil {
 		return callers.Caller{}, errToken

@@ -63,8 +63,8 @@ func (v *Visit) API(method, path string, body, out any) error {
 	return w.decode(out)
 }
 
-// ReleaseResponses ends the charge for all responses so far, so that the page can use this memory for others. Call it when
-// the data of these responses is no longer used.
+// ReleaseResponses lets the page use the memory that is charged for all responses so far for its text and for further
+// responses. Call it when the data of the responses so far is no longer used.
 func (v *Visit) ReleaseResponses() { v.memory.responses = 0 }
 
 // Buffer returns an empty buffer for the text of the page.

@@ -84,7 +84,7 @@ func (c *Call) AsOperator(reason string) store.Operator {
 	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
 }
 
-// PageOf converts rows to a page of a list. If there are more rows than these, next_after is the id of the last one.
+// PageOf converts rows to a page of a list. If there are more rows after these, next_after is the id of the last of these.
 func PageOf[R, W, I any](rows []R, more bool, wire func(R) W, id func(R) I) api.Page[W] {
 	page := api.Page[W]{Items: make([]W, len(rows))}
 	for i, row := range rows {

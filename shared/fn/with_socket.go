@@ -31,7 +31,7 @@ func (req *request) socket(ctx context.Context, p *mountedRoute) error {
 	if err := req.checkUpgrade(p.socketOrigins); err != nil {
 		return err
 	}
-	ctx, cancel := req.whileAdmitted(ctx)
+	ctx, cancel := req.whileUnchanged(ctx)
 	defer cancel(nil)
 	s := &Socket{req: req, ctx: ctx, cancel: cancel, frameLock: make(chan struct{}, 1)}
 	defer func() {
