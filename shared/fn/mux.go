@@ -27,9 +27,8 @@ type mountedRoute struct {
 	pattern  string
 }
 
-// find returns the route of r's path for a method; nil = none. ServeMux itself would redirect a path
-// such as //a, and a redirect loses the body of a POST. ServeMux would also call a GET route for HEAD, and
-// some GET routes change state.
+// find returns the route of r's path for a method; nil = none. Unlike ServeMux, find returns none for a path that
+// ServeMux redirects, such as //a, and none for HEAD. The package comment says why.
 func (m *mux) find(r *http.Request, method string) *mountedRoute {
 	clean := path.Clean(r.URL.Path)
 	slash := r.URL.Path == clean+"/" // accepted for pages: people type a slash at the end
