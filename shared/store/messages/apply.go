@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,15 +72,29 @@ func queueLocks(batch *pgx.Batch, live, done string, ids []task.ID) *lockedMessa
 	return locked
 }
 
-// get returns a locked message. The error is task.CodeNotFound if the message does not exist or is archived. It is
-// store.Busy if neither statement locked the message, because the message changed from final to live between them: try again.
+// errMoved is the error of get if neither statement locked the message, because it changed from final to live between them.
+var errMoved = errors.New("the message was moved to the live messages before it could be locked")
+
+const lockTries = 10 // of untilLocked; each needs a change of the message at the wrong moment
+
+// untilLocked runs a transaction again if it fails with errMoved. If it fails each time, the error is store.Busy.
+func untilLocked(run func() error) error {
+	for range lockTries {
+		if err := run(); !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+	return store.Busy()
+}
+
+// get returns a locked message. The error is errMoved, or task.CodeNotFound if the message does not exist or is archived.
 func (l *lockedMessages) get(id task.ID) (Detail, error) {
 	m, found := l.byID[id]
 	switch {
 	case found:
 		return m, nil
 	case l.exist[id]:
-		return m, store.Busy()
+		return m, errMoved
 	default:
 		return m, errNoMessage()
 	}

@@ -123,8 +123,10 @@ func (st *Store) Confirm(ctx context.Context, id task.ID, c Confirmation) (after
 			return err
 		}
 		defer conn.Release()
-		after, err = confirmOnce(ctx, conn.Conn(), id, c)
-		return store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		return untilLocked(func() error {
+			after, err = confirmOnce(ctx, conn.Conn(), id, c)
+			return store.WrapConnectionLost(conn.Conn(), store.RollbackOn(conn.Conn(), err))
+		})
 	})
 	return after, store.Wrap("confirm message", err)
 }

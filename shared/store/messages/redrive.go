@@ -36,7 +36,7 @@ func (st *Store) Abandon(ctx context.Context, id task.ID, by store.Operator) (De
 }
 
 func (st *Store) changeMessage(ctx context.Context, id task.ID, change operatorChange, by store.Operator) (Detail, error) {
-	err := st.db.Audited(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+	changeOnce := func(tx pgx.Tx) (store.AuditEntry, error) {
 		var locks pgx.Batch
 		locked := queueMessageLock(&locks, id)
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
@@ -59,8 +59,8 @@ func (st *Store) changeMessage(ctx context.Context, id task.ID, change operatorC
 		var batch pgx.Batch
 		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
 		return store.AuditEntry{Action: change.action, Subject: id.String(), Before: messageJSON(m.Message), After: messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
-	})
-	if err != nil {
+	}
+	if err := untilLocked(func() error { return st.db.Audited(ctx, by, changeOnce) }); err != nil {
 		return Detail{}, store.Wrap(change.action, err)
 	}
 	return st.ByID(ctx, id)

@@ -127,6 +127,41 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
 }
 
+// A final message is in another table than a live one.
+func TestMessageIsConfirmedAndAbandonedWhileItIsRedriven(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	saveStuck(t, db, "confirmed", "abandoned")
+	for key, change := range map[string]func(id task.ID) error{
+		"confirmed": func(id task.ID) error {
+			_, err := db.Messages.Confirm(t.Context(), id, storetest.ConfirmationBy("points"))
+			return err
+		},
+		"abandoned": func(id task.ID) error {
+			_, err := db.Messages.Abandon(t.Context(), id, storetest.Tester)
+			return err
+		},
+	} {
+		_, err := db.Messages.Abandon(t.Context(), idOf(key), storetest.Tester)
+		require.NoError(t, err)
+		results := make(chan error, 2)
+		release := db.HoldLock(t, `lock table operator_actions in share mode`) // the redrive waits before its commit
+		go func() {
+			_, err := db.Messages.Redrive(t.Context(), idOf(key), storetest.Tester)
+			results <- err
+		}()
+		db.AwaitLockWait(t)
+		go func() { results <- change(idOf(key)) }()
+		require.Eventually(t, func() bool {
+			return db.Count(t, `select count(distinct pid) from pg_locks join pg_stat_activity using (pid) where not granted and datname = current_database()`) == 2
+		}, time.Minute, time.Millisecond)
+		release()
+		require.NoError(t, <-results, key)
+		require.NoError(t, <-results, key)
+		require.Equal(t, map[string]string{"confirmed": "received", "abandoned": "abandoned"}[key], db.MustMessage(t, idOf(key)).State())
+	}
+}
+
 func TestStuckMessagesAreRedrivenAndAbandonedInBulk(t *testing.T) {
 	t.Parallel()
 	db, ctx := storetest.Open(t), t.Context()
