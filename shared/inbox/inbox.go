@@ -56,7 +56,8 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 //	return confirm(ctx, id)
 //
 // While another transaction has called Once for the same consumer and message and is open, Once waits. If effect fails,
-// Once rolls tx back, so that the row cannot be committed without the effect.
+// Once rolls tx back, so that the row cannot be committed without the effect. If effect ends tx, such as with the statement
+// ROLLBACK, Once returns an error.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
 	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
 	if err != nil {
@@ -72,6 +73,9 @@ func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect fun
 	}
 	if err := effect(ctx); err != nil {
 		return true, errors.Join(err, rollBack(ctx, tx))
+	}
+	if tx.Conn().PgConn().TxStatus() == 'I' { // no transaction: the caller's commit would succeed and store nothing
+		return true, errors.New("inbox: the effect ended the transaction; it must leave this to the caller of Once")
 	}
 	return true, nil
 }

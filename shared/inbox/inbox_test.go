@@ -100,6 +100,19 @@ func TestOnce(t *testing.T) {
 		require.Zero(t, count(t, db, "effects"))
 	})
 
+	t.Run("an effect that ends the transaction is an error", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		for _, end := range []string{"ROLLBACK", "COMMIT"} {
+			tx := begin(t, db)
+			_, err := Once(t.Context(), tx, "points", end, func(ctx context.Context) error {
+				_, err := tx.Exec(ctx, end)
+				return err
+			})
+			require.ErrorContains(t, err, "ended the transaction", end)
+		}
+	})
+
 	t.Run("a cancelled effect in a savepoint stores nothing", func(t *testing.T) {
 		t.Parallel()
 		db := database(t)
