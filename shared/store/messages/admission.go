@@ -166,7 +166,7 @@ func (st *Store) sharesExceeded(ctx context.Context, sizes map[string]int64) (ov
 	return over, err
 }
 
-// sentToUser is inboxShares.countSaved.
+// sentToUser is inboxShares.countSent.
 func (st *Store) sentToUser(ctx context.Context, pair inboxPair) (n int, err error) {
 	err = st.db.Hot.QueryRow(ctx, sentToUserSQL, store.Unprepared, pair.sender, pair.user, 2*st.inboxes.limit).Scan(&n)
 	return n, err

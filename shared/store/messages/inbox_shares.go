@@ -21,8 +21,8 @@ const (
 // they are saved. For a pair of sender and user with more than a few messages (see uncounted), the database is queried
 // for the messages of other processes.
 type inboxShares struct {
-	limit      int // messages of a sender to a user; 0 = no limit
-	countSaved func(ctx context.Context, pair inboxPair) (int, error)
+	limit     int // messages of a sender to a user; 0 = no limit
+	countSent func(ctx context.Context, pair inboxPair) (int, error)
 
 	mu       sync.Mutex
 	byPair   map[inboxPair]*inboxShare
@@ -36,7 +36,7 @@ type inboxShare struct {
 	minute   int64             // the newest minute in byMinute
 	inFlight int               // messages of calls that have not ended
 
-	others  int       // messages that other processes saved
+	others  int       // messages of other processes that are saved or were rejected
 	counted time.Time // when others was counted
 }
 
@@ -91,7 +91,7 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 }
 
 // share returns the counts of a pair. If there are too many pairs, it removes pairs without messages in flight: first
-// those with few messages and, if that is not enough, all. The database still has their saved messages.
+// those with few messages and, if that is not enough, all. The database still has their saved messages, and counts the rejected ones.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	if s := i.byPair[pair]; s != nil {
 		return s
@@ -129,16 +129,16 @@ func (r *inboxReservation) end(saved int) {
 	}
 }
 
-// count queries how many messages of a pair are saved, and sets others.
+// count queries how many messages of a pair are saved or were rejected, and sets others.
 func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()
-	saved, err := i.countSaved(ctx, pair)
+	sent, err := i.countSent(ctx, pair)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counting = false
 	if err == nil { // otherwise the last count is kept
 		s.counted = time.Now()
-		s.others = max(saved-s.countRecent(s.counted), 0)
+		s.others = max(sent-s.countRecent(s.counted), 0)
 	}
 }

@@ -20,6 +20,6 @@ func New(db *store.DB, cfg Config) *Store {
 	s.submissions = store.NewCoalescer(func(m *Submission) int64 { return m.CallerID }, s.flushMessages)
 	s.quotas = quota.New(cfg.Waiting, s.countMessages)
 	s.shares.query = func(ctx context.Context) (map[usageKey]bool, error) { return s.sharesExceeded(ctx, cfg.StreamBytes) }
-	s.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, countSaved: s.sentToUser}
+	s.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, countSent: s.sentToUser}
 	return s
 }
