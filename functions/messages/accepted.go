@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedMessage returns a message that is not saved yet from the stream of accepted messages, even if TWO_PHASE_ENABLED is now
-// false. The error is not_found if the stream does not have the message or the caller may not read it, and server_busy while NATS
-// is unavailable, because the message may exist.
+// acceptedMessage returns a message that is accepted and not saved yet. It reads the stream of accepted messages, even if
+// TWO_PHASE_ENABLED is now false. The error is not_found if the stream does not have the message or the caller may not read it, and
+// server_busy while NATS is unavailable, because the message may exist.
 func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (api.MessageResponse, error) {
 	if h.env.Bus() == nil {
 		return api.MessageResponse{}, messageNotFound()
@@ -29,7 +29,7 @@ func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) 
 		return api.MessageResponse{}, err
 	}
 	return api.MessageResponse{
-		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownTo(c, m.To, m.CallerID),
+		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownAddress(c, m.To, m.CallerID),
 		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
 		State: api.AckAccepted, Confirm: m.Confirm, MaxSends: int(m.MaxSends), RemainingSends: int(m.MaxSends), Epoch: 1,
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),
@@ -46,10 +46,10 @@ func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*messages.Su
 	if found == nil {
 		return nil, nil
 	}
-	accepted := streamevent.FromStream(found.Event, found.Seq, found.Fingerprint)
-	m, err := accepted.Message()
+	event := streamevent.FromStream(found.Event, found.Seq, found.Fingerprint)
+	m, err := event.Message()
 	if err != nil {
-		return nil, nil // the entry is not a message of this service
+		return nil, nil // the event is not that of a valid message
 	}
 	return m, nil
 }

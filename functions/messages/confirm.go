@@ -27,8 +27,8 @@ func (r *receivedRequest) Validate() []task.Field {
 
 // confirm records that a receiver has the message. A confirmation may be repeated. The error is not_found if the caller may not
 // confirm the message. Such a call locks no row and takes as long as a call with an unknown id, so the response does not
-// reveal that the message exists. A repeated confirmation locks no row either, nor does one of a receiver before the send is
-// recorded, because the relay skips locked messages.
+// reveal that the message exists. A repeated confirmation locks no row either. With message.IsRecipient, confirm locks no row before
+// the send is recorded: the relay skips locked messages.
 func (h *handlers) confirm(ctx context.Context, c *fn.Call, id task.ID, req receivedRequest) (any, error) {
 	consumer, err := c.UserToActFor(req.Consumer)
 	if err != nil {

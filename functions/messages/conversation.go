@@ -21,7 +21,7 @@ const (
 // members are the two users of a conversation.
 type members [2]string
 
-// membersOf parses the parameter between.
+// membersOf parses two names joined by a comma, the parameter between. ok is false if they do not fit pairRule.
 func membersOf(between string) (pair members, ok bool) {
 	a, b, _ := strings.Cut(between, ",")
 	return members{a, b}, task.ValidUser(a) && task.ValidUser(b) && a != b
@@ -65,8 +65,8 @@ func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversatio
 		return nil, err
 	}
 	page := pageOf(c, found.Messages, found.More)
-	read := map[string]api.ReadCursor{pair[0]: readCursor(found.Read[0]), pair[1]: readCursor(found.Read[1])}
-	return api.ConversationResponse{Items: page.Items, NextAfter: page.NextAfter, Read: read}, nil
+	cursors := map[string]api.ReadCursor{pair[0]: readCursor(found.Read[0]), pair[1]: readCursor(found.Read[1])}
+	return api.ConversationResponse{Items: page.Items, NextAfter: page.NextAfter, Read: cursors}, nil
 }
 
 func readCursor(c messages.ReadCursor) api.ReadCursor {

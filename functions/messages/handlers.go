@@ -19,8 +19,8 @@ const resourceName = "message"
 
 func messageNotFound() error { return task.Refuse(task.CodeNotFound, "no such "+resourceName) }
 
-// shownTo returns the address of a message for the caller. A viewer sees only the host of another caller's URL.
-func shownTo(c *fn.Call, to message.Address, owner int64) string {
+// shownAddress returns the address of a message for the caller. A viewer sees only the host of another caller's URL.
+func shownAddress(c *fn.Call, to message.Address, owner int64) string {
 	if to.Kind == message.URL && owner != c.Caller.ID {
 		return c.ShownURL(to.Name)
 	}
@@ -34,7 +34,7 @@ func messageResponse(c *fn.Call, m messages.Detail) api.MessageResponse {
 		receipts[i] = api.Receipt{Consumer: r.Consumer, ConfirmedAt: r.ConfirmedAt.UTC(), SendNo: int(r.SendNo)}
 	}
 	return api.MessageResponse{
-		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownTo(c, m.To(), m.CallerID),
+		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: shownAddress(c, m.To(), m.CallerID),
 		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
 		Status: int(m.Status), State: m.State(), Stuck: m.Stuck(), Confirm: m.Confirm,
 		MaxSends: int(m.MaxSends), RemainingSends: int(m.Remaining), Epoch: int(m.Epoch),
@@ -45,7 +45,7 @@ func messageResponse(c *fn.Call, m messages.Detail) api.MessageResponse {
 	}
 }
 
-// pageOf returns a page of messages; next_after is the id of its last message.
+// pageOf returns a page of messages. If there are more, next_after is the id of the last one.
 func pageOf(c *fn.Call, found []messages.Detail, more bool) api.Page[api.MessageResponse] {
 	convert := func(m messages.Detail) api.MessageResponse { return messageResponse(c, m) }
 	return fn.PageOf(found, more, convert, func(m messages.Detail) task.ID { return m.ID })

@@ -41,7 +41,7 @@ func (h *handlers) ownMessage(ctx context.Context, c *fn.Call, id task.ID) (api.
 	return h.readableMessage(ctx, c, id, func(messages.Detail) bool { return false })
 }
 
-// readableMessage is ownMessage, but does not hide another caller's message if visible returns true.
+// readableMessage is ownMessage, but also returns another caller's saved message if visible returns true.
 func (h *handlers) readableMessage(ctx context.Context, c *fn.Call, id task.ID, visible func(m messages.Detail) bool) (api.MessageResponse, error) {
 	m, err := h.env.Messages.ByID(ctx, id)
 	switch {

@@ -85,10 +85,10 @@ func (h *handlers) abandon(ctx context.Context, c *fn.Call, id task.ID, req aban
 	return messageResponse(c, m), err
 }
 
-type redriveStuckRequest api.MessageBulkRequest
-
-// abandonStuckRequest adds validation to api.MessageBulkRequest and requires a reason.
-type abandonStuckRequest api.MessageBulkRequest
+type (
+	redriveStuckRequest api.MessageBulkRequest
+	abandonStuckRequest api.MessageBulkRequest
+)
 
 func (r *redriveStuckRequest) Validate() []task.Field {
 	var bad decode.BadFields
@@ -126,9 +126,8 @@ func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageB
 		filter.Status = &status
 	}
 	for _, text := range req.IDs {
-		if id, err := task.ParseID(text); err == nil {
-			filter.IDs = append(filter.IDs, id)
-		}
+		id, _ := task.ParseID(text) // valid
+		filter.IDs = append(filter.IDs, id)
 	}
 	matched, err := h.env.Messages.CountStuck(ctx, filter)
 	if err != nil || req.DryRun {
