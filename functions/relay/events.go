@@ -45,9 +45,9 @@ func messageEvent(d messages.Due) (bus.Message, error) {
 	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: streamevent.OfMessage(d.Detail)}, nil
 }
 
-// changeEvent returns an event of a task, a message, an alert or an endpoint as a CloudEvent. The
+// outboxEvent returns an event of a task, a message, an alert or an endpoint as a CloudEvent. The
 // extension sequence has leading zeros, so that sequences sort as texts.
-func changeEvent(d events.Due) (bus.Message, error) {
+func outboxEvent(d events.Due) (bus.Message, error) {
 	if d.Kind == store.KindWebhookDisabled && d.DisabledReason == "" {
 		return bus.Message{}, errEndpointChanged
 	}

@@ -31,7 +31,7 @@ type recordLimit struct {
 	nextCheck  time.Time // the earliest time of the next check
 }
 
-// count adds published events.
+// count adds events that are about to be published.
 func (l *recordLimit) count(published int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

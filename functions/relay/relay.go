@@ -1,5 +1,5 @@
-// Package relay is the event function that publishes reliable messages and the events of tasks from
-// the outbox in Postgres to NATS:
+// Package relay is the event function that publishes to NATS the reliable messages to subjects and users, and the events of
+// tasks, messages, alerts and endpoints:
 //
 //	POST /events/relay
 //
@@ -7,10 +7,10 @@
 // dies, its rows stay due. A single relay keeps the order of the messages of one sender to one receiver, even while NATS
 // is unavailable. Several relays at once do not keep this order.
 //
-// Callers take turns. The relay publishes further events of tasks only when deliver has recorded most of the earlier ones
-// (see recordLimit), so a caller's burst of events does not fill the stream that the events of all callers go through.
+// Callers take turns. The relay publishes further events to the stream EVENTS only when deliver has recorded most of the
+// earlier ones (see recordLimit), so the events of one caller do not fill the stream that all callers share.
 //
-// The relay pauses a stream that is full, has no leader or does not reply, for 2 s, then 4 s, up to a
+// The relay pauses a stream that is full, has no leader or does not respond, for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their order, their
 // rows are not updated, and other streams are not affected, except those of the same group (message.Address.Stream).
 // If a stream does not accept one of the messages, for example because its subject has reached a limit, only this message
@@ -36,7 +36,7 @@ import (
 	"github.com/sendonce/sendonce/shared/telemetry"
 )
 
-// Function publishes the outbox to NATS.
+// Function publishes messages and events to NATS.
 var Function = fn.Event("relay", New)
 
 // New runs once per cold start and does not touch the network.
@@ -90,8 +90,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		if eventsErr == nil {
 			lastEvents, eventsErr = r.relayEvents(ctx, atLimit, &eventCount)
 		}
-		// Only events beyond the limit are left.
-		if atLimit && lastEvents.More && lastEvents.Rows == 0 && !lastMessages.More {
+		if atLimit && lastEvents.More && lastEvents.Rows == 0 && !lastMessages.More { // only events beyond the limit are left
 			if messagesErr != nil {
 				break // the next call tries the messages again
 			}
@@ -164,7 +163,7 @@ func (r *relayer) relayEvents(ctx context.Context, atLimit bool, count *int) (st
 	return r.finishBatch(r.env.Events.Relay(ctx, except, batchEvents, func(ctx context.Context, due []events.Due) ([]message.Result, error) {
 		*count += len(due)
 		r.recordLimit.count(len(due))
-		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil
+		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return outboxEvent(due[i]) }), nil
 	}))
 }
 
