@@ -77,8 +77,8 @@ func (r *reportRequest) validate() []task.Field {
 	return bad
 }
 
-// storeReport converts a valid request. The error is not_found if task_id is not a UUID.
-func (r *reportRequest) storeReport(c *fn.Call, raw []byte) (*tasks.Report, error) {
+// convert converts a valid request for the store. The error is not_found if task_id is not a UUID.
+func (r *reportRequest) convert(c *fn.Call, raw []byte) (*tasks.Report, error) {
 	id, err := task.ParseID(r.TaskID)
 	if err != nil {
 		return nil, notFound()
@@ -104,7 +104,7 @@ func (r *reportRequest) outcome() task.Outcome {
 }
 
 func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any, error) {
-	report, err := req.storeReport(c, c.Body)
+	report, err := req.convert(c, c.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func readItem(c *fn.Call, raw json.RawMessage, app string) (*tasks.Report, error
 		return nil, task.Invalid([]task.Field{{Name: "app_id", Message: "differs from the batch's app_id; leave it out"}})
 	}
 	item.AppID = app
-	return (*reportRequest)(&item).storeReport(c, raw)
+	return (*reportRequest)(&item).convert(c, raw)
 }
 
 // respond returns the response to a report. If the report changed the task, respond schedules sweep for when the task is due, and
