@@ -38,7 +38,7 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	}
 }
 
-// countUnsaved counts the messages after a sequence number that are not saved, rejected or a dead letter. Up
+// countUnsaved counts the messages after a sequence number that are neither saved nor rejected nor dead letters. Up
 // to the sequence number savedTo there are no such messages. The database alone does not show all of them: after
 // NATS has lost the end of the stream, new messages have the sequence numbers of lost ones that were saved. So n is at
 // least the number of messages that the function save has not acknowledged. countUnsaved does not use the table

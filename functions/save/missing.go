@@ -24,7 +24,7 @@ func withoutDeadLetters(ctx context.Context, env *fn.Env, unsaved []bus.Accepted
 	return slices.DeleteFunc(unsaved, func(m bus.AcceptedMessage) bool { return slices.Contains(dead, m.Event.ID()) }), err
 }
 
-// saveMissing saves messages that should have been saved before. There are such messages only after a defect, after a loss of
+// saveMissing saves messages that should have been saved earlier. There are such messages only after a defect, after a loss of
 // data in NATS, or after an operator has dismissed their dead letters.
 func (s *saver) saveMissing(ctx context.Context, c *fn.Call, unsaved []bus.AcceptedMessage) error {
 	if len(unsaved) > 0 {

@@ -23,7 +23,7 @@ const shortWindow = 15 * time.Minute
 // while the stream is at least 90% full.
 func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	window := s.env.Config.TwoPhase.DedupeWindow
-	switch used := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
+	switch used := float64(state.Bytes) / float64(state.MaxBytes); {
 	case state.MaxBytes <= 0 || used < 0.5:
 		return window
 	case used < 0.9:
@@ -68,7 +68,7 @@ func (s *saver) handleOldest(ctx context.Context, c *fn.Call, upTo uint64, windo
 		return err
 	}
 	var usable []bus.AcceptedMessage
-	var entries []messages.AcceptedSeq // of usable
+	var seqs []messages.AcceptedSeq // of usable
 	var unusable []bus.StoredMessage
 	for _, m := range oldest {
 		id, err := acceptedID(m)
@@ -76,9 +76,9 @@ func (s *saver) handleOldest(ctx context.Context, c *fn.Call, upTo uint64, windo
 			unusable = append(unusable, m)
 			continue
 		}
-		usable, entries = append(usable, *m.Message), append(entries, messages.AcceptedSeq{ID: id, Seq: int64(m.Seq)})
+		usable, seqs = append(usable, *m.Message), append(seqs, messages.AcceptedSeq{ID: id, Seq: int64(m.Seq)})
 	}
-	return errors.Join(s.saveUnknown(ctx, c, usable, entries), s.removeUnusable(ctx, unusable))
+	return errors.Join(s.saveUnknown(ctx, c, usable, seqs), s.removeUnusable(ctx, unusable))
 }
 
 // acceptedID returns the id of an accepted message, or an error if the entry of the stream is not an accepted message.
@@ -94,13 +94,13 @@ func acceptedID(m bus.StoredMessage) (task.ID, error) {
 	return message.ID, nil
 }
 
-// saveUnknown saves the messages that have no row in accepted_messages and are no dead letters. entries has the id and the
-// sequence number of each message, in the same order.
-func (s *saver) saveUnknown(ctx context.Context, c *fn.Call, usable []bus.AcceptedMessage, entries []messages.AcceptedSeq) error {
+// saveUnknown saves the messages that are no dead letters and whose id and sequence number no row of accepted_messages has. seqs has
+// the id and the sequence number of each message.
+func (s *saver) saveUnknown(ctx context.Context, c *fn.Call, usable []bus.AcceptedMessage, seqs []messages.AcceptedSeq) error {
 	if len(usable) == 0 {
 		return nil
 	}
-	known, err := s.env.Messages.KnownAccepted(ctx, entries)
+	known, err := s.env.Messages.KnownAccepted(ctx, seqs)
 	if err != nil {
 		return err
 	}
@@ -115,6 +115,6 @@ func (s *saver) removeUnusable(ctx context.Context, unusable []bus.StoredMessage
 	if len(unusable) == 0 {
 		return nil
 	}
-	s.env.Log.Warn("removing entries that cannot be saved from the stream of accepted messages; those that are events are dead letters", "messages", len(unusable), "first_sequence", unusable[0].Seq)
+	s.env.Log.Warn("removing from the stream of accepted messages what can never be saved; the events among it are dead letters", "messages", len(unusable), "first_sequence", unusable[0].Seq)
 	return s.env.Bus().RemoveStored(ctx, unusable)
 }

@@ -38,7 +38,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		}
 	}
 	after := checked.Seq
-	if after > state.LastSeq { // only a compromised function can have written this number
+	if after > state.LastSeq { // NATS has lost the end of the stream, or a compromised function wrote this number
 		after = 0
 	}
 	err = eachUnsaved(ctx, s.env, max(after+1, state.FirstSeq), upTo, func(unsaved []bus.AcceptedMessage, scannedTo uint64) error {
@@ -52,8 +52,8 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 }
 
 // eachUnsaved scans the sequence numbers of the stream from first to last in parts, oldest first. For each part
-// it calls handle with the messages that are not saved, rejected or a dead letter, and with the last sequence number
-// of the part.
+// it calls handle with the messages that are neither saved nor rejected nor dead letters, and with the last sequence
+// number of the part.
 func eachUnsaved(ctx context.Context, env *fn.Env, first, last uint64, handle func(unsaved []bus.AcceptedMessage, scannedTo uint64) error) error {
 	for ; first <= last; first += scanSize {
 		scannedTo := min(first+scanSize-1, last)
