@@ -38,7 +38,7 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	if _, err := c.UserToActFor(user); err != nil {
 		return nil, err
 	}
-	after, err := startAfter(c, req)
+	after, err := startPosition(c, req)
 	if err != nil {
 		return nil, err
 	}
@@ -50,9 +50,9 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	return f, nil
 }
 
-// startAfter returns the id of the event after which the stream starts: the header Last-Event-ID, or without it the
-// parameter after; nil = start with new events. startAfter also checks the name of the user in the path.
-func startAfter(c *fn.Call, req request) (*uint64, error) {
+// startPosition returns the id of the event after which the stream starts: the header Last-Event-ID, or without it the
+// parameter after; nil = start with new events. startPosition also checks the name of the user in the path.
+func startPosition(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.BadFields
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)
 	var after *uint64

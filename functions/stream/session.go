@@ -12,6 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/streamevent"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -29,7 +30,7 @@ type session struct {
 	call     *fn.Call
 	out      writer
 	follower *bus.Follower
-	events   int
+	events   int // sent
 }
 
 // serve sends all events of f until ctx ends or sending fails, and returns the cause.
@@ -67,7 +68,7 @@ func (s *session) sendNext(ctx context.Context) error {
 }
 
 // encode returns the name and the data of an event, and reserves the memory to send the event. encode calls m.Release, which ends
-// the read of m, before the event is sent, so that a slow client does not block the reads of other streams. The error has the code
+// the read of m, before the event is sent, so that a slow client does not block the reads of the caller's other streams. The error has the code
 // server_busy if there is no memory. Any other error means that the event cannot be encoded.
 func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
@@ -100,7 +101,7 @@ func (s *session) mark() error {
 // encodeEvent returns the name and the data of an event. The data of a message is the whole CloudEvent. The data of an
 // acknowledgement is only the data of its CloudEvent: the user has the message itself.
 func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
-	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
+	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == streamevent.Source {
 		if !json.Valid(m.Event.Data()) {
 			return "", nil, errors.New("the acknowledgement is not valid JSON")
 		}
