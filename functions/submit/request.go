@@ -118,8 +118,8 @@ func isUnsafe(number string) bool {
 	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
 }
 
-// draft returns the text of the request, or its template and params, which content may have in URL-encoded form. A template or params
-// imply use_template.
+// draft returns the text of the request, or its template and params. With use_template, content may have the params in URL-encoded
+// form. A template or params imply use_template.
 func (r *sendRequest) draft() task.Draft {
 	d := task.Draft{Content: r.Content, TemplateID: int32(r.TemplateID), TemplateName: r.TemplateName}
 	d.UseTemplate = r.UseTemplate != nil && *r.UseTemplate || r.Params != nil || r.TemplateID != 0 || r.TemplateName != ""

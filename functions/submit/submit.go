@@ -25,7 +25,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is the function's settings.
+// Config has the function's settings.
 type Config struct {
 	MaxRetries int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not set max_retries, 0 to 10; 3 = at most four claims"`
 }
@@ -64,7 +64,7 @@ type submitter struct {
 }
 
 func (s *submitter) send(ctx context.Context, c *fn.Call) (any, error) {
-	sub := s.read(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
+	sub := s.parse(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
 	outs, errs := s.env.Tasks.SubmitWithinQuota(ctx, c.Caller, []*tasks.Submission{sub})
 	c.Log("phone", task.MaskPhone(sub.Phone))
 	if errs[0] != nil {
@@ -100,7 +100,7 @@ func (s *submitter) sendBatch(ctx context.Context, c *fn.Call) (any, error) {
 func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawMessage, results []api.BatchItem) {
 	subs := make([]*tasks.Submission, len(items))
 	for i, item := range items {
-		subs[i] = s.readItem(c, item)
+		subs[i] = s.parseItem(c, item)
 	}
 	c.LetOthersRun()
 	outs, errs := s.env.Tasks.SubmitWithinQuota(ctx, c.Caller, subs)
@@ -118,19 +118,19 @@ func (s *submitter) sendItems(ctx context.Context, c *fn.Call, items []json.RawM
 	}
 }
 
-// readItem is read for an item of a batch, but refuses an item that would be too large for a request of its own.
-func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *tasks.Submission {
+// parseItem is parse for an item of a batch. It refuses an item that would be too large for a request of its own.
+func (s *submitter) parseItem(c *fn.Call, item json.RawMessage) *tasks.Submission {
 	if refused := fn.CheckItem(item); refused != nil {
-		sub := s.submission(c, item)
+		sub := newSubmission(c, item)
 		sub.Refused = refused
 		return sub
 	}
-	return s.read(c, item, nil)
+	return s.parse(c, item, nil)
 }
 
 // recordRefused writes a batch that is refused as a whole to the request log, and returns the refusal.
 func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
-	sub := s.submission(c, c.Body)
+	sub := newSubmission(c, c.Body)
 	sub.Refused = refusal
 	_, errs := s.env.Tasks.Submit([]*tasks.Submission{sub})
 	if errs[0] != nil {
@@ -159,9 +159,9 @@ func response(out tasks.Submitted) api.SendResponse {
 	}
 }
 
-// read converts a request to a submission. A bad request becomes a refused submission, so that the request log has the request, too.
-func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Submission {
-	sub := s.submission(c, raw)
+// parse converts a request to a submission. A bad request becomes a refused submission, so that the request log has the request, too.
+func (s *submitter) parse(c *fn.Call, raw []byte, keyHeader []string) *tasks.Submission {
+	sub := newSubmission(c, raw)
 	var req sendRequest
 	err := decode.Object(raw, &req)
 	key, bad := oneKey(req.IdempotencyKey, keyHeader)
@@ -184,7 +184,7 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *tasks.Subm
 	return sub
 }
 
-// fill copies the fields of a valid request, and sets defaults for missing fields.
+// fill copies most fields of a request, which must be valid, and sets defaults for missing fields.
 func (s *submitter) fill(sub *tasks.Submission, r *sendRequest) {
 	sub.Queue = cmp.Or(r.Queue, task.DefaultQueue)
 	sub.Priority = int16(decode.ValueOr(r.Priority, task.DefaultPriority))
@@ -219,8 +219,8 @@ func onlyPhoneIsBad(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
 
-// submission returns a new submission without the fields of its request.
-func (s *submitter) submission(c *fn.Call, raw []byte) *tasks.Submission {
+// newSubmission returns a submission without the fields of its request.
+func newSubmission(c *fn.Call, raw []byte) *tasks.Submission {
 	return &tasks.Submission{
 		ID: task.NewID(), CallerID: c.Caller.ID,
 		RequestID: c.RequestID, SourceIP: c.SourceIP, UserAgent: c.UserAgent, Request: raw,
@@ -295,7 +295,8 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 	return fn.TaskResponse(t), err
 }
 
-// ownTask returns the task of the path. The error is not_found for another caller's task, unless the caller is an admin.
+// ownTask returns the task of the path. The error is not_found for another caller's task, unless the caller is an admin
+// who is not limited to queues.
 func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
