@@ -38,8 +38,8 @@ func checkBusinessType(c *fn.Call, name string) error {
 	}}
 }
 
-// hidesOthers reports whether all messages of other callers are hidden from the caller: this is so if it has a list of
-// business types. An admin has no such list.
+// hidesOthers reports whether requests of the caller for another caller's message are refused, whatever the state of the message:
+// this is so if the caller has a list of business types. An admin has no such list.
 func hidesOthers(c *fn.Call) bool { return len(c.Caller.BusinessTypes) > 0 }
 
 // readableMessage returns the message of the path. The error is not_found for another caller's message, unless the

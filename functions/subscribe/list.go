@@ -30,8 +30,8 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// wasSent reports whether a message was sent, by this or another caller, so that no caller sends it a second time. If
-// another caller's message is hidden from the caller (hidesOthers), the error is the one that send returns.
+// wasSent reports whether a message was sent, by this or another caller, so that no caller sends it a second time. With hidesOthers,
+// the error for another caller's message is the one that send returns.
 func (h *handlers) wasSent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if !c.MayUseQueue(task.RecordedQueue) {
 		if err := checkQueue(c, task.WeChatQueue); err != nil {
