@@ -14,7 +14,7 @@ import (
 const progressEvery = 5 * time.Second // between two lines of progress
 
 // Archive is the command archive. It archives all old rows in one run and prints the progress. The function sweep
-// archives a part of them in each call. The command and the function may run at the same time.
+// archives old rows in parts. The command and the function may run at the same time.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	run, err := parseArchiveArgs(args)
 	switch {
@@ -32,7 +32,7 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 			p.finish()
 			return err
 		}
-		p.step(step)
+		p.add(step)
 		failed += len(step.Failed)
 	}
 	p.finish()
@@ -58,13 +58,13 @@ type progress struct {
 	printedAt time.Time
 }
 
-func (p *progress) step(s maintenance.ArchiveStep) {
+func (p *progress) add(s maintenance.ArchiveStep) {
 	switch {
 	case s.InUse:
 		fmt.Printf("%s is in use; run archive again\n", s.Partition)
 		return
 	case s.Partition != "":
-		fmt.Printf("%s %s, all of whose rows are older than %s\n", p.verb("drop", "dropped"), s.Partition, date(s.Before))
+		fmt.Printf("%s %s, all of whose rows are older than %s\n", p.verb("drop", "dropped"), s.Partition, timestamp(s.Before))
 		return
 	}
 	if s.Table != p.table.Table {
@@ -89,7 +89,7 @@ func (p *progress) finish() {
 	case p.table.Rows == 0:
 		fmt.Println(p.sum())
 	default:
-		fmt.Printf("%s that ended before %s\n", p.sum(), date(p.table.Before))
+		fmt.Printf("%s that ended before %s\n", p.sum(), timestamp(p.table.Before))
 	}
 	p.table = maintenance.ArchiveStep{}
 }
@@ -109,7 +109,7 @@ func (p *progress) verb(present, past string) string {
 	return past
 }
 
-func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func parseArchiveArgs(args []string) (maintenance.ArchiveRun, error) {
 	var run maintenance.ArchiveRun

@@ -1,7 +1,7 @@
 // Package sweep is the event function for work that is done outside of the calls of users: it makes scheduled tasks
 // pending, retries, holds or fails zombies (tasks whose lease ended), expires tasks, ends pauses of queues, raises
 // and clears alerts of queues, ends deliveries to deleted webhook endpoints, makes bulk changes of operators,
-// and archives old rows.
+// and runs maintenance, which archives old rows.
 //
 //	POST /events/sweep
 //
@@ -42,7 +42,7 @@ type sweeper struct{ env *fn.Env }
 
 // sweep handles tasks and pauses that are due, in batches, for about sweepTime. Then it checks the alerts, ends deliveries, makes
 // bulk changes and runs maintenance, also after an error of a batch, unless the database is unavailable or overloaded. Each step ends
-// soon and continues in the next call, so that neither many due tasks nor a later step delays the others for long.
+// soon and continues in the next call, so that no step delays the others for long.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
