@@ -31,7 +31,7 @@ func (r *listDeliveriesRequest) Validate() []task.Field {
 }
 
 func (h *handlers) listDeliveries(ctx context.Context, c *fn.Call, req listDeliveriesRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID), c.ReadScope())
+	callerID, err := narrowScope(c, (*int64)(req.CallerID), c.ReadScope())
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (r *resendFailedRequest) Validate() []task.Field {
 }
 
 func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFailedRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID), changeScope(c))
+	callerID, err := narrowScope(c, (*int64)(req.CallerID), changeScope(c))
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,8 @@ func deliveryResponse(d webhooks.Delivery) api.DeliveryResponse {
 	}
 }
 
-// robotText returns the text that is sent to a robot if no other event is sent with it. It returns "" if the endpoint is no robot, if there is no text for the event,
-// or if d has no payload, as in a list.
+// robotText returns the text that a robot gets about this event if it gets no other event with it. It returns "" if the endpoint is no
+// robot, if there is no text for the event, or if d has no payload, as in a list.
 func robotText(d webhooks.Delivery) string {
 	if !isRobot(d.Format) {
 		return ""

@@ -35,8 +35,8 @@ func (r *endpointRequest) Validate() []task.Field {
 	}
 	bad.When(r.Format != "" && !slices.Contains(webhooks.Formats, r.Format), "format", "must be one of "+strings.Join(webhooks.Formats, ", "))
 	if isRobot(r.Format) {
-		other := slices.ContainsFunc(r.Events, func(event string) bool { return event != store.KindWebhookDisabled && !isAlertEvent(event) })
-		bad.When(other || len(r.Events) == 0, "events", "must be one or more of webhook.disabled, alert.raised and alert.cleared for the format "+r.Format+", and no others")
+		hasOther := slices.ContainsFunc(r.Events, func(event string) bool { return event != store.KindWebhookDisabled && !isAlertEvent(event) })
+		bad.When(hasOther || len(r.Events) == 0, "events", "must be one or more of webhook.disabled, alert.raised and alert.cleared for the format "+r.Format+", and no others")
 	}
 	r.checkSecret(&bad)
 	return bad
@@ -65,7 +65,7 @@ func (r *endpointRequest) checkSecret(bad *decode.BadFields) {
 func isEventType(t string) bool {
 	state, isTask := strings.CutPrefix(t, "task.")
 	_, known := task.ParseState(state)
-	return isTask && known || t == "webhook.disabled" || isAlertEvent(t)
+	return isTask && known || t == store.KindWebhookDisabled || isAlertEvent(t)
 }
 
 func isAlertEvent(t string) bool { return t == "alert.raised" || t == "alert.cleared" }
@@ -98,7 +98,7 @@ func (r *listEndpointsRequest) Validate() []task.Field {
 }
 
 func (h *handlers) listEndpoints(ctx context.Context, c *fn.Call, req listEndpointsRequest) (any, error) {
-	callerID, err := listScope(c, (*int64)(req.CallerID), c.ReadScope())
+	callerID, err := narrowScope(c, (*int64)(req.CallerID), c.ReadScope())
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (h *handlers) getEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ st
 	return shownEndpoint(c)(e), err
 }
 
-// deleteEndpoint also wakes sweep, which marks the pending deliveries that DeleteEndpoint leaves as failed.
+// deleteEndpoint also wakes sweep, which marks as failed the pending deliveries that DeleteEndpoint leaves.
 func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, id task.ID, _ struct{}) (any, error) {
 	if err := h.env.Webhooks.DeleteEndpoint(ctx, id, changeScope(c), c.AsOperator("")); err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 
 type handlers struct{ env *fn.Env }
 
-// changeScope returns the caller whose endpoints and deliveries may be changed: the caller itself, or nil (all callers) for an admin
-// who is not limited to queues.
+// changeScope returns the id of the caller whose endpoints and deliveries may be changed: the caller's own id, or nil (all callers)
+// for an admin who is not limited to queues.
 func changeScope(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
@@ -16,9 +16,9 @@ func changeScope(c *fn.Call) *int64 {
 	return &c.Caller.ID
 }
 
-// listScope narrows a scope to caller, the caller_id of the request. If caller is nil, the scope stays as it is. Unless the scope is
-// nil (all callers), listScope refuses the id of another caller.
-func listScope(c *fn.Call, caller, scope *int64) (*int64, error) {
+// narrowScope narrows a scope to caller, the caller_id of the request. If caller is nil, the scope stays as it is. Unless the scope is
+// nil (all callers), narrowScope refuses the id of another caller.
+func narrowScope(c *fn.Call, caller, scope *int64) (*int64, error) {
 	switch {
 	case caller == nil:
 		return scope, nil

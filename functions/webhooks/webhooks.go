@@ -1,5 +1,5 @@
-// Package webhooks is the function with which a caller registers webhook endpoints for events of its tasks and endpoints, and an
-// admin also for alerts, and with which they read and resend the deliveries of these events:
+// Package webhooks is the function with which a caller registers webhook endpoints, and reads and resends the deliveries to them. The
+// endpoints receive events of the caller's tasks and endpoints. Endpoints of admins may also receive alerts:
 //
 //	POST   /api/v1/webhooks/endpoints
 //	GET    /api/v1/webhooks/endpoints
