@@ -21,7 +21,7 @@ func (t *tally) add(more *tally) {
 	}
 }
 
-// batch has the tasks that were claimed together, and sends them concurrently.
+// batch is the work on the tasks that were claimed together. Their messages are sent concurrently.
 type batch struct {
 	*sender
 	tally
@@ -39,8 +39,8 @@ type batch struct {
 // hasMore reports whether another batch should be claimed.
 func (b *batch) hasMore() bool { return b.claimed == b.cfg.Concurrency && b.stopReason == nil }
 
-// fail adds err to the errors that send returns, unless err is nil.
-func (b *batch) fail(err error) {
+// addError adds err to the errors that send returns, unless err is nil.
+func (b *batch) addError(err error) {
 	if err == nil {
 		return
 	}

@@ -24,7 +24,8 @@ const (
 	// tokenRefused: WeChat refused two tokens in a row, so nothing was sent. Release for retryAfter and log a warning: most likely
 	// another program forces refreshes of the same app's token.
 	tokenRefused
-	// dataRefused: WeChat will never accept this message. Report a final failure.
+	// dataRefused: WeChat will never accept this message, or nothing is left to send (codeAlreadySent, codeNoMessage). Report a final
+	// failure.
 	dataRefused
 	// noConsent: the user has not consented to this message. Report a final failure that does not count in the failure rate. If
 	// the outcome of an earlier attempt is unknown, that attempt may have used the consent: report a final unknown.

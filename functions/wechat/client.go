@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	maxResponse  = 8 << 10  // bytes of a response's body; WeChat's bodies have a few hundred
-	headerBytes  = 16 << 10 // limit of a response's header
-	messageRunes = 300      // limit of a result's message
+	maxResponse = 8 << 10  // bytes of a response's body; WeChat's bodies have a few hundred
+	maxHeader   = 16 << 10 // bytes of a response's header
+	maxMessage  = 300      // characters of a result's message
 
 	idleConnsPerHost = 32
 	// idleTimeout is short: if WeChat closes an idle connection while a request is written to it, the outcome is unknown.
@@ -59,7 +59,7 @@ func newClient(base *url.URL, appID, secret string, timeout time.Duration, share
 		Protocols:              http1,
 		MaxIdleConnsPerHost:    idleConnsPerHost,
 		IdleConnTimeout:        idleTimeout,
-		MaxResponseHeaderBytes: headerBytes,
+		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true,
 	}}
 }
@@ -95,8 +95,8 @@ func (c *client) replace(ctx context.Context, refused token) (token, error) {
 // forced refresh would revoke the token that others are using, and WeChat allows only 20 a day.
 func (c *client) fetchToken(ctx context.Context) (token, error) {
 	started := time.Now()
-	var a response
-	_, err := c.postJSON(ctx, &a, "cgi-bin/stable_token", "", struct {
+	var res response
+	_, err := c.postJSON(ctx, &res, "cgi-bin/stable_token", "", struct {
 		GrantType string `json:"grant_type"`
 		AppID     string `json:"appid"`
 		Secret    string `json:"secret"`
@@ -104,11 +104,11 @@ func (c *client) fetchToken(ctx context.Context) (token, error) {
 	switch {
 	case err != nil:
 		err = errors.New(c.clean(err.Error(), ""))
-	case a.AccessToken != "" && a.ExpiresIn > 0:
-		life := time.Duration(min(a.ExpiresIn, int64(maxTokenLife/time.Second))) * time.Second
-		return token{Value: a.AccessToken, Left: life - time.Since(started)}, nil
-	case a.Errcode != nil && *a.Errcode != 0:
-		err = &refusal{*a.Errcode, c.clean(a.Errmsg, a.AccessToken)}
+	case res.AccessToken != "" && res.ExpiresIn > 0:
+		life := time.Duration(min(res.ExpiresIn, int64(maxTokenLife/time.Second))) * time.Second
+		return token{Value: res.AccessToken, Left: life - time.Since(started)}, nil
+	case res.Errcode != nil && *res.Errcode != 0:
+		err = &refusal{*res.Errcode, c.clean(res.Errmsg, res.AccessToken)}
 	default:
 		err = errors.New("the response has neither a token nor an errcode")
 	}
@@ -134,17 +134,17 @@ func (c *client) sendOnce(ctx context.Context, t token, m message) result {
 	if !json.Valid(m.Data) {
 		return result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}
 	}
-	var a response
-	written, err := c.postJSON(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
+	var res response
+	written, err := c.postJSON(ctx, &res, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
 	switch {
 	case err != nil && !written:
 		return result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, c.clean(err.Error(), t.Value)}
 	case err != nil:
 		return result{verdict{class: unknown}, codeOf(err), c.clean(err.Error(), t.Value)}
-	case a.Errcode == nil:
+	case res.Errcode == nil:
 		return result{verdict{class: unknown}, codeBadResponse, "the response has no errcode"}
 	}
-	return errcodeResult(*a.Errcode, c.clean(a.Errmsg, t.Value))
+	return errcodeResult(*res.Errcode, c.clean(res.Errmsg, t.Value))
 }
 
 // response is the response of WeChat to any call.
@@ -155,10 +155,10 @@ type response struct {
 	ExpiresIn   int64  `json:"expires_in"` // seconds
 }
 
-// postJSON makes one POST of a JSON body and reads the response into a. After an error, written reports whether a part of the
+// postJSON makes one POST of a JSON body and reads the response into parsed. After an error, written reports whether a part of the
 // request may have been written; if not, WeChat has not received the request. The text of an error may contain the token or the
 // app secret: pass it through clean.
-func (c *client) postJSON(ctx context.Context, a *response, path, query string, body any) (written bool, err error) {
+func (c *client) postJSON(ctx context.Context, parsed *response, path, query string, body any) (written bool, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false) // WeChat would display < as \u003c
@@ -188,7 +188,7 @@ func (c *client) postJSON(ctx context.Context, a *response, path, query string, 
 		return wrote.Load(), err
 	}
 	defer res.Body.Close()
-	return true, readResponse(res, a)
+	return true, readResponse(res, parsed)
 }
 
 // badResponse is the error of a response that is not in WeChat's format.
@@ -204,7 +204,7 @@ func codeOf(err error) string {
 	return codeNoResponse
 }
 
-func readResponse(res *http.Response, a *response) error {
+func readResponse(res *http.Response, parsed *response) error {
 	if res.StatusCode != http.StatusOK {
 		return badResponse(strings.TrimSpace(fmt.Sprintf("returned %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
 	}
@@ -215,7 +215,7 @@ func readResponse(res *http.Response, a *response) error {
 	if len(text) > maxResponse {
 		return badResponse(fmt.Sprintf("the response has more than %d bytes", maxResponse))
 	}
-	if json.Unmarshal(text, a) != nil {
+	if json.Unmarshal(text, parsed) != nil {
 		return badResponse("the response is not JSON in WeChat's format")
 	}
 	return nil
@@ -224,7 +224,7 @@ func readResponse(res *http.Response, a *response) error {
 // secretPart is the length in bytes of the shortest part of a secret that clean hides.
 const secretPart = 12
 
-// clean returns a text as one printable line of at most messageRunes characters, with *** for the token and the app secret. If the
+// clean returns a text as one printable line of at most maxMessage characters, with *** for the token and the app secret. If the
 // text contains only a part of one of them, clean returns a fixed text instead.
 func (c *client) clean(message, token string) string {
 	message = text.Line(message)
@@ -239,5 +239,5 @@ func (c *client) clean(message, token string) string {
 			}
 		}
 	}
-	return text.Cut(message, messageRunes)
+	return text.Cut(message, maxMessage)
 }

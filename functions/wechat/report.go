@@ -40,7 +40,7 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 	b.count(r.class.String())
 	request, err := json.Marshal(map[string]string{"class": r.class.String(), "code": r.code, "message": r.message})
 	if err != nil {
-		b.fail(err)
+		b.addError(err)
 		return
 	}
 	report := &tasks.Report{Report: r.report(b.sends[t.ID].MayHaveBeenSent), Request: request}
@@ -60,7 +60,7 @@ func (b *batch) report(ctx context.Context, t tasks.Claimed, r *result) {
 		select {
 		case <-time.After(reportRetryDelay):
 		case <-retries.Done():
-			b.fail(errs[0])
+			b.addError(errs[0])
 			return
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// send claims a batch, and attempts and reports each of its tasks, even if ctx ends meanwhile. It returns errors of the database,
-// and panics as errors. Tasks that could not be reported stay claimed until their leases end.
+// send claims a batch, and attempts and reports each of its tasks, even if ctx ends meanwhile. The error has all errors of the database
+// and all panics. Tasks that could not be reported stay claimed until their leases end.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()
@@ -52,7 +52,7 @@ func (b *batch) claim(ctx context.Context) ([]tasks.Claimed, error) {
 			b.env.WakeClaims(queue, n)
 		}
 	}
-	if b.tally.claimed = len(claimed); len(claimed) > 0 {
+	if b.claimed = len(claimed); len(claimed) > 0 {
 		b.env.WakeSweepAt(claimed[0].LeaseUntil)
 	}
 	return claimed, err
@@ -64,7 +64,7 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
 		if task.CodeOf(err) != "" {
-			b.fail(err) // an error of the database, not of WeChat
+			b.addError(err) // an error of the database, not of WeChat
 		}
 		b.stop(ctx, tokenErrorResult(err))
 		return
@@ -78,7 +78,7 @@ func (b *batch) prepare(ctx context.Context, claimed []tasks.Claimed) {
 		b.paused, err = b.env.Subscribe.PausedTemplates(ctx, templates)
 	}
 	if err != nil {
-		b.fail(err)
+		b.addError(err)
 		b.stop(ctx, result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, "the messages could not be read"})
 	}
 }
@@ -106,7 +106,7 @@ func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 	case task.CodeOf(err) == task.CodeStaleClaim || task.CodeOf(err) == task.CodeNotFound:
 		return nil
 	case err != nil:
-		b.fail(err)
+		b.addError(err)
 		return &result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, "the task could not be marked as sending"}
 	}
 	b.env.WakeSweepAt(lease.LeaseUntil)
@@ -121,7 +121,7 @@ func (b *batch) attempt(ctx context.Context, t tasks.Claimed) *result {
 func (b *batch) call(ctx context.Context, m message) (r result) {
 	defer func() {
 		if p := recover(); p != nil {
-			b.fail(fmt.Errorf("send a subscribe message: panic: %v\n%s", p, debug.Stack()))
+			b.addError(fmt.Errorf("send a subscribe message: panic: %v\n%s", p, debug.Stack()))
 			r = result{verdict{class: unknown}, codePanic, "panic while sending"}
 		}
 	}()
@@ -133,7 +133,7 @@ func (b *batch) call(ctx context.Context, m message) (r result) {
 func (b *batch) applyResult(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	switch r.class {
 	case sent:
-		b.fail(b.env.Subscribe.ClearTemplate(ctx, template))
+		b.addError(b.env.Subscribe.ClearTemplate(ctx, template))
 	case dataRefused:
 		if r.strikesTemplate {
 			b.strike(ctx, template, r)

@@ -57,7 +57,7 @@ func (b *batch) stopped() *result {
 // them pause the template for this caller.
 func (b *batch) strike(ctx context.Context, template subscribe.CallerTemplate, r result) {
 	paused, err := b.env.Subscribe.StrikeTemplate(ctx, template, "WeChat returned "+r.code+": "+r.message)
-	b.fail(err)
+	b.addError(err)
 	if paused {
 		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator resumes it", template.TemplateID),
 			"caller_id", template.CallerID, "errcode", r.code, "response", task.MaskNumbers(r.message))
