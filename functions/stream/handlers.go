@@ -16,7 +16,6 @@ import (
 const (
 	lastEventID  = "Last-Event-ID"
 	positionRule = "must be the id of an event: an integer between 0 and 9223372036854775807"
-	unavailable  = "NATS is unavailable, try again"
 )
 
 type streamer struct {
@@ -45,7 +44,7 @@ func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*
 	readRemoved := func(ctx context.Context) (uint64, error) { return s.env.Messages.InboxTrimmed(ctx, user) }
 	f, err := s.env.Bus().Follow(ctx, user, after, readRemoved, c.AcquireRead)
 	if err != nil {
-		return nil, errors.Join(task.Busy(unavailable), err)
+		return nil, errors.Join(task.Busy("NATS is unavailable, try again"), err)
 	}
 	return f, nil
 }

@@ -23,7 +23,7 @@ func (r *recordRequest) Validate() []task.Field {
 
 // record commits a message that the caller itself sends, and claims its task for the caller in the same transaction.
 func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
-	s := (*sendRequest)(&req.SubscribeRequest).submission(c, h.maxRetries, h.env.Config.OutgoingNetworks)
+	s := h.submission(c, (*sendRequest)(&req.SubscribeRequest))
 	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, decode.SecondsOr(req.LeaseSeconds, h.lease)
 	out, err := h.submit(ctx, c, s)
 	if err != nil {

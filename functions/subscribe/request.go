@@ -75,13 +75,13 @@ func (r *sendRequest) checkNow(now time.Time, allowed config.Networks) *task.Err
 }
 
 // submission converts a valid request. on_unknown is hold by default, so that no user gets a message twice.
-func (r *sendRequest) submission(c *fn.Call, maxRetries int, allowed config.Networks) *subscribe.Submission {
+func (h *handlers) submission(c *fn.Call, r *sendRequest) *subscribe.Submission {
 	s := &subscribe.Submission{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
-		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
+		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, h.maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
 		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
-		Refused: r.checkNow(time.Now(), allowed), MayResendOthers: c.May(fn.Admin), HidesOthers: hidesOthers(c),
+		Refused: r.checkNow(time.Now(), h.env.Config.OutgoingNetworks), MayResendOthers: c.May(fn.Admin), HidesOthers: hidesOthers(c),
 	}
 	s.BusinessID, _ = r.BusinessID.Uint64() // both numbers are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()

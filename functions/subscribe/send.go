@@ -13,7 +13,7 @@ import (
 )
 
 func (h *handlers) send(ctx context.Context, c *fn.Call, req sendRequest) (any, error) {
-	s := req.submission(c, h.maxRetries, h.env.Config.OutgoingNetworks)
+	s := h.submission(c, &req)
 	s.Queue = task.WeChatQueue
 	out, err := h.submit(ctx, c, s)
 	if err != nil {
