@@ -33,7 +33,7 @@ type session struct {
 	events   int // sent
 }
 
-// serve sends all events of f until ctx ends or sending fails, and returns the cause.
+// serve sends all events of f until ctx ends or an error occurs, and returns the cause.
 func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
 	s := &session{call: c, out: out, follower: f}
 	defer func() { c.Log("events", s.events) }()
@@ -68,8 +68,8 @@ func (s *session) sendNext(ctx context.Context) error {
 }
 
 // encode returns the name and the data of an event, and reserves the memory to send the event. encode calls m.Release, which ends
-// the read of m, before the event is sent, so that a slow client does not block the reads of the caller's other streams. The error has the code
-// server_busy if there is no memory. Any other error means that the event cannot be encoded.
+// the read of m, before the event is sent, so that a slow client does not block the reads of the caller's other streams. The error
+// has the code server_busy if there is no memory. Any other error means that the event cannot be encoded.
 func (s *session) encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
 	if event, data, err = encodeEvent(m); err != nil {

@@ -6,8 +6,8 @@
 //	GET  /api/v1/sms/by-key/{key}
 //	POST /api/v1/sms/task/{task_id}/cancel
 //
-// A 2xx for a send, or for an item of a batch, means that the task is committed. The same key with the same body returns the same
-// task at any later time.
+// A 2xx for a send, or for an item of a batch, means that the task is committed. The same idempotency key with the same body returns
+// the same task at any later time.
 package submit
 
 import (
@@ -164,7 +164,7 @@ func (s *submitter) parse(c *fn.Call, raw []byte, keyHeader []string) *tasks.Sub
 	sub := newSubmission(c, raw)
 	var req sendRequest
 	err := decode.Object(raw, &req)
-	key, bad := oneKey(req.IdempotencyKey, keyHeader)
+	key, bad := idempotencyKey(req.IdempotencyKey, keyHeader)
 	if bad != nil {
 		err = addField(err, *bad)
 	}
@@ -245,8 +245,8 @@ func setKey(sub *tasks.Submission, req *sendRequest, key string) *task.Error {
 	return nil
 }
 
-// oneKey returns the idempotency key of the body or the header. If both have a key, the keys must be equal.
-func oneKey(inBody string, header []string) (string, *task.Field) {
+// idempotencyKey returns the key of the body or the header. If both have a key, the keys must be equal.
+func idempotencyKey(inBody string, header []string) (string, *task.Field) {
 	switch {
 	case len(header) == 0:
 		return inBody, nil

@@ -95,7 +95,7 @@ func (h *handlers) resendFailed(ctx context.Context, c *fn.Call, req resendFaile
 	return api.DeliveriesResendResponse{Resent: resent, More: resent == limit}, nil
 }
 
-// disabledEvent is the type of the events that contain the URL of a disabled endpoint. No other events contain a URL.
+// disabledEvent is the type of the events that contain the URL of an endpoint, which was disabled. No other events contain such a URL.
 const disabledEvent = "sendonce." + store.KindWebhookDisabled + ".v1"
 
 // shownDelivery returns the function that converts a delivery for the caller of c. A viewer who is no admin sees only the host of
