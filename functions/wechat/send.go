@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// send claims a batch, and attempts and reports each of its tasks, even if ctx ends meanwhile. The error has all errors of the database
-// and all panics. Tasks that could not be reported stay claimed until their leases end.
+// send claims a batch, and attempts and reports each of its tasks, even if ctx ends meanwhile. The error joins all errors of the
+// database and all panics. Tasks that could not be reported stay claimed until their leases end.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 
 const (
 	reportTime = 5 * time.Second // the part of a call's time that is left for reports
-	maxCalls   = 2               // calls that send at once in one process; with more, the other calls of the process have to wait for CPU time
+	maxCalls   = 2               // calls that send at once in one process; with more, other calls of the process have to wait for CPU time
 )
 
 // sender is the state of the function in this process.
