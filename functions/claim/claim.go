@@ -3,9 +3,9 @@
 //	GET|POST /api/v1/sms/tasks/pending
 //	POST     /api/v1/sms/tasks/{task_id}/extend
 //
-// A claimed task belongs to one app of one caller until the app reports it or its lease ends. A claim that finds too few pending
-// tasks makes due tasks pending, scheduled ones and zombies (tasks whose lease ended). So tasks are sent even if sweep never runs. A
-// claim on a paused queue returns nothing. A claim that waits (a poll) claims again when the pause ends.
+// A claimed task belongs to one app of one caller until the app reports the task or its lease ends. A claim that finds too few pending
+// tasks makes scheduled tasks that are due pending, and recovers zombies (tasks whose lease ended). So tasks are sent even if sweep
+// never runs. A claim on a paused queue returns nothing. A claim that waits (a poll) claims again when the pause ends.
 package claim
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is the function's settings.
+// Config has the function's settings.
 type Config struct {
 	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not set lease_seconds, 1 to 60 minutes; when it has expired the task is a zombie"`
 }
@@ -53,7 +53,7 @@ const (
 	maxLimit     = 1000
 	maxWait      = 30 // seconds
 	claimTimeout = 10 * time.Second
-	bytesPerTask = 4 << 10     // memory of a task until its response is written
+	bytesPerTask = 4 << 10     // memory reserved for each task until the response is written
 	responseTime = time.Second // left for the response when the call has a deadline
 
 	// pauseMargin is the time between the end of a pause and the next claim of a poll. Without the margin, the poll could claim in a
@@ -91,7 +91,7 @@ func (r *extendRequest) Validate() []task.Field {
 // claim returns tasks. With wait, it returns when there is at least one task, when the time is over, or when this process is about
 // to end. While it waits, it does not query the database for tasks: a wake-up makes it claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
-	want, err := c.newStoreRequest(call, &req)
+	storeReq, err := c.newStoreRequest(call, &req)
 	if err != nil {
 		return nil, err
 	}
@@ -108,35 +108,35 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
-		response, claimAgain, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
+		response, claimAgain, err := c.claimOrWait(ctx, call, storeReq, timeout.C, wait > 0)
 		switch {
 		case err == nil && len(response) == 0 && waitErr != nil:
 			return nil, waitErr
 		case err != nil || !claimAgain:
 			return response, err
 		}
-		want.WokenUp = true
+		storeReq.WokenUp = true
 	}
 }
 
 // claimOrWait claims once and, if wait is true and there is no task, waits. If claimAgain is true, the poll must call claimOrWait
 // again. The waiter is registered before the claim, so that the poll does not miss the wake-up for a task that is submitted right
-// after the claim. Memory is reserved before the registration, because a reservation may take a while, and meanwhile other polls
-// should get the wake-ups. A call with wait=0 registers no waiter, so it consumes no wake-up.
-func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, claimAgain bool, err error) {
-	callerChanged, err := c.prepare(ctx, call, &want)
+// after the claim. Memory is reserved before the registration: the reservation may wait, and meanwhile other polls should get the
+// wake-ups. A call with wait=0 registers no waiter, so it consumes no wake-up.
+func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, storeReq tasks.ClaimRequest, timeout <-chan time.Time, wait bool) (response []api.ClaimedTask, claimAgain bool, err error) {
+	callerChanged, err := c.prepare(ctx, call, &storeReq)
 	if err != nil {
-		c.passOnWakeUp(&want)
+		c.passOnWakeUp(&storeReq)
 		return nil, false, err
 	}
 	var woken <-chan struct{}
 	leave := func() {}
 	if wait {
-		waiter := c.env.RegisterWaiter(want.Queue)
+		waiter := c.env.RegisterWaiter(storeReq.Queue)
 		woken, leave = waiter.C, waiter.Close
 	}
 	defer leave()
-	claimed, pending, err := c.claimNow(ctx, want)
+	claimed, pending, err := c.claimNow(ctx, storeReq)
 	if len(claimed) == 0 {
 		call.Unreserve() // a waiting poll needs no memory for tasks
 	}
@@ -147,14 +147,14 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		c.env.WakeClaims(queue, n)
 	}
 	if err != nil {
-		c.passOnWakeUp(&want)
+		c.passOnWakeUp(&storeReq)
 		return nil, false, err
 	}
 	if ctx.Err() != nil {
-		return nil, false, errors.Join(c.giveBack(call, want, claimed, "the app disconnected before the response"), context.Cause(ctx))
+		return nil, false, errors.Join(c.giveBack(call, storeReq, claimed, "the app disconnected before the response"), context.Cause(ctx))
 	}
-	if err := c.recheckIfChanged(ctx, call, want.Queue, callerChanged); err != nil {
-		return nil, false, errors.Join(err, c.giveBack(call, want, claimed, "the check of the caller after the claim failed"))
+	if err := c.recheckIfChanged(ctx, call, storeReq.Queue, callerChanged); err != nil {
+		return nil, false, errors.Join(err, c.giveBack(call, storeReq, claimed, "the check of the caller after the claim failed"))
 	}
 	if len(claimed) > 0 {
 		c.env.WakeSweepAt(claimed[0].LeaseUntil)
@@ -163,7 +163,7 @@ func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want tasks.Cla
 		call.Log("claimed", len(claimed))
 		return claimedTasks(claimed), false, nil
 	}
-	claimAgain, err = c.waitForTask(ctx, call, want.Queue, woken, callerChanged, timeout)
+	claimAgain, err = c.waitForTask(ctx, call, storeReq.Queue, woken, callerChanged, timeout)
 	return []api.ClaimedTask{}, claimAgain, err
 }
 
@@ -195,23 +195,23 @@ func (c *claimer) waitForTask(ctx context.Context, call *fn.Call, queue string, 
 
 // prepare checks that the caller may still claim, and reserves memory. If this poll has to wait for memory, prepare first passes the
 // poll's wake-up on to another poll. callerChanged is closed when the caller must be checked again.
-func (c *claimer) prepare(ctx context.Context, call *fn.Call, want *tasks.ClaimRequest) (callerChanged <-chan struct{}, err error) {
-	if callerChanged, err = c.recheck(ctx, call, want.Queue); err != nil {
+func (c *claimer) prepare(ctx context.Context, call *fn.Call, storeReq *tasks.ClaimRequest) (callerChanged <-chan struct{}, err error) {
+	if callerChanged, err = c.recheck(ctx, call, storeReq.Queue); err != nil {
 		return nil, err
 	}
-	memory := want.Limit * bytesPerTask
+	memory := storeReq.Limit * bytesPerTask
 	if call.TryReserve(memory) == nil {
 		return callerChanged, nil
 	}
-	c.passOnWakeUp(want)
+	c.passOnWakeUp(storeReq)
 	return callerChanged, call.Reserve(ctx, memory)
 }
 
 // passOnWakeUp wakes another poll if this poll was woken.
-func (c *claimer) passOnWakeUp(want *tasks.ClaimRequest) {
-	if want.WokenUp {
-		want.WokenUp = false
-		c.env.WakeClaims(want.Queue, 1)
+func (c *claimer) passOnWakeUp(storeReq *tasks.ClaimRequest) {
+	if storeReq.WokenUp {
+		storeReq.WokenUp = false
+		c.env.WakeClaims(storeReq.Queue, 1)
 	}
 }
 
@@ -233,16 +233,16 @@ func checkQueue(call *fn.Call, queue string) error {
 
 // claimNow claims once. It completes the claim even if the app disconnects, because the tasks of a cancelled claim could stay claimed
 // until their leases end.
-func (c *claimer) claimNow(ctx context.Context, want tasks.ClaimRequest) ([]tasks.Claimed, tasks.PendingByQueue, error) {
+func (c *claimer) claimNow(ctx context.Context, storeReq tasks.ClaimRequest) ([]tasks.Claimed, tasks.PendingByQueue, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
-	return c.env.Tasks.Claim(ctx, want)
+	return c.env.Tasks.Claim(ctx, storeReq)
 }
 
-// resumed returns a channel that fires when the pause of the queue expires, or nil if the queue is not paused or the pause has no
-// end. With the channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to
-// find the pause that made the claim return nothing. If this pause expires between the two calls, resumed still finds its row, or
-// sweep has removed the row and wakes the poll.
+// resumed returns a channel that fires when the pause of the queue expires; nil if there is no pause, or one without an end. With
+// the channel, the poll claims again even if no other process wakes the poll. resumed must be called after the claim, to find the
+// pause that made the claim return nothing. If this pause expires between the two calls, resumed still finds its row, or a sweep has
+// removed the row and wakes polls for the pending tasks.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
@@ -254,7 +254,7 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
-// recheckIfChanged calls recheck if the caller may have changed during its claim.
+// recheckIfChanged calls recheck if callerChanged was closed during the claim.
 func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue string, callerChanged <-chan struct{}) error {
 	select {
 	case <-callerChanged:
@@ -266,32 +266,32 @@ func (c *claimer) recheckIfChanged(ctx context.Context, call *fn.Call, queue str
 }
 
 // giveBack releases claimed tasks that the app has not received and so cannot have sent.
-func (c *claimer) giveBack(call *fn.Call, want tasks.ClaimRequest, claimed []tasks.Claimed, why string) error {
+func (c *claimer) giveBack(call *fn.Call, storeReq tasks.ClaimRequest, claimed []tasks.Claimed, why string) error {
 	reports := make([]*tasks.Report, len(claimed))
 	for i, t := range claimed {
-		reports[i] = &tasks.Report{Request: want.Request, Report: task.Report{
-			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: why,
+		reports[i] = &tasks.Report{Request: storeReq.Request, Report: task.Report{
+			TaskID: t.ID, AppID: storeReq.AppID, CallerID: storeReq.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: why,
 		}}
 	}
 	_, errs := c.env.Tasks.Report(reports)
-	c.env.WakeClaims(want.Queue, len(claimed))
+	c.env.WakeClaims(storeReq.Queue, len(claimed))
 	call.Log("given_back", len(claimed))
 	return errors.Join(errs...)
 }
 
 func (c *claimer) newStoreRequest(call *fn.Call, req *claimRequest) (tasks.ClaimRequest, error) {
-	want := tasks.ClaimRequest{
+	storeReq := tasks.ClaimRequest{
 		Queue: cmp.Or(req.Queue, task.DefaultQueue), AppID: req.AppID, CallerID: call.Caller.ID, Limit: decode.ValueOr(req.Limit, defaultLimit),
 		Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), MarksSending: req.MarksSending,
 	}
-	if err := checkQueue(call, want.Queue); err != nil {
-		return want, err
+	if err := checkQueue(call, storeReq.Queue); err != nil {
+		return storeReq, err
 	}
 	logged, err := json.Marshal(map[string]any{
-		"request_id": call.RequestID, "queue": want.Queue, "limit": want.Limit, "lease_seconds": want.Lease.Seconds(), "marks_sending": want.MarksSending,
+		"request_id": call.RequestID, "queue": storeReq.Queue, "limit": storeReq.Limit, "lease_seconds": storeReq.Lease.Seconds(), "marks_sending": storeReq.MarksSending,
 	})
-	want.Request = logged
-	return want, err
+	storeReq.Request = logged
+	return storeReq, err
 }
 
 func claimedTasks(claimed []tasks.Claimed) []api.ClaimedTask {
