@@ -5,11 +5,11 @@
 //
 // A call with the event of a task, an endpoint or an alert records a delivery of the event for each endpoint that subscribes to it,
 // and for the callback URL of the task. A call with a tick claims due deliveries and messages under a lease, posts them outside a
-// transaction, and settles them. If a process dies, they are posted again when their leases end, with the same webhook-id.
+// transaction, and settles them. If the process dies, they are posted again when their leases end, with the same webhook-id.
 //
-// In each process, the concurrent posts to one destination are limited, and each account has at most a quarter of all posts. An
-// account is a limited operator (an admin with queues) with the callers that it created, or any other single caller. So a slow
-// receiver does not delay other receivers for long.
+// Each process limits its concurrent posts of webhooks and, separately, those of messages: in total, to each destination, and of each
+// account (a quarter of the total). An account is a limited operator (an admin with queues) with the callers that it created, or any
+// other single caller. So a slow receiver does not delay other receivers for long.
 //
 // A chat robot receives a text instead of the event. If the robot has a secret, the text is signed as the robot's vendor defines.
 //
@@ -17,8 +17,8 @@
 // are nearly full.
 //
 // If TWO_PHASE_DELIVER_BEFORE_SAVED is set, deliver also receives accepted messages, in batches, and publishes them to their
-// receivers before they are saved. This must not wait for Postgres. So deliver publishes the time of the publishing as an event, and
-// records the time in Postgres when it receives that event.
+// receivers before they are saved. This must not wait for Postgres. So deliver publishes an event with the time of this, and records
+// the time in Postgres when it receives the event.
 package deliver
 
 import (
@@ -87,7 +87,7 @@ func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) 
 	return d.deliver(ctx, c)
 }
 
-// batch does the same for several events, but posts nothing: it ignores all other events.
+// batch does the same for several events, but posts nothing: it ignores events such as a tick.
 func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted, toRecord, delivered []streamevent.Event
 	for _, e := range events {
@@ -97,7 +97,7 @@ func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []streamevent.
 		case isSubscribable(e.Type):
 			toRecord = append(toRecord, e)
 		default:
-			accepted = append(accepted, e)
+			accepted = append(accepted, e) // push ignores an event that is not an accepted message
 		}
 	}
 	refused, err := d.record(ctx, toRecord)

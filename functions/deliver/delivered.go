@@ -17,7 +17,7 @@ import (
 )
 
 // deliveredType is the type of an event with the time when push published messages before they were saved. publishDelivered
-// publishes the event. When it comes back from the stream, recordDelivered records the time in Postgres.
+// publishes the event. When deliver receives the event, recordDelivered records the time in Postgres.
 const deliveredType = "sendonce.message.delivered.v1"
 
 type deliveredData struct {
@@ -30,7 +30,7 @@ type deliveredMessage struct {
 	Fingerprint string  `json:"fp"`
 }
 
-// publishDelivered publishes the time at which the messages were published. If that fails, the messages get a later time: when the
+// publishDelivered publishes the time at which the messages were published. If that fails, their delivery time is later: when the
 // relay sends them.
 func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
 	if len(messages) == 0 {

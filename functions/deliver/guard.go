@@ -49,7 +49,7 @@ func (g *guard) permits(addr netip.Addr) bool {
 	return outgoing.Permits(addr, g.allowed, g.isOwn)
 }
 
-// isOwn reports whether addr is an address of this host. It returns true, too, if the addresses of this host cannot be read.
+// isOwn reports whether addr is an address of this host. It also returns true if the addresses of this host cannot be read.
 func (g *guard) isOwn(addr netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

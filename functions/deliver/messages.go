@@ -33,7 +33,7 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 		},
 		settle: func(ctx context.Context, all []posted[urlMessage]) (locked []posted[urlMessage], err error) {
 			var toSettle []posted[urlMessage]
-			var results []messages.Posted // of toSettle
+			var results []messages.Posted // one for each of toSettle
 			for _, p := range all {
 				if p.work.signing.Err != nil { // not posted: the message is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
@@ -82,8 +82,7 @@ func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([
 	return claimed, nil
 }
 
-// result returns the result of an attempt for a message. Every attempt counts as a send of the message, except one that this process
-// cancelled.
+// result returns the result of an attempt for a message. Every attempt counts as a send of the message, except a cancelled one.
 func (a attempt) result() message.Result {
 	switch {
 	case a.err == "":

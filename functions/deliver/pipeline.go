@@ -13,7 +13,7 @@ const (
 	maxInFlight   = 128                    // concurrent posts of a pipeline in one process, those of all its runs together
 	claimInterval = time.Second            // how often a run that waits for slow receivers claims again
 	lockedPause   = 100 * time.Millisecond // before the next try to settle a result whose rows another transaction has locked
-	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post and this margin
+	leaseMargin   = 15 * time.Second       // a lease is the timeout of a post plus this margin
 )
 
 // limits apply to each pipeline of each process separately. Account limits all callers of an account together (see the comment of the
@@ -30,7 +30,7 @@ type pipeline[W any] struct {
 	inFlight *workInFlight[W]
 	claim    func(ctx context.Context, inFlight []W) ([]W, error) // the result and inFlight together have at most maxInFlight
 	post     func(ctx context.Context, w W) attempt
-	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked: results that were not settled, so the caller must try again
+	settle   func(ctx context.Context, batch []posted[W]) (locked []posted[W], err error) // locked: results whose rows another transaction has locked; the caller must settle them again
 }
 
 // runPipeline claims, posts and settles work until nothing is due, and returns how many posts it started. If another run of the

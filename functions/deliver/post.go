@@ -86,7 +86,7 @@ type postRequest struct {
 
 const errBadURL = "the URL is not valid"
 
-// post sends one event as a CloudEvent. Each attempt of a delivery must use the same id.
+// post sends one CloudEvent, signed as a webhook. Each attempt of a delivery or message must use the same id.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
 	return p.send(ctx, postRequest{url: url, contentType: contentType, body: body, sign: func(h http.Header, at time.Time) error {
 		return api.SignWebhook(h, id, at, body, secrets...)
@@ -94,29 +94,29 @@ func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets 
 }
 
 // send makes one POST.
-func (p *poster) send(ctx context.Context, out postRequest) attempt {
+func (p *poster) send(ctx context.Context, r postRequest) attempt {
 	a := attempt{at: time.Now()}
-	p.roundTrip(ctx, &a, out)
+	p.roundTrip(ctx, &a, r)
 	a.duration = time.Since(a.at)
 	return a
 }
 
 // roundTrip sends the request and stores the result in a.
-func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
+func (p *poster) roundTrip(ctx context.Context, a *attempt, r postRequest) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(limited, http.MethodPost, out.url, bytes.NewReader(out.body))
+	req, err := http.NewRequestWithContext(limited, http.MethodPost, r.url, bytes.NewReader(r.body))
 	if err != nil {
 		a.err = errBadURL
 		return
 	}
 	req.Header.Set("User-Agent", "Sendonce")
-	req.Header.Set("Content-Type", out.contentType)
+	req.Header.Set("Content-Type", r.contentType)
 	// A nil value is not sent, but allows the transport to repeat the request if an idle connection was closed. Webhook
 	// receivers deduplicate by webhook-id. A chat robot cannot deduplicate: its chat group may get the text twice.
 	req.Header["Idempotency-Key"] = nil
-	if out.sign != nil {
-		if err := out.sign(req.Header, a.at); err != nil {
+	if r.sign != nil {
+		if err := r.sign(req.Header, a.at); err != nil {
 			a.err = "cannot be signed: " + err.Error()
 			return
 		}
@@ -127,7 +127,7 @@ func (p *poster) roundTrip(ctx context.Context, a *attempt, out postRequest) {
 		defer res.Body.Close()
 		// After a protocol switch (101) the context alone does not stop reading.
 		defer context.AfterFunc(limited, func() { res.Body.Close() })()
-		a.readResponse(res, out.refusal)
+		a.readResponse(res, r.refusal)
 	case ended(ctx):
 		a.cancelled, a.err = true, "interrupted before a response"
 	case ended(limited):
@@ -235,8 +235,8 @@ func (p *poster) describeError(err error) string {
 
 func describeProtocolError(err error) string {
 	cause := strings.NewReplacer("net/http: ", "", "HTTP/1.x transport connection broken: ", "").Replace(err.Error())
-	if alert, ok := strings.CutPrefix(cause, "tls: "); ok {
-		cause = "TLS failed: " + alert
+	if reason, ok := strings.CutPrefix(cause, "tls: "); ok {
+		cause = "TLS failed: " + reason
 	}
 	if strings.HasPrefix(cause, "readLoopPeekFailLocked") { // an internal text of net/http
 		cause = "the server sent data before the request: it is not an HTTP server"

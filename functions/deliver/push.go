@@ -18,7 +18,7 @@ import (
 const maxPushAge = time.Minute
 
 // pushTimeout limits the publishing of a batch. A message to a subject that has subscribers but no stream uses up this time, since
-// nothing acknowledges the message. Meanwhile the next batch waits, too.
+// nothing acknowledges the message. Meanwhile the next batch waits.
 const pushTimeout = 2 * time.Second
 
 // push publishes accepted messages to their receivers, in order, before the messages are saved. After a message is saved, the
@@ -27,7 +27,7 @@ const pushTimeout = 2 * time.Second
 // so that the trigger repeats the batch. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
-	var toPublish []bus.Message // of accepted
+	var toPublish []bus.Message // one for each of accepted
 	for i := range events {
 		m, err := events[i].Message()
 		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > maxPushAge {

@@ -12,10 +12,10 @@ import (
 
 // robotKind is how the robots of one vendor receive a text. Most of them return 200 even if they refuse the text.
 type robotKind struct {
-	body    func(text string) map[string]any // of the request
-	refusal func(response []byte) string     // why a 2xx response is a failure, or ""; nil = every 2xx response is a success
+	body    func(text string) map[string]any // returns the body of the request
+	refusal func(response []byte) string     // returns why a 2xx response is a failure, or ""; nil = every 2xx response is a success
 
-	// sign adds a signature to the body, or to the URL, and returns the URL; nil = robots of this kind accept no signature.
+	// sign adds a signature to the body, or to the URL, and returns the URL; nil = the robots accept no signature.
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
 }
 
@@ -84,9 +84,9 @@ func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.
 		return attempt{at: time.Now(), err: "the event cannot be shown as a text: " + err.Error()}
 	}
 	deadline, _ := ctx.Deadline()
-	start, cancel := context.WithDeadline(ctx, deadline.Add(-d.cfg.Timeout)) // a POST that is cut off would not count as a try
+	waitCtx, cancel := context.WithDeadline(ctx, deadline.Add(-d.cfg.Timeout)) // a POST that is cut off would not count as a try
 	defer cancel()
-	return d.robotTexts.post(start, w.EndpointID, event, w.Single(), func(text string) attempt { return d.postText(ctx, kind, w, text) })
+	return d.robotTexts.post(waitCtx, w.EndpointID, event, w.Single(), func(text string) attempt { return d.postText(ctx, kind, w, text) })
 }
 
 // postText posts a text to the robot of a delivery.

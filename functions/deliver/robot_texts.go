@@ -14,7 +14,7 @@ import (
 // robotInterval is the time between the starts of two POSTs to a robot, in one process. Most vendors refuse more than 20 texts a minute.
 const robotInterval = 4 * time.Second
 
-// turnPause is how long an event waits before it calls take again, if the text of other events is due first.
+// turnPause is how long post waits before it calls take again, if another text is first.
 const turnPause = 50 * time.Millisecond
 
 // robotTexts combines the events that wait for the next POST to the same robot. Otherwise many alerts at the same time would exceed the
@@ -22,19 +22,19 @@ const turnPause = 50 * time.Millisecond
 type robotTexts struct {
 	mu      sync.Mutex
 	waiting map[task.ID][]*robotText // by endpoint; at most one more than may be in flight to one destination
-	next    map[task.ID]time.Time    // by endpoint: the next POST may not start before
+	next    map[task.ID]time.Time    // by endpoint: when the next POST may start
 }
 
-// robotText is an event that waits.
+// robotText is an event that waits for its POST.
 type robotText struct {
 	robot.Event
 	alone  bool         // has a POST of its own
 	result chan attempt // has room for one
 }
 
-// post posts an event to the robot of an endpoint, together with the others that wait: all of them have the result of this POST. An
-// event that was tried before is posted alone, because the vendor may have refused a text because of another event in it. post waits
-// for robotInterval, or twice as long if such an event waits, at most until ctx ends. send makes a POST.
+// post posts an event to the robot of an endpoint, together with the others that wait: all of them get the result of this POST. An
+// event that was tried before must be posted alone, because the vendor may have refused a text because of another event in it. post
+// waits up to robotInterval, or up to twice as long if an event that is posted alone waits too. When ctx ends, post stops waiting.
 func (r *robotTexts) post(ctx context.Context, endpoint task.ID, e robot.Event, alone bool, send func(text string) attempt) attempt {
 	own := &robotText{e, alone, make(chan attempt, 1)}
 	r.add(endpoint, own)
@@ -77,8 +77,8 @@ func (r *robotTexts) add(endpoint task.ID, t *robotText) {
 	r.waiting[endpoint] = append(r.waiting[endpoint], t)
 }
 
-// take returns the events that the caller must post now: own, and those that get the same text. If there are none, because it is not
-// time for the next text, another text is first, own has been taken, or ctx has ended, the caller waits and calls take again.
+// take returns the events that the caller must post now in one text, with own among them. It returns none if it is too early for the
+// next text, another text is first, own has been taken, or ctx has ended. The caller then calls take again after wait.
 func (r *robotTexts) take(ctx context.Context, endpoint task.ID, own *robotText) (together []*robotText, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *robotTexts) take(ctx context.Context, endpoint task.ID, own *robotText)
 	if r.waiting[endpoint] = left; len(left) == 0 {
 		delete(r.waiting, endpoint)
 	}
-	return together, robotInterval
+	return together, 0
 }
 
 // remove removes an event that will not be posted. It returns false if take has returned the event.

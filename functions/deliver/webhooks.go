@@ -31,7 +31,7 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 		},
 		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {
 			var toSettle []posted[webhooks.DueDelivery]
-			var tried []webhooks.Tried // of toSettle
+			var tried []webhooks.Tried // one for each of toSettle
 			for _, p := range all {
 				if p.cancelled { // the delivery is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
