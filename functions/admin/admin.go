@@ -1,10 +1,10 @@
 // Package admin is the function that operators call. All its routes are below /api/v1/admin. Viewers may call all GET routes.
-// Submitters may call search, which finds only what belongs to them, and may read their own tasks. Viewers and submitters may also
+// Submitters may call search, which finds only their own objects, and may read their own tasks. Viewers and submitters may also
 // reveal a task that they may read: the response has its full phone number and content, and the reveal is recorded.
 //
 // Every change is committed together with a row of operator_actions, which has the operator and the values before and after the
 // change. A change without effect adds no row. An instance that is connected to NATS applies a change to a caller within a second.
-// Any other instance applies it within 60 s, the lifetime of its cache.
+// Any other instance applies it within 60 s, when its cached caller expires.
 //
 // A caller with queues may call only the routes with WithinQueues. An admin with queues is a limited operator. It administers the
 // tasks of its queues and the pauses of its queues, and reads their alerts. It also administers the callers whose names begin with

@@ -13,10 +13,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// bulkTimeout leaves 5 s for the other statements after a count of the tasks, which may take readTimeout after a wait.
+// bulkTimeout is the time for a count of the tasks (CountWait until it starts, then readTimeout), and 5 s for the other statements.
 const bulkTimeout = tasks.CountWait + readTimeout + 5*time.Second
 
-// statesOfActions has the states of the tasks that an action can change.
+// statesOfActions has, for each action, the states of the tasks that it can change.
 var statesOfActions = map[tasks.BulkAction][]task.State{
 	tasks.BulkCancel: {task.Scheduled, task.Pending}, tasks.BulkRetry: {task.Failed},
 	tasks.BulkSucceeded: {task.Held}, tasks.BulkFailed: {task.Held}, tasks.BulkResend: {task.Held},
@@ -112,17 +112,10 @@ func (r *bulkListRequest) Validate() []task.Field {
 	return bad
 }
 
-// bulkCallerFilter returns the caller's id if the caller has queues, else nil. A caller with queues may read only its own bulk changes.
-func bulkCallerFilter(c *fn.Call) *int64 {
-	if c.LimitedToQueues() {
-		return &c.Caller.ID
-	}
-	return nil
-}
-
+// bulks lists the bulk changes. A caller with queues may read only its own.
 func (h *handlers) bulks(ctx context.Context, c *fn.Call, req bulkListRequest) (any, error) {
 	after, _ := task.ParseID(req.After) // Validate has checked it
-	rows, more, err := h.env.Tasks.Bulks(ctx, bulkCallerFilter(c), after, decode.PageLimit(req.Limit))
+	rows, more, err := h.env.Tasks.Bulks(ctx, c.ReadScope(), after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, bulkResponse, func(b tasks.Bulk) task.ID { return b.ID }), err
 }
 
@@ -131,14 +124,14 @@ func (h *handlers) bulk(ctx context.Context, c *fn.Call, _ struct{}) (any, error
 	return bulkResponse(b), err
 }
 
-// readableBulk returns the bulk change of the path. The error is not_found also if the caller may not read the bulk change.
+// readableBulk returns the bulk change of the path. The error is also not_found if the caller may not read the bulk change.
 func (h *handlers) readableBulk(ctx context.Context, c *fn.Call) (tasks.Bulk, error) {
 	id, err := task.ParseID(c.PathValue("id"))
 	if err != nil {
 		return tasks.Bulk{}, task.Refuse(task.CodeNotFound, "no such bulk change")
 	}
 	b, err := h.env.Tasks.BulkByID(ctx, id)
-	if err == nil && bulkCallerFilter(c) != nil && b.CallerID != c.Caller.ID {
+	if err == nil && !c.ReadsAll() && b.CallerID != c.Caller.ID {
 		err = task.Refuse(task.CodeNotFound, "no such bulk change")
 	}
 	return b, err

@@ -20,7 +20,7 @@ import (
 const (
 	tokenBytes = 32 // 256 random bits
 
-	maxValues       = 100 // in queues, in business_types and in receives
+	maxValues       = 100 // in each of queues, business_types and receives
 	maxBusinessType = 50  // characters
 
 	maxWaiting      = 1_000_000_000 // the largest max_waiting_messages and max_waiting_tasks
@@ -130,8 +130,8 @@ func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (an
 	return page, err
 }
 
-// limitedOperator returns the calling admin or viewer if it has queues, else nil. See the method Manages: the name and the grants of the
-// operator limit the callers that it manages; nil manages all callers.
+// limitedOperator returns the calling admin or viewer if it has queues, else nil. Its name and grants limit the callers that it manages
+// (see the method Manages); nil manages all callers.
 func limitedOperator(c *fn.Call) *callers.StoredCaller {
 	if !c.LimitedToQueues() {
 		return nil
@@ -164,12 +164,12 @@ func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, id int64, _ str
 	return h.publishChanges(ctx, row, dependents), err
 }
 
-// publishChanges makes all processes read a changed caller and its changed dependents (callers that belong to it) again. It returns
-// the response.
+// publishChanges makes all processes read again a changed caller and its changed dependents (the callers that it made, directly or
+// through others). It returns the response.
 func (h *handlers) publishChanges(ctx context.Context, row callers.StoredCaller, dependents []callers.StoredCaller) api.CallerResponse {
 	response := callerResponse(row)
-	for _, other := range dependents {
-		response.AlsoChanged = append(response.AlsoChanged, other.Name)
+	for _, dependent := range dependents {
+		response.AlsoChanged = append(response.AlsoChanged, dependent.Name)
 	}
 	h.env.CallersChanged(ctx, append(response.AlsoChanged, row.Name)...)
 	return response

@@ -72,7 +72,7 @@ func senderOverview(s overview.Sender) api.SenderOverview {
 
 func serviceOverview(s overview.Snapshot) *api.ServiceOverview {
 	return &api.ServiceOverview{
-		PausedStreams: append([]string{}, s.PausedStreams...), PausedTemplates: api.Count(s.PausedTemplates), DeadLetters: api.Count(s.DeadLetters),
+		PausedStreams: nonNilCopy(s.PausedStreams), PausedTemplates: api.Count(s.PausedTemplates), DeadLetters: api.Count(s.DeadLetters),
 		Events: backlog(s.Events), MessagesDue: backlog(s.Messages.Due), StuckSending: api.Count(s.Messages.StuckSending), StuckSent: api.Count(s.Messages.StuckSent),
 		DeliveriesDue: backlog(s.Webhooks.Due), DeliveriesRetrying: api.Count(s.Webhooks.Retrying), Delivered: s.Webhooks.Delivered,
 		DeliveriesFailed: s.Webhooks.Failed, EndpointsFailing: s.Webhooks.Failing, EndpointsDisabled: s.Webhooks.Disabled,

@@ -92,7 +92,7 @@ func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req requiredReas
 }
 
 func errForbiddenQueue(queue string) error {
-	return task.Refuse(task.CodeForbidden, "this admin may not administer queue "+queue)
+	return task.Refuse(task.CodeForbidden, "this caller may not use queue "+queue)
 }
 
 // pathQueue returns the {queue} of the path. The queue need not have tasks.

@@ -25,7 +25,7 @@ func (r *searchRequest) Validate() []task.Field {
 
 // search takes an id, a number or a name, and finds the matching objects that the caller may read. See byID, byNumber and byName.
 func (h *handlers) search(ctx context.Context, c *fn.Call, req searchRequest) (any, error) {
-	c.LetOthersRun() // its result is small, and it may wait for other searches
+	c.LetOthersRun() // a search needs little memory, and may wait for other searches
 	s := search{handlers: h, c: c, text: req.Query, found: api.SearchResponse{Found: []api.SearchHit{}, Complete: true}}
 	for _, find := range []func(context.Context) error{s.byID, s.byNumber, s.byName} {
 		if err := find(ctx); err != nil {
@@ -59,8 +59,8 @@ func (s *search) callerFilter() *int64 {
 // queues.
 func (s *search) readsOnlyTasks() bool { return s.c.LimitedToQueues() && isAdminOrViewer(s.c) }
 
-// ignoreUnknown returns nil for the error not_found. It returns other errors unchanged.
-func ignoreUnknown(err error) error {
+// ignoreNotFound returns nil for the error not_found. It returns other errors unchanged.
+func ignoreNotFound(err error) error {
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil
 	}
@@ -80,21 +80,21 @@ func (s *search) byID(ctx context.Context) error {
 	if err == nil && (s.callerFilter() == nil || m.CallerID == s.c.Caller.ID) {
 		s.add("message", id.String(), m.State())
 	}
-	if err = ignoreUnknown(err); err != nil {
+	if err = ignoreNotFound(err); err != nil {
 		return err
 	}
 	d, err := s.env.Webhooks.Delivery(ctx, id, s.callerFilter())
 	if err == nil {
 		s.add("delivery", id.String(), d.State)
 	}
-	return ignoreUnknown(err)
+	return ignoreNotFound(err)
 }
 
 // addTasks adds the tasks with these ids, except tasks that the caller may not read.
 func (s *search) addTasks(ctx context.Context, ids ...task.ID) error {
 	for _, id := range ids {
 		t, err := s.env.Tasks.ByID(ctx, id)
-		if err = ignoreUnknown(err); err != nil {
+		if err = ignoreNotFound(err); err != nil {
 			return err
 		}
 		if t.ID == id && s.c.MayUseQueue(t.Queue) && (s.callerFilter() == nil || t.CallerID == s.c.Caller.ID) {
@@ -119,7 +119,7 @@ func (s *search) byNumber(ctx context.Context) error {
 		if err == nil && (s.callerFilter() == nil || l.CallerID == s.c.Caller.ID) && s.c.MayUseBusinessType(l.BusinessType) {
 			s.add("subscribe", s.text, "")
 		}
-		if err = ignoreUnknown(err); err != nil {
+		if err = ignoreNotFound(err); err != nil {
 			return err
 		}
 	}
@@ -141,14 +141,14 @@ func (s *search) byName(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.callerFilter() != nil || s.c.LimitedToQueues() || !task.ValidUser(s.text) {
+	if !s.c.ReadsAll() || !task.ValidUser(s.text) {
 		return nil
 	}
 	caller, err := s.env.Callers.ByName(ctx, s.text, true) // true = with the read role
 	if err == nil {
 		s.add("caller", strconv.FormatInt(caller.ID, 10), "")
 	}
-	return ignoreUnknown(err)
+	return ignoreNotFound(err)
 }
 
 func (s *search) findTasks(ctx context.Context, criteria tasks.Search) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxEventsPerLog = 200 // events that a page of a task's timeline reads from each of several logs
+const maxEventsPerLog = 200 // events that a page of a task's timeline reads from each log
 
 type tasksRequest api.TasksRequest
 
@@ -124,7 +124,7 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 // queues.
 func isAdminOrViewer(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
 
-// readableTask returns the task of the path. The error is not_found also if the caller may not read the task.
+// readableTask returns the task of the path. The error is also not_found if the caller may not read the task.
 func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
@@ -189,8 +189,8 @@ func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) 
 	})
 }
 
-// repair changes the task of the path. If the task is pending then, repair wakes a waiting claim, and sweep at the time when the task
-// expires. Whether the caller may use the queue is checked before the change. This is enough, because a task never changes its queue.
+// repair changes the task of the path. Then it wakes sweep at the time when the task is next due, and a waiting claim if the task is
+// pending. Whether the caller may use the queue is checked before the change. This is enough, because a task never changes its queue.
 func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {

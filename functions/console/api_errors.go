@@ -134,8 +134,8 @@ var apiErrors = map[string]string{
 	// queues
 	"must be at most a year ahead; leave it out to pause until the queue is resumed": "最多在一年之内；留空则一直暂停到手动恢复",
 	"must be in the future; leave it out to pause until the queue is resumed":        "必须在未来；留空则一直暂停到手动恢复",
-	"queue %s is not paused":                 "队列 %s 没有暂停",
-	"this admin may not administer queue %s": "该管理员不能管理队列 %s",
+	"queue %s is not paused":           "队列 %s 没有暂停",
+	"this caller may not use queue %s": "该调用方不能使用队列 %s",
 
 	// templates, default SMS and blocked words
 	"contains a NUL character":                                    "包含 NUL 字符",

@@ -72,6 +72,6 @@ func TestQueues(t *testing.T) {
 		got := v.get("/console/queues")
 		got.has(t, "marketing")
 		require.NotContains(t, got.text, "otp")
-		v.submit("/console/queues/pause", "queue", "otp", "reason", "r").has(t, "this admin may not administer queue otp")
+		v.submit("/console/queues/pause", "queue", "otp", "reason", "r").has(t, "this caller may not use queue otp")
 	})
 }
