@@ -34,7 +34,7 @@ func Commands() []command.Command {
 func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	flags := flag.NewFlagSet("nats-users", flag.ContinueOnError)
 	var receivers []string
-	flags.Func("receiver", "name of a service that receives messages, of letters, digits, _ and -", func(name string) error {
+	flags.Func("receiver", "name (letters, digits, _ and -) of a service that receives messages", func(name string) error {
 		receivers = append(receivers, name)
 		return nil
 	})
@@ -65,7 +65,7 @@ type migrateConfig struct {
 	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of the caller SENDONCE_TRIGGER_USER; migrate requires at least 24 characters, which must be random"`
 }
 
-// Validate checks the name of the trigger by the rule for names of callers.
+// Validate checks that TriggerUser is a valid name of a caller.
 func (c *migrateConfig) Validate() []task.Field {
 	if c.TriggerUser != "" && !task.ValidUser(c.TriggerUser) {
 		return []task.Field{{Name: "SENDONCE_TRIGGER_USER", Message: task.UserRule}}

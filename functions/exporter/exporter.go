@@ -5,7 +5,7 @@
 // All instances of the exporter read the same database and streams, so Prometheus scrapes only one of them. The metrics of each
 // process are at /metrics of that process. SENDONCE_METRICS says who may read both paths.
 //
-// The values about Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, its
+// The values from Postgres are those of fn.Env.Snapshot, which the console shows too. While Postgres or NATS is unavailable, its
 // metrics keep the last values that this process read; sendonce_exporter_up and the timestamps show that these values are old. At
 // most overview.MaxNames (200) queues have a label value of their own, and all other queues share the value "other". The same
 // holds for sender apps.
