@@ -31,10 +31,10 @@ func (d *deliverer) messages() pipeline[urlMessage] {
 			}
 			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
 		},
-		settle: func(ctx context.Context, all []posted[urlMessage]) (locked []posted[urlMessage], err error) {
+		settle: func(ctx context.Context, batch []posted[urlMessage]) (locked []posted[urlMessage], err error) {
 			var toSettle []posted[urlMessage]
 			var results []messages.Posted // one for each of toSettle
-			for _, p := range all {
+			for _, p := range batch {
 				if p.work.signing.Err != nil { // not posted: the message is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store/webhooks"
 )
 
-// robotKind is how the robots of one vendor receive a text. Most of them return 200 even if they refuse the text.
+// robotKind is how the robots of one vendor receive a text. Most robots return 200 even if they refuse the text.
 type robotKind struct {
 	body    func(text string) map[string]any // returns the body of the request
 	refusal func(response []byte) string     // returns why a 2xx response is a failure, or ""; nil = every 2xx response is a success
@@ -19,7 +19,7 @@ type robotKind struct {
 	sign func(secret string, at time.Time, url string, body map[string]any) (string, error)
 }
 
-var robots = map[string]robotKind{
+var robotKinds = map[string]robotKind{ // by format
 	webhooks.FormatSlack:    {body: slackText}, // Slack refuses with a 4xx
 	webhooks.FormatDingTalk: {msgtypeText, errcodeRefusal, signDingTalk},
 	webhooks.FormatWeCom:    {body: msgtypeText, refusal: errcodeRefusal},

@@ -95,15 +95,15 @@ func (r *robotTexts) take(ctx context.Context, endpoint task.ID, own *robotText)
 	}
 	maps.DeleteFunc(r.next, func(_ task.ID, at time.Time) bool { return at.Before(now) })
 	r.next[endpoint] = now.Add(robotInterval)
-	var left []*robotText
+	var rest []*robotText
 	for _, t := range waiting {
 		if t == own || !own.alone && !t.alone {
 			together = append(together, t)
 		} else {
-			left = append(left, t)
+			rest = append(rest, t)
 		}
 	}
-	if r.waiting[endpoint] = left; len(left) == 0 {
+	if r.waiting[endpoint] = rest; len(rest) == 0 {
 		delete(r.waiting, endpoint)
 	}
 	return together, 0

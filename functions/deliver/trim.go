@@ -34,20 +34,20 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		}
 	}
 	refused := func(stream string) bool { return slices.Contains(plan.Refused, stream) }
-	events, err := d.env.Bus().TrimEvents(ctx)
-	record(bus.StreamEvents, events, err)
+	removedEvents, err := d.env.Bus().TrimEvents(ctx)
+	record(bus.StreamEvents, removedEvents, err)
 	trimmed, err := d.env.Bus().TrimMessages(ctx, plan.From, refused(bus.StreamMessages), d.messageStates)
 	record(bus.StreamMessages, trimmed.Removed, err)
 	var inboxes bus.TrimmedUsers
-	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
+	removedFromUsers, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
 		inboxes = t
 		return d.env.Messages.SetInboxesTrimmed(ctx, t.UpTo, t.Last)
 	})
-	record(bus.StreamUsers, users, err)
+	record(bus.StreamUsers, removedFromUsers, err)
 	if len(inboxes.UpTo) > 0 {
 		failures = append(failures, d.env.Messages.ForgetInboxTrims(ctx, inboxes.Last, inboxes.MaxAge))
 	}
-	c.Log("trimmed_events", events, "trimmed_messages", trimmed.Removed, "trimmed_users", users)
+	c.Log("trimmed_events", removedEvents, "trimmed_messages", trimmed.Removed, "trimmed_users", removedFromUsers)
 	if trimmed.HeldBy != "" {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let the consumer read, or delete the consumer",
 			"stream", bus.StreamMessages, "consumer", trimmed.HeldBy)

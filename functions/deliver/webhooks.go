@@ -24,15 +24,15 @@ func (d *deliverer) webhooks() pipeline[webhooks.DueDelivery] {
 			if w.Payload == "" {
 				return attempt{at: time.Now(), err: "there is no event for this delivery"}
 			}
-			if kind, ok := robots[w.Format]; ok {
+			if kind, ok := robotKinds[w.Format]; ok {
 				return d.postToRobot(ctx, kind, w)
 			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
-		settle: func(ctx context.Context, all []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {
+		settle: func(ctx context.Context, batch []posted[webhooks.DueDelivery]) (locked []posted[webhooks.DueDelivery], err error) {
 			var toSettle []posted[webhooks.DueDelivery]
 			var tried []webhooks.Tried // one for each of toSettle
-			for _, p := range all {
+			for _, p := range batch {
 				if p.cancelled { // the delivery is claimed again when its lease ends
 					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
