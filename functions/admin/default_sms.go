@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A default SMS is stored for a phone number. It is the content of the next submission to this number that has no content of its own.
-// After that it is not sent again, until it is reset.
+// Default content (default-sms in paths) is stored for a phone number. The next submission to this number without content of its own
+// uses the default content. After that, the default content is not used again until it is reset.
 
 type defaultRequest api.DefaultSMSRequest
 
