@@ -124,6 +124,10 @@ func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, 
 // queues.
 func isAdminOrViewer(c *fn.Call) bool { return c.HasRole(fn.Admin) || c.HasRole(fn.Viewer) }
 
+func mayReadTask(c *fn.Call, t tasks.Detail) bool {
+	return c.MayUseQueue(t.Queue) && (isAdminOrViewer(c) || t.CallerID == c.Caller.ID)
+}
+
 // readableTask returns the task of the path. The error is also not_found if the caller may not read the task.
 func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, error) {
 	id, err := c.TaskID()
@@ -131,7 +135,7 @@ func (h *handlers) readableTask(ctx context.Context, c *fn.Call) (tasks.Detail, 
 		return tasks.Detail{}, err
 	}
 	t, err := h.env.Tasks.ByID(ctx, id)
-	if err == nil && (!c.MayUseQueue(t.Queue) || !isAdminOrViewer(c) && t.CallerID != c.Caller.ID) {
+	if err == nil && !mayReadTask(c, t) {
 		err = task.Refuse(task.CodeNotFound, "no such task")
 	}
 	return t, err
