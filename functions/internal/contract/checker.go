@@ -64,7 +64,7 @@ func (k *Checker) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// Problems returns how a call breaks the contract, and records its response in Seen.
+// Problems returns how a call breaks the contract, and records its response in Seen if the contract has the status.
 func (k *Checker) Problems(r *http.Request, sent []byte, res *http.Response, got []byte) (problems []string) {
 	c := k.Contract
 	pattern, operation, response := c.find(r)
@@ -98,16 +98,16 @@ func (k *Checker) remember(pattern string, status int, got []byte) {
 // requestProblems returns how a request that the service accepted breaks the contract.
 func (c *Contract) requestProblems(operation NodeAt, r *http.Request, sent []byte) (problems []string) {
 	query := r.URL.Query()
-	named := map[string]bool{}
+	listed := map[string]bool{}
 	for _, p := range c.Parameters(operation, "query") {
 		name := p["name"].(string)
-		named[name] = true
+		listed[name] = true
 		if p["required"] == true && !query.Has(name) {
 			problems = append(problems, "parameter "+name+" is required")
 		}
 	}
 	for name := range query {
-		if !named[name] && operation.Node["operationId"] != "claimByPost" { // POST accepts the parameters of GET too
+		if !listed[name] && operation.Node["operationId"] != "claimByPost" { // POST accepts the parameters of GET too
 			problems = append(problems, "the contract does not have the parameter "+name)
 		}
 	}
@@ -116,8 +116,8 @@ func (c *Contract) requestProblems(operation NodeAt, r *http.Request, sent []byt
 	case len(sent) == 0 && hasBody && body.Node["required"] == true:
 		problems = append(problems, "a body is required")
 	case len(sent) > 0 && hasBody:
-		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		content, known := c.Child(body, "content", kind)
+		mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		content, known := c.Child(body, "content", mediaType)
 		if err != nil || !known {
 			return append(problems, "the contract does not have the Content-Type of the request")
 		}
@@ -132,8 +132,8 @@ func (c *Contract) requestProblems(operation NodeAt, r *http.Request, sent []byt
 	return problems
 }
 
-// headerProblems checks the headers that the contract lists for a response, and reports headers of Sendonce that the contract
-// does not list.
+// headerProblems checks the headers that the contract lists for a response, and reports Location, Retry-After and similar
+// headers that the contract does not list.
 func (c *Contract) headerProblems(response NodeAt, header http.Header) (problems []string) {
 	listed, _ := response.Node["headers"].(Object)
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
@@ -164,12 +164,12 @@ func (c *Contract) bodyProblems(response NodeAt, header http.Header, got []byte)
 		}
 		return nil
 	}
-	kind, params, err := mime.ParseMediaType(header.Get("Content-Type"))
-	content, known := c.Child(response, "content", kind)
+	mediaType, params, err := mime.ParseMediaType(header.Get("Content-Type"))
+	content, known := c.Child(response, "content", mediaType)
 	if err != nil || !known || cmp.Or(params["charset"], "utf-8") != "utf-8" {
 		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
 	}
-	if strings.HasPrefix(kind, "text/") { // not JSON
+	if strings.HasPrefix(mediaType, "text/") { // not JSON
 		err = c.Check(content.Pointer+"/schema", string(got))
 	} else {
 		err = c.CheckJSON(content.Pointer+"/schema", got)

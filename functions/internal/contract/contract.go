@@ -216,7 +216,7 @@ func (c *Contract) ErrorCodes(response NodeAt) []string {
 }
 
 // ExampleCall returns a request with the examples of an operation's parameters, and with one of the examples of its
-// body. Optional parameters of the query are left out.
+// body. Optional parameters of the query are left out, and all headers except Ce-*.
 func (c *Contract) ExampleCall(t *testing.T, base, pattern string) *http.Request {
 	t.Helper()
 	operation := c.Operations[pattern]
