@@ -185,12 +185,13 @@ func (s *Client) Tick(function string) Reply {
 	return s.Do("POST", "/events/"+function, `{}`, TickHeader...)
 }
 
-// NewMessageReceiver creates a caller that may confirm messages to subjects, and returns its client. Its password is its name.
-func (s *Client) NewMessageReceiver(name string, subjects ...string) *Client {
+// NewMessageReceiver creates a caller that may confirm messages to subjects of these patterns, and returns its client. The caller's
+// password is its name.
+func (s *Client) NewMessageReceiver(name string, patterns ...string) *Client {
 	s.T.Helper()
 	hash := sha256.Sum256([]byte(name))
 	s.Exec(`insert into callers (name, token_hash, roles, queues, receives) values ($1, $2, '{receiver}', '{}', $3)`,
-		name, hash[:], append([]string{}, subjects...))
+		name, hash[:], append([]string{}, patterns...))
 	as := *s
 	as.User, as.Password = name, name
 	return &as

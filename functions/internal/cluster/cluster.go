@@ -40,7 +40,7 @@ type Cluster struct {
 	Admin       *Client     // calls the same URL, and is connected to the database
 
 	natsURL     string
-	natsOptions natsserver.Options // of the next start
+	natsOptions natsserver.Options // of StartNATS
 
 	mu        sync.Mutex // guards the fields below; the proxy of StartEach reads addresses concurrently
 	processes map[string]*sandbox.Process
@@ -116,11 +116,11 @@ func (c *Cluster) StartNATS() {
 func (c *Cluster) Start(function string, env ...string) string {
 	c.T.Helper()
 	p := StartProcess(c.T, c.Bin, slices.Concat(c.Env, env, []string{"FUNCTION_TARGET=" + function}))
-	at := Address(c.T, p)
+	address := Address(c.T, p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.processes[function], c.addresses[function] = p, at
-	return at
+	c.processes[function], c.addresses[function] = p, address
+	return address
 }
 
 // StartWithoutTrigger is Start of all functions. Client and Admin then call the new process.
@@ -169,9 +169,9 @@ func (c *Cluster) StartFunctions(names ...string) {
 		started[name] = StartProcess(c.T, c.Bin, append(slices.Clone(c.Env), "FUNCTION_TARGET="+name))
 	}
 	for name, p := range started {
-		at := Address(c.T, p)
+		address := Address(c.T, p)
 		c.mu.Lock()
-		c.processes[name], c.addresses[name] = p, at
+		c.processes[name], c.addresses[name] = p, address
 		c.mu.Unlock()
 	}
 }
@@ -227,11 +227,11 @@ func (c *Cluster) Address(name string) string {
 // API returns a client of the built-in admin. It calls the function's own process, or if there is none, the process
 // with all functions.
 func (c *Cluster) API(function string) *api.Client {
-	at := c.Address(function)
-	if at == "" {
-		at = c.Address(All)
+	address := c.Address(function)
+	if address == "" {
+		address = c.Address(All)
 	}
-	return api.NewClient(at, "admin", "secret")
+	return api.NewClient(address, "admin", "secret")
 }
 
 // At returns a client that calls a URL as the built-in admin, and is connected to the database.
@@ -241,7 +241,7 @@ func (c *Cluster) At(url string) *Client {
 	return s
 }
 
-// JetStream returns a connection with every permission. All calls share one connection, until NATS is stopped.
+// JetStream returns a connection of the user of operators. All calls share one connection, until NATS is stopped.
 func (c *Cluster) JetStream() jetstream.JetStream {
 	c.T.Helper()
 	c.mu.Lock()
@@ -329,7 +329,7 @@ func (c *Cluster) FinishTasks(n int) []string {
 	return ids
 }
 
-// ClaimAll claims every task for the app "app" and returns the ids.
+// ClaimAll claims every pending task of the default queue for the app "app" and returns the ids.
 func ClaimAll(c *api.Client) (ids []string, err error) {
 	limit := 1000
 	for {

@@ -26,7 +26,7 @@ func Serve(t *testing.T) *Client {
 	return ServeOn(t, sandbox.NewDatabase(t))
 }
 
-// ServeOn is Serve on a given database, with a changed configuration.
+// ServeOn is Serve on a given database; change edits the configuration.
 func ServeOn(t *testing.T, databaseURL string, change ...func(*settings.Config)) *Client {
 	t.Helper()
 	_, h := NewEnv(t, databaseURL, change...)
@@ -43,8 +43,8 @@ func ServeHandler(t *testing.T, h http.Handler) *Client {
 	return s
 }
 
-// NewEnv returns a handler of all functions on a database, with a changed configuration, and the Env that the functions
-// share.
+// NewEnv returns the Env that all functions share, on a database, and a handler of the functions; change edits the
+// configuration.
 func NewEnv(t *testing.T, databaseURL string, change ...func(*settings.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
 	cfg := settings.Config{
@@ -100,12 +100,12 @@ func startFramework(t *testing.T, databaseURL, natsURL string) string {
 	return url
 }
 
-// ServeByFramework starts functions/framework with settings. It returns the process and its URL.
-func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, string) {
+// ServeByFramework starts functions/framework with this environment. It returns the process and its URL.
+func ServeByFramework(t *testing.T, env ...string) (*sandbox.Process, string) {
 	t.Helper()
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	p := StartProcess(t, sandbox.Build(t, module+"functions/framework"), append(settings, fmt.Sprintf("PORT=%d", port)))
+	p := StartProcess(t, sandbox.Build(t, module+"functions/framework"), append(env, fmt.Sprintf("PORT=%d", port)))
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -121,7 +121,7 @@ func (h Host) At(t *testing.T, databaseURL, natsURL string) *Client {
 	return s
 }
 
-// Serve is At on a fresh database.
+// Serve is At on a fresh database, without NATS.
 func (h Host) Serve(t *testing.T) *Client {
 	t.Helper()
 	url := sandbox.NewDatabase(t)

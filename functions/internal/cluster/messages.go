@@ -22,8 +22,8 @@ func StoredMessages(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	return all
 }
 
-// RequireSentOnce waits until all messages are final, and requires that there are n messages to subjects, each sent
-// once and once in the stream MESSAGES. It returns the messages of this stream.
+// RequireSentOnce waits until all messages are final, and requires that there are n messages to subjects, that each was sent
+// once, and that the stream MESSAGES has each once. It returns the messages of this stream.
 func RequireSentOnce(c *Cluster, n int) []*jetstream.RawStreamMsg {
 	c.T.Helper()
 	c.Admin.WaitCount(0, `select count(*) from message_live`)

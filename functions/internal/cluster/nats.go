@@ -16,13 +16,14 @@ import (
 
 const natsPassword = "nats-secret" // of every user
 
-// NewNATS starts a server whose users have the permissions of a deployment. Its URL has the user of operators.
+// NewNATS starts a server whose users have the permissions of a deployment. Its URL has the user of operators. The test
+// fails if a component publishes or subscribes to a subject without permission.
 func NewNATS(t testing.TB) *natsserver.Server {
 	t.Helper()
 	return NATSIn(t, natsserver.Options{Dir: t.TempDir()})
 }
 
-// NATSIn is NewNATS with options. The test fails if a component publishes or subscribes to a subject without permission.
+// NATSIn is NewNATS with options.
 func NATSIn(t testing.TB, o natsserver.Options) *natsserver.Server {
 	t.Helper()
 	return NATSFor(t, o, bus.StreamAccepted)
@@ -54,7 +55,7 @@ func NATSURL(t testing.TB, server, user string) string {
 	return u.String()
 }
 
-// WithNATS is a change of the configuration: the functions use a server of NewNATS as a deployment of all functions does.
+// WithNATS returns a change of the configuration: the functions use a server of NewNATS as a deployment of all functions does.
 func WithNATS(t testing.TB, server string) func(*settings.Config) {
 	t.Helper()
 	nats := bus.Config{URL: NATSURL(t, server, bus.UserAll), Replicas: 1}

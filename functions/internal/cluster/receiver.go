@@ -19,7 +19,7 @@ import (
 type Receiver struct {
 	*httptest.Server
 	Mu      sync.Mutex
-	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts the calls from 1; nil returns 204
+	Respond func(n int, w http.ResponseWriter, r *http.Request) // n counts the calls from 1. nil: each response is 204
 	Headers []http.Header
 	Bodies  [][]byte
 }

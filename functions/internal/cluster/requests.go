@@ -90,22 +90,22 @@ func (s *Client) Subscribe(body string) Reply {
 	return s.Post(SubscribePath+"send", body).RequireOK()
 }
 
-// WeChatSender claims and reports the messages of the queue wechat, in place of the function wechat. It calls no
+// WeChatSender claims and reports the tasks of the queue wechat, in place of the function wechat. It calls no
 // provider.
 type WeChatSender struct {
 	DB *storetest.DB
-	s  *Client
+	t  *testing.T
 }
 
 // NewWeChatSender returns a sender on the database of s.
 func (s *Client) NewWeChatSender() WeChatSender {
 	s.T.Helper()
-	return WeChatSender{storetest.OpenAt(s.T, s.Owner.Config().ConnString()), s}
+	return WeChatSender{storetest.OpenAt(s.T, s.Owner.Config().ConnString()), s.T}
 }
 
-// Send claims the only waiting message and reports its outcome.
+// Send claims the only pending task, reports r for it, and returns what the function wechat would have sent.
 func (w WeChatSender) Send(r task.Report) subscribe.Send {
-	t := w.s.T
+	t := w.t
 	t.Helper()
 	claimed := w.DB.Claim(t, func(r *tasks.ClaimRequest) {
 		r.Queue, r.AppID, r.Limit, r.MarksSending = task.WeChatQueue, "wechat", 2, true

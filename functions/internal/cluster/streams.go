@@ -82,10 +82,10 @@ func (e *StreamReader) Event() StreamEvent {
 // NextMessage waits for the next message and returns its id.
 func (e *StreamReader) NextMessage() string {
 	e.T.Helper()
-	h := e.Event()
-	require.Equal(e.T, "message", h.Kind)
+	next := e.Event()
+	require.Equal(e.T, "message", next.Kind)
 	var event cloudevents.Event
-	require.NoError(e.T, json.Unmarshal([]byte(h.Data), &event), h.Data)
+	require.NoError(e.T, json.Unmarshal([]byte(next.Data), &event), next.Data)
 	return event.ID()
 }
 
@@ -142,7 +142,7 @@ func DecodeStrictly[T any](t *testing.T, data []byte) (v T) {
 	return v
 }
 
-// Ack waits for the response that acknowledges a frame.
+// Ack waits for the next frame, which must acknowledge a message that the client sent.
 func (c *SocketClient) Ack() api.SocketAck {
 	c.T.Helper()
 	f := c.Next()
@@ -151,7 +151,7 @@ func (c *SocketClient) Ack() api.SocketAck {
 	return DecodeStrictly[api.SocketAck](c.T, f.Data)
 }
 
-// Refusal waits for the response that refuses a frame.
+// Refusal waits for the next frame, which must refuse a frame that the client sent.
 func (c *SocketClient) Refusal() api.SocketFailure {
 	c.T.Helper()
 	f := c.Next()
@@ -160,7 +160,7 @@ func (c *SocketClient) Refusal() api.SocketFailure {
 	return DecodeStrictly[api.SocketFailure](c.T, f.Data)
 }
 
-// Message waits for a message to the user, and returns the id and the CloudEvent of the frame.
+// Message waits for the next frame, which must be a message to the user, and returns the id and the CloudEvent of the frame.
 func (c *SocketClient) Message() (id int64, event cloudevents.Event) {
 	c.T.Helper()
 	f := c.Next()

@@ -34,7 +34,7 @@ func InsertDelivery(s *Client, endpoint, taskID any) string {
 	return id.String()
 }
 
-// InsertAttempts changes a delivery as if a first attempt had failed and a second had succeeded.
+// InsertAttempts changes a delivery as if a first try had failed and a second had succeeded.
 func InsertAttempts(s *Client, delivery string) {
 	s.T.Helper()
 	s.Exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
@@ -54,7 +54,7 @@ func WaitDeliveries(c *Cluster, state string, n int) []api.DeliveryResponse {
 	return page.Items
 }
 
-// MakeDue makes the next attempt of all pending deliveries, and the next send of all messages that have sends left, due now.
+// MakeDue makes the next try of all pending deliveries, and the next send of all messages that have sends left, due now.
 func MakeDue(c *Cluster) {
 	c.T.Helper()
 	c.Admin.Exec(`update webhook_deliveries set next_at = now() where state = 0`)
