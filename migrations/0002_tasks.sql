@@ -26,7 +26,7 @@ CREATE INDEX idx_sms_tasks_phone ON tasks (phone_number, id);
 COMMENT ON TABLE tasks IS 'The body of each task of the main tables: an SMS, or one send of a subscribe message. Written once, never changed.';
 COMMENT ON COLUMN tasks.seq IS 'A number in roughly the order of submission; the id in the view sms_tasks.';
 COMMENT ON COLUMN tasks.metadata IS 'The JSON text of the submission. The type jsonb would change it: 1e300 would become 301 digits.';
-COMMENT ON COLUMN tasks.caller_id IS 'The caller who submitted it: callers.id, or 0 for the built-in admin, who has no row.';
+COMMENT ON COLUMN tasks.caller_id IS 'The caller that submitted the task: callers.id, or 0 for the built-in admin, which has no row.';
 COMMENT ON COLUMN tasks.priority IS '0 to 9, 0 first; 5 by default.';
 COMMENT ON COLUMN tasks.max_retries IS 'How many retries may follow the first try, 0 to 10.';
 COMMENT ON COLUMN tasks.on_unknown IS 'What to do when it is unknown whether the message was sent: 0 resend, 1 hold, 2 fail.';
@@ -72,7 +72,7 @@ COMMENT ON COLUMN task_live.priority IS 'As in tasks.';
 COMMENT ON COLUMN task_live.retry_count IS 'Retries started so far, 0 to max_retries.';
 COMMENT ON COLUMN task_live.max_retries IS 'As in tasks.';
 COMMENT ON COLUMN task_live.on_unknown IS 'As in tasks: 0 resend, 1 hold, 2 fail.';
-COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator.';
+COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, or the task was never claimed; 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator. A late success or an operator can change it later.';
 COMMENT ON COLUMN task_live.due_at IS 'When sweep must handle the task: the send time, the time of a retry, the end of the lease, or the expiry.';
 COMMENT ON COLUMN task_live.caller_id IS 'As in tasks.';
 COMMENT ON COLUMN task_live.callback IS 'Whether tasks.callback_url is set.';
@@ -176,7 +176,7 @@ CREATE TABLE queue_pauses (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX queue_pauses_until ON queue_pauses (until) WHERE until IS NOT NULL;
-COMMENT ON TABLE queue_pauses IS 'Queues whose tasks cannot be claimed before the time in until; NULL: before an operator resumes the queue. After this time, sweep or a claim deletes the row and wakes the waiting claims.';
+COMMENT ON TABLE queue_pauses IS 'Queues whose tasks cannot be claimed before the time in until; NULL: until an operator resumes the queue. After this time, sweep or a claim deletes the row and wakes the waiting claims.';
 COMMENT ON COLUMN queue_pauses.reason IS 'Text for operators.';
 
 -- task_id has the type uuid: with a cast to text, look-ups could not use the index.

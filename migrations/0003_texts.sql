@@ -29,4 +29,4 @@ CREATE TABLE blocked_words (
     folded     text COLLATE "C" NOT NULL UNIQUE,
     created_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE blocked_words IS 'Words that no message may contain. word is as it was typed. Texts are searched for folded: word without invisible characters, NFKC, case-folded.';
+COMMENT ON TABLE blocked_words IS 'Words that no message may contain. The column word has a word as it was typed; folded has it without invisible characters, in NFKC and case-folded. Texts are folded in the same way before they are searched.';

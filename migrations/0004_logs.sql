@@ -11,7 +11,7 @@ CREATE TABLE receive_logs (
     use_template  boolean,
     source_ip     varchar(45),
     user_agent    varchar(500),
-    request_data  json, -- jsonb would make a large flush cost a fifth more, and no query reads inside it
+    request_data  json, -- jsonb would make inserting a large batch cost a fifth more, and no query reads inside it
     response_data jsonb,
     status_code   integer NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now()
@@ -49,8 +49,8 @@ CREATE TABLE report_logs (
     caller_id     bigint
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX idx_report_logs_task_id ON report_logs (task_id);
--- Shows whether a foreign report of a caller on a task is logged already, without reading the other reports of the task. Only foreign
--- reports have a caller_id, so no other report writes to this index.
+-- A report is foreign if another caller made the newest claim. Only foreign reports have a caller_id, so no other report writes to this
+-- index. It shows whether a foreign report of a caller for a task is logged already, without reading the other reports of the task.
 CREATE INDEX report_logs_foreign ON report_logs (task_id, caller_id) WHERE caller_id IS NOT NULL;
 -- Of expired leases only, which are rare. An index of all rows would make each report slower.
 CREATE INDEX report_logs_timeouts ON report_logs (created_at) WHERE verdict IN ('timeout_retry', 'timeout_held', 'timeout_failed');
@@ -61,19 +61,19 @@ COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 fai
 COMMENT ON COLUMN report_logs.verdict IS 'The result: applied, already, stale_claim (changed nothing); of a lease: extended, sending (extended, about to send); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
 COMMENT ON COLUMN report_logs.caller_id IS 'The caller of a report that is stale because another caller made the newest claim (-1: a function of the service itself); null for all other rows. Only the first such report of each caller for a task is kept.';
 
--- Creates the missing partitions of this month and of the next months; ahead is the number of next months, at most 24.
+-- Creates the missing partitions of this month and of the months after it; ahead is the number of months after this one, at most 24.
 -- SECURITY DEFINER: the roles of the functions own no table.
 CREATE FUNCTION make_log_partitions(ahead integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
-    parent text;
-    first  timestamp := date_trunc('month', now() AT TIME ZONE 'UTC');
-    month  timestamp;
+    parent     text;
+    this_month timestamp := date_trunc('month', now() AT TIME ZONE 'UTC');
+    month      timestamp;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('sendonce.log_partitions'));
     FOREACH parent IN ARRAY ARRAY['receive_logs', 'send_logs', 'report_logs'] LOOP
         FOR n IN 0..least(greatest(ahead, 0), 24) LOOP
-            month := first + make_interval(months => n);
+            month := this_month + make_interval(months => n);
             CONTINUE WHEN to_regclass(parent || to_char(month, '_YYYYMM')) IS NOT NULL;
             -- CREATE TABLE … PARTITION OF would lock the parent against all writers; ATTACH PARTITION does not.
             EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', parent || to_char(month, '_YYYYMM'), parent);
@@ -84,8 +84,8 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION make_log_partitions(integer) FROM PUBLIC;
 
--- Returns the partitions whose upper bound is not after the time before: all their rows are older. Postgres writes and parses the bounds
--- with the TimeZone and DateStyle that are set here.
+-- Returns the partitions whose upper bound is not after the parameter before: all their rows are older. Postgres writes and parses the
+-- bounds with the TimeZone and DateStyle that are set here.
 CREATE FUNCTION old_log_partitions(before timestamptz) RETURNS TABLE (name text, ends timestamptz)
 LANGUAGE sql STABLE SET search_path = public, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
     SELECT * FROM (

@@ -151,7 +151,7 @@ CREATE TABLE subscribe_totals (
     PRIMARY KEY (caller_id, day, template_type)
 );
 CREATE INDEX subscribe_totals_day ON subscribe_totals (day);
-COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time. Counted are those with a send_time before counted_to of the newest row of task_totals (NULL: the end of its day). A number is correct after the rows of subscribe_total_changes are added.';
+COMMENT ON TABLE subscribe_totals IS 'Numbers of subscribe messages by the UTC day of their send_time. Only messages with a send_time before counted_to of the newest row of task_totals (NULL: the end of its day) are counted. A number is correct after the rows of subscribe_total_changes are added.';
 COMMENT ON COLUMN subscribe_totals.template_type IS 'The type of the messages, for at most 1000 types of a day and caller. '''': all other types.';
 COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status.';
 
@@ -165,7 +165,7 @@ CREATE TABLE subscribe_total_changes (
 );
 CREATE INDEX subscribe_total_changes_caller ON subscribe_total_changes (caller_id, day);
 COMMENT ON TABLE subscribe_total_changes IS 'Changes of subscribe_totals: a change of a counted message inserts rows here, so that it never waits for another change. Maintenance adds the rows to subscribe_totals and deletes them.';
-COMMENT ON COLUMN subscribe_total_changes.total IS '1 in a row with the new day and status of a message, -1 in a row with the old ones. success and failed have the same sign.';
+COMMENT ON COLUMN subscribe_total_changes.total IS '1 in a row with the new day and status of a message, -1 in a row with the old ones. success and failed are the same number or 0.';
 
 -- Stores the change of the totals when the day or the status of a counted message changes. Counting takes the same lock (tasks.TotalsLock)
 -- in exclusive mode.

@@ -175,7 +175,7 @@ COMMENT ON TABLE accepted_messages IS 'Messages of the two-phase acknowledgement
 COMMENT ON COLUMN accepted_messages.saved_at IS 'When it was saved or rejected. Null: it was delivered, and is neither saved nor rejected.';
 COMMENT ON COLUMN accepted_messages.sender IS 'Of a message that the database can never store: the sender, to whom the acknowledgement goes. Null for others.';
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
-COMMENT ON COLUMN accepted_messages.purged_seq IS 'The accept_seq of a row with a sender after its message was removed from the stream, for the acknowledgement.';
+COMMENT ON COLUMN accepted_messages.purged_seq IS 'Of a row with a sender, after its message was removed from the stream: the former accept_seq, for the acknowledgement.';
 
 -- stream_created: identifies the stream; if a stream is created again, its sequence numbers start again.
 -- looked_seq, looked_taken, looked_at: the last sequence number of the stream, the last consumed sequence number, and the time, all at the

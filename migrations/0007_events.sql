@@ -1,7 +1,7 @@
 -- Events of tasks and messages, the webhooks that receive them, and dead letters.
 
--- A row is inserted in the transaction of the change that the event reports. The ids are in the order of the events of one task, since this
--- transaction has locked the task.
+-- A row is inserted in the transaction of the change that its events report. If the events are of tasks, this transaction has locked the
+-- tasks. So of two events of one task, the later is in the row with the greater id.
 CREATE TABLE event_outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind       text NOT NULL,
@@ -39,8 +39,8 @@ COMMENT ON TABLE dead_letters IS 'Events that a function permanently rejects, fo
 COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
 COMMENT ON COLUMN dead_letters.reason IS 'Why it was rejected, as text for operators.';
 
--- registered_caller is the only foreign key of these tables. It costs almost nothing, because endpoints are few and seldom created.
--- shared/store/doc.go says why there are no others.
+-- registered_caller is the only foreign key of the tables of this file. It costs almost nothing, because endpoints are few and seldom
+-- created. shared/store/doc.go says why there are no others.
 CREATE TABLE webhook_endpoints (
     id                uuid PRIMARY KEY,
     caller_id         bigint NOT NULL,
@@ -69,7 +69,7 @@ CREATE TABLE webhook_endpoints (
 );
 CREATE UNIQUE INDEX webhook_endpoints_signing ON webhook_endpoints (caller_id) WHERE url IS NULL;
 CREATE INDEX webhook_endpoints_caller ON webhook_endpoints (caller_id, id) WHERE url IS NOT NULL;
-COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. The row of a caller without url has the secret that signs the caller''s callbacks and messages to URLs.';
+COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. The row without url of a caller stands for the callback URLs of its tasks; the secret of this row signs these callbacks and the caller''s messages to URLs.';
 COMMENT ON COLUMN webhook_endpoints.format IS 'The format of the POST: cloudevents, or the text message of a robot of slack, dingtalk, wecom or feishu.';
 COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
 COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it responded 410), failing (only failures for five days), by_hand.';
@@ -83,7 +83,7 @@ CREATE TABLE webhook_events (
     recorded_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX webhook_events_recorded ON webhook_events (recorded_at, id);
-COMMENT ON TABLE webhook_events IS 'Each event that webhook_deliveries refers to, once. Deleted after its last delivery.';
+COMMENT ON TABLE webhook_events IS 'Each event that webhook_deliveries refers to, once. Deleted after all deliveries that refer to it.';
 COMMENT ON COLUMN webhook_events.payload IS 'The body of each POST.';
 COMMENT ON COLUMN webhook_events.recorded_at IS 'When it was last recorded, with a precision of half a day.';
 

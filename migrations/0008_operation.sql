@@ -66,5 +66,5 @@ COMMENT ON COLUMN bulk_changes.matched IS 'How many tasks matched when the bulk 
 COMMENT ON COLUMN bulk_changes.place IS 'The id of the last task that was checked; tasks are checked newest first. Null before the first batch.';
 COMMENT ON COLUMN bulk_changes.refused IS 'How many tasks could not be changed, such as those claimed meanwhile; last_error is the reason for the last of them.';
 COMMENT ON COLUMN bulk_changes.leased_to IS 'Until this time one process runs a batch. Null before the first batch.';
-COMMENT ON COLUMN bulk_changes.stopped_by IS 'Who stopped it before its end; null if nobody did.';
-COMMENT ON COLUMN bulk_changes.stop_reason IS 'Why it was stopped, if no operator stopped it.';
+COMMENT ON COLUMN bulk_changes.stopped_by IS 'The operator who stopped it before its end; null if none did.';
+COMMENT ON COLUMN bulk_changes.stop_reason IS 'Why the service stopped it before its end; null if it did not.';

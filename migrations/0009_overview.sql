@@ -15,7 +15,7 @@ COMMENT ON TABLE overview_totals IS 'Counters of queues, sender apps and webhook
 COMMENT ON COLUMN overview_totals.kind IS '0 a name, 1 submitted, 2 claims, 3 finished, 4 durations, 5 lease timeouts, 6 waits, all by queue; 7 webhook deliveries; 8 finished, 9 lease timeouts, 10 newest claim, all by app.';
 COMMENT ON COLUMN overview_totals.key IS 'Of kind 0: 0 a queue, 1 an app. Of 3: the reason of task_done. Of 4 and 6: the bucket. Of 7: the state of webhook_deliveries. Of 8: the status of task_done. Of all others 0.';
 COMMENT ON COLUMN overview_totals.seconds IS 'The sum of the durations that n counts, for kinds 4 and 6.';
-COMMENT ON COLUMN overview_totals.last_at IS 'The newest result of kind 8, the newest counted claim of kind 10.';
+COMMENT ON COLUMN overview_totals.last_at IS 'Of kind 8: the time of the newest result. Of kind 10: the time of the newest counted claim.';
 COMMENT ON COLUMN overview_totals.counted_at IS 'When this was last counted. A name that was not counted for 30 days is deleted with its counters.';
 
 CREATE TABLE overview_throughput (

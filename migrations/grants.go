@@ -131,7 +131,7 @@ FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND pg_has_role(p.proowner, 'USAGE')
 	AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')`
 
-// objectsOf returns the objects of the schema by their names in grants.
+// objectsOf returns the objects of objectsSQL by their names in grants.
 func objectsOf(ctx context.Context, conn *pgx.Conn) (map[string]object, error) {
 	rows, err := conn.Query(ctx, objectsSQL)
 	if err != nil {
@@ -213,7 +213,7 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	for _, g := range parseGrants() {
 		o, exists := objects[g.object]
 		if !exists {
-			continue // a later migration creates it
+			continue // up was called with fewer files, or this user does not own it
 		}
 		for _, r := range roles {
 			if list := o.expand(g.privileges[r.kind]); list != "" {

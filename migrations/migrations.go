@@ -32,10 +32,10 @@ type migration struct {
 
 // Up applies the files that conn's database lacks, one transaction per file. Then it creates
 // the roles, sets the privileges of each role, and creates the log partitions of the coming
-// months. It returns the names of the applied files. Concurrent calls wait for one another,
-// each at most a minute, or conn's lock_timeout if that is set. conn must not use a pooler,
-// since the lock belongs to its session. If the history of the database is not a prefix of
-// the files, Up returns an error.
+// months and the missing rows of upkeep. It returns the names of the applied files. Concurrent
+// calls wait for one another, each at most a minute, or conn's lock_timeout if that is set.
+// conn must not use a pooler, since the lock belongs to its session. If the history of the
+// database is not a prefix of the files, Up returns an error.
 func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err error) {
 	return up(ctx, conn, files, roles, makeJobs, makePartitions)
 }
@@ -54,7 +54,7 @@ func Hash() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// up is Up with other files, and with the functions finish at its end, which need the tables of all files.
+// up is Up with other files. At its end it calls the functions finish, which need the tables of all files.
 func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles, finish ...func(context.Context, *pgx.Conn) error) (applied []string, err error) {
 	migrations, err := load(fsys)
 	if err != nil {
@@ -95,8 +95,8 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles, finish ...
 	return applied, err
 }
 
-// checkEncoding refuses a database with another encoding than UTF8: it could not store all characters, or would count them
-// in another way than Sendonce.
+// checkEncoding sets client_encoding to UTF8. It refuses a database with another encoding than UTF8: such a database cannot
+// store all characters, or counts them in another way than Sendonce.
 func checkEncoding(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "SET client_encoding = 'UTF8'"); err != nil { // the files are UTF-8
 		return err

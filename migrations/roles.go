@@ -83,21 +83,21 @@ func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 // server may alter them at the same time.
 func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	for _, r := range roles {
-		missing, err := r.missing(ctx, conn)
+		changes, err := r.changes(ctx, conn)
 		if err != nil {
 			return fmt.Errorf("role %s: %w", r.name, err)
 		}
-		statements := missing
+		statements := changes
 		if r.password != "" {
 			secret, err := ScramSecret(r.password, scramIterations)
 			if err != nil {
 				return fmt.Errorf("%s_PASSWORD: %w", r.prefix, err)
 			}
-			statements = append(slices.Clone(missing), fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
+			statements = append(slices.Clone(changes), fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
 		}
 		for _, sql := range statements {
 			if err := alterRole(ctx, conn, sql); err != nil {
-				return r.explain(err, missing)
+				return r.explain(err, changes)
 			}
 		}
 	}
@@ -109,13 +109,13 @@ SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, curr
 	EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE s.setrole = r.oid AND d.datname = current_database())
 FROM pg_roles r WHERE rolname = $1`
 
-// missing returns the statements that create the role, let it log in and correct its settings,
-// as far as they are needed.
-func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string, err error) {
-	var canLogin, isOwner, hasDatabaseSettings bool
+// changes returns the statements that are needed to create the role, let it log in and correct
+// its settings.
+func (r role) changes(ctx context.Context, conn *pgx.Conn) (statements []string, err error) {
+	var canLogin, hasOwnerPrivileges, hasDatabaseSettings bool
 	var database string
 	var settings []string
-	err = conn.QueryRow(ctx, roleSQL, r.name).Scan(&canLogin, &settings, &isOwner, &database, &hasDatabaseSettings)
+	err = conn.QueryRow(ctx, roleSQL, r.name).Scan(&canLogin, &settings, &hasOwnerPrivileges, &database, &hasDatabaseSettings)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && r.password == "":
 		return nil, fmt.Errorf("it does not exist and %[1]s_PASSWORD is not set: set it, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, so that everything logs in as the user of DATABASE_URL",
@@ -124,7 +124,7 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 		statements = append(statements, "CREATE ROLE "+r.quoted()+" LOGIN")
 	case err != nil:
 		return nil, err
-	case isOwner:
+	case hasOwnerPrivileges:
 		return nil, fmt.Errorf("it has all privileges of the owner of the tables: set %s_ROLE to another name", r.prefix)
 	case !canLogin:
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" LOGIN")
@@ -147,7 +147,7 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 }
 
 // alterRole runs sql, and retries it for 10 s while the migration of another database
-// changes the same role.
+// changes the same role. If sql creates a role that exists by now, there is no error.
 func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		_, err := conn.Exec(ctx, sql)
@@ -170,16 +170,16 @@ func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 }
 
 // explain returns err with the name of the role. If the connected user may not change roles,
-// the error says what to do; missing are the statements that the role needs besides its
+// the error says what to do; changes are the statements that the role needs besides its
 // password.
-func (r role) explain(err error, missing []string) error {
+func (r role) explain(err error, changes []string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != insufficientPrivilege {
 		return fmt.Errorf("role %s: %w", r.name, err)
 	}
 	needed := ""
-	if len(missing) > 0 {
-		needed = "run `" + strings.Join(missing, "; ") + ";`, "
+	if len(changes) > 0 {
+		needed = "run `" + strings.Join(changes, "; ") + ";`, "
 	}
 	return fmt.Errorf("this user may not change role %s (%s): let an administrator %sgive the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate (of nothing else); or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, so that everything logs in as the user of DATABASE_URL",
 		r.name, refused.Message, needed, r.prefix)
