@@ -20,22 +20,23 @@ import (
 // Config is the configuration of the database and of all stores.
 type Config struct {
 	store.Config
-	StatusOf        func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	StatusOf        func(code string) int // the HTTP status of a refusal with this code, for receive_logs.status_code
 	Backoff         task.Backoff          // how long retries wait, by queue
-	Keep            maintenance.Retention // how long finished rows are kept
-	PhoneCountry    task.Country          // whose numbers may be written without a country code
+	Keep            maintenance.Retention // after how many days old rows are archived or deleted
+	PhoneCountry    task.Country          // phone numbers of this country may be written without a country code
 	Alerts          task.AlertRules       // thresholds of queues and streams
-	Waiting         quota.Waiting         // limits of the waiting messages of a caller that has no limits of its own; 0 = no limit
-	WaitingTasks    int64                 // limit of the tasks that are not final, likewise; 0 = no limit
-	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it; 0 = no limit
+	Waiting         quota.Waiting         // limits of the waiting messages of an account, by default; 0 = no limit
+	WaitingTasks    int64                 // the most tasks of an account that are not final, by default; 0 = no limit
+	StreamBytes     map[string]int64      // size of each stream; an account may use only a share of it; 0 = no limit
 	OperatorCallers int                   // callers that a limited operator and its callers may create together
 	Inbox           int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
 
-	// OnPending is called when a scan in the background has made about n tasks of a queue pending, or has found n pending
-	// tasks. nil = no call.
+	// OnPending is called when work in the background has made about n tasks of a queue pending, or has found pending
+	// tasks that claims would not find. nil = no call.
 	OnPending func(queue string, n int)
 
-	// OnAlert is called after the commit that raised or cleared an alert. a.Value is the value that did so. nil = no call.
+	// OnAlert is called after the commit that raised or cleared the alert a, whose Value is the value that caused this.
+	// nil = no call.
 	OnAlert func(id task.ID, a task.Alert, cleared bool)
 }
 

@@ -32,8 +32,8 @@ func FromCaller(id int64) func(*tasks.Submission) {
 
 func WithCallback(s *tasks.Submission) { s.CallbackURL = "https://shop.example/events" }
 
-// RelayEvents lets the relay publish a batch of about 10 events, and returns these events. outcome(i) is the outcome of the
-// event i, with the scope AllStreams.
+// RelayEvents runs the relay on about 10 due events, and returns them. outcome(i) is the outcome of the event i, with the
+// scope AllStreams.
 func (db *DB) RelayEvents(t *testing.T, outcome func(i int) msg.Outcome) (published []events.Due) {
 	t.Helper()
 	_, err := db.Events.Relay(t.Context(), "", 10, func(_ context.Context, due []events.Due) ([]msg.Result, error) {

@@ -20,7 +20,7 @@ func (db *DB) Maintain(t *testing.T) {
 	}
 }
 
-// RetentionDays sets for how many days rows that are archived (tasks) and rows that are deleted (logs) are kept; 0 = permanently.
+// RetentionDays sets the Retention: tasks is its TaskDays, logs its LogDays.
 func RetentionDays(tasks, logs int) func(*stores.Config) {
 	return func(c *stores.Config) { c.Keep = maintenance.Retention{TaskDays: tasks, LogDays: logs} }
 }

@@ -33,7 +33,7 @@ func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	return m.ID
 }
 
-// Broker records the messages that are published to it, and returns the results of Respond.
+// Broker records the sends of messages that are published to it, and returns the results of Respond.
 type Broker struct {
 	mu      sync.Mutex
 	Sends   []messages.Due

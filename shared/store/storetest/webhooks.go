@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// MustRecordEvent records the n-th event of a subject and returns how many deliveries the event has.
+// MustRecordEvent records the n-th event of a subject and returns how many deliveries the event has, old ones included.
 func (db *DB) MustRecordEvent(t *testing.T, subject task.ID, n int, kind string) int {
 	t.Helper()
 	recorded, unknown, err := db.Webhooks.RecordEvents(t.Context(), []webhooks.RecordedEvent{{
@@ -31,7 +31,7 @@ func (db *DB) MustClaimDeliveries(t *testing.T, inFlight ...webhooks.DueDelivery
 	return due
 }
 
-// FirstSecret is the function fresh of RecordEvents: it always returns the same signing secret.
+// FirstSecret is an argument fresh for RecordEvents: it always returns the same signing secret.
 func FirstSecret() string { return "whsec_first" }
 
 // ByCaller counts values by caller.
