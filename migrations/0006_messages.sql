@@ -1,4 +1,4 @@
--- Reliable messages, split like tasks: a body that never changes, one narrow row until the message is final, one row with its result.
+-- Reliable messages, split like tasks: a body that is written once, one narrow row until the message is final, one row with its result.
 
 -- id: UUIDv5 of caller, sender and client_msg_id, so that the primary key alone detects a repeat.
 -- call_id: UUIDv7 of the call that saved the message. A call that repeats its own commit, because the result was lost, finds its own
@@ -32,12 +32,12 @@ CREATE TABLE messages (
 );
 -- One direction of a conversation, in its order: a page merges both directions. A skip scan by sender finds all who wrote to a user.
 CREATE INDEX messages_between ON messages (destination, sender, created_at, id) WHERE kind = 2;
-COMMENT ON TABLE messages IS 'The body of each reliable message. Written once, never changed.';
+COMMENT ON TABLE messages IS 'The body of each reliable message. Written once; only confirm_token is set later.';
 COMMENT ON COLUMN messages.kind IS 'What destination is: 0 a subject, 1 a URL, 2 a user.';
 COMMENT ON COLUMN messages.confirm IS 'True: the message is final after expected_receipts confirmations; false: after its delivery.';
 COMMENT ON COLUMN messages.max_sends IS 'The most sends in one epoch, 1 to 20. A redrive begins a new epoch.';
 COMMENT ON COLUMN messages.expected_receipts IS 'How many consumers must confirm, 1 to 100.';
-COMMENT ON COLUMN messages.confirm_token IS 'Secret with 244 random bits, for a message to a URL: anyone who has it may confirm the message. Created before the first send; null unless confirm.';
+COMMENT ON COLUMN messages.confirm_token IS 'Secret with 244 random bits, for a message to a URL: anyone who has it may confirm the message. Created before the first send. Null before that, for all other kinds, and unless confirm.';
 
 CREATE TABLE message_live (
     id              uuid PRIMARY KEY,

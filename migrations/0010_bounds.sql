@@ -1,7 +1,7 @@
--- The roles of the functions write these tables. A compromised function could write a row with a time, a number or a length that Sendonce
--- never writes. Then statements that read many rows could fail for all callers. So the tables reject such rows. If a later migration adds a
--- column to a table, it must also replace the constraint of the table. The partitioned logs need bounds only for ids: the functions cannot
--- choose the times of log rows, and read logs in pages of bounded length.
+-- The roles of the functions write all tables except schema_migrations. A compromised function could write a row with a time, a number or
+-- a length that Sendonce never writes. Then statements that read many rows could fail for all callers. So the tables reject such rows. If a
+-- later migration adds a column to a table, it must also replace the constraint of the table. The partitioned logs need bounds only for ids:
+-- the functions cannot choose the times of log rows, and read logs in pages of bounded length.
 DO $$
 DECLARE
     bounded record;

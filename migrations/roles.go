@@ -93,7 +93,7 @@ func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 			if err != nil {
 				return fmt.Errorf("%s_PASSWORD: %w", r.prefix, err)
 			}
-			statements = append(slices.Clone(changes), fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
+			statements = append(statements, fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
 		}
 		for _, sql := range statements {
 			if err := alterRole(ctx, conn, sql); err != nil {
