@@ -23,7 +23,7 @@ var (
 	NoBroker    = msg.Result{Outcome: msg.Unavailable, Reason: "no connection", Scope: msg.AllStreams}
 )
 
-// Chat saves a message from one user to another, which needs no confirmation.
+// Chat saves a message without confirmation from one user to another, and returns its id.
 func (db *DB) Chat(t *testing.T, from, to, key string) task.ID {
 	t.Helper()
 	m := Message(key, func(m *messages.Submission) {
@@ -64,7 +64,7 @@ func Always(r msg.Result) *Broker {
 	return &Broker{Respond: func(messages.Due) msg.Result { return r }}
 }
 
-// Message returns a message to a subject that requires one confirmation; change edits it.
+// Message returns the submission of a message to a subject, with one required confirmation; change edits it.
 func Message(key string, change ...func(*messages.Submission)) *messages.Submission {
 	m := &messages.Submission{
 		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},
@@ -92,15 +92,15 @@ func (db *DB) MustMessage(t *testing.T, id task.ID) messages.Detail {
 	return m
 }
 
-// MustSave saves messages and returns the results. It checks SavedAt of each result against the database and then sets it to zero, so
-// that tests can compare the results.
-func (db *DB) MustSave(t *testing.T, rows ...*messages.Submission) []messages.Submitted {
+// MustSave saves messages and returns the results. It checks SavedAt of each result that is no refusal against the database, and then
+// sets SavedAt of all results to zero, so that tests can compare the results.
+func (db *DB) MustSave(t *testing.T, subs ...*messages.Submission) []messages.Submitted {
 	t.Helper()
-	outs, errs := db.Messages.Submit(rows)
+	outs, errs := db.Messages.Submit(subs)
 	for i, err := range errs {
 		require.NoError(t, err)
 		if outs[i].Refused == nil {
-			require.True(t, outs[i].SavedAt.Equal(db.MustMessage(t, rows[i].ID).CreatedAt))
+			require.True(t, outs[i].SavedAt.Equal(db.MustMessage(t, subs[i].ID).CreatedAt))
 		}
 		outs[i].SavedAt = time.Time{}
 	}
@@ -113,11 +113,11 @@ func MsgID(m *messages.Submission, send string) string {
 }
 
 // SaveReceived saves messages, sends them and confirms each as the consumer "points".
-func (db *DB) SaveReceived(t *testing.T, rows ...*messages.Submission) {
+func (db *DB) SaveReceived(t *testing.T, subs ...*messages.Submission) {
 	t.Helper()
-	db.MustSave(t, rows...)
+	db.MustSave(t, subs...)
 	db.MakeDueAndRelay(t, Always(Accepted))
-	for _, m := range rows {
+	for _, m := range subs {
 		_, err := db.Messages.Confirm(t.Context(), m.ID, ConfirmationBy("points"))
 		require.NoError(t, err)
 	}

@@ -61,8 +61,8 @@ func WithAndWithoutPooler(t *testing.T, test func(t *testing.T, db *DB), change 
 	}
 }
 
-// Pages reads a list page by page. It returns all elements and the number of pages. read reads the page after the element with a
-// cursor; cursor returns the cursor of an element.
+// Pages reads a list page by page. It returns all elements and the number of pages. read returns the page after a cursor, or the
+// first page if the cursor is zero; cursor returns the cursor of an element.
 func Pages[T, Cursor any](
 	t *testing.T, read func(after Cursor) (page []T, more bool, err error), cursor func(T) Cursor,
 ) (all []T, pages int) {
