@@ -29,8 +29,8 @@ where ($1 = '' or subject = $1) and ($2::bigint = 0 or id < $2)
 order by id desc
 limit $3`
 
-// Actions lists the audit entries of a subject that are not archived yet, newest first; "" = of all subjects. after is
-// the last id of the previous page; 0 = the first page.
+// Actions lists the audit entries of a subject ("" = of all subjects), newest first, without archived entries. after is the
+// last id of the previous page; 0 = the first page.
 func (st *Store) Actions(ctx context.Context, subject string, after int64, limit int) (page []Action, more bool, err error) {
 	page, more, err = store.QueryPage[Action](ctx, st.db.Read, limit, actionsSQL, subject, after)
 	return page, more, store.Wrap("actions", err)

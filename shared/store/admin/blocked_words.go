@@ -23,8 +23,8 @@ func (w BlockedWord) subject() string { return fmt.Sprintf("blocked_word/%d", w.
 
 func (w BlockedWord) json() string { return store.MustJSON(map[string]any{"word": w.Word}) }
 
-// maxFolded is how many bytes a folded word may have, so that an index row has room for it.
-const maxFolded = 1000
+// maxFoldedBytes limits the length of a folded word, so that it fits into an index row.
+const maxFoldedBytes = 1000
 
 const insertBlockedWordSQL = `
 insert into blocked_words (word, folded) values ($1, $2)
@@ -33,14 +33,14 @@ returning id, word, created_at`
 
 const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
 
-// AddBlockedWord blocks a word, also with other capitals, other Unicode forms of the same characters, and
-// invisible characters in it (see fold). If the word is already blocked, AddBlockedWord returns the existing row.
+// AddBlockedWord blocks a word in every form that fold makes equal to it, such as in capitals or with invisible characters
+// inside. If the word is already blocked, AddBlockedWord returns the existing row.
 func (st *Store) AddBlockedWord(ctx context.Context, word string, by store.Operator) (w BlockedWord, err error) {
 	folded := fold(word)
 	switch {
 	case strings.TrimSpace(folded) == "":
 		return w, task.Invalid([]task.Field{{Name: "word", Message: "must contain a visible character"}})
-	case len(folded) > maxFolded:
+	case len(folded) > maxFoldedBytes:
 		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
 	}
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {

@@ -12,12 +12,12 @@ import (
 )
 
 // AddDeadLetters stores dead letters in one transaction. A dead letter that exists already is updated.
-func (st *Store) AddDeadLetters(ctx context.Context, dead ...store.DeadLetter) error {
-	slices.SortFunc(dead, func(a, b store.DeadLetter) int { // so that two calls never deadlock
+func (st *Store) AddDeadLetters(ctx context.Context, letters ...store.DeadLetter) error {
+	slices.SortFunc(letters, func(a, b store.DeadLetter) int { // so that two calls never deadlock
 		return cmp.Or(cmp.Compare(a.Function, b.Function), cmp.Compare(a.EventID, b.EventID))
 	})
 	var batch pgx.Batch
-	for _, l := range dead {
+	for _, l := range letters {
 		store.QueueDeadLetter(&batch, l)
 	}
 	return store.Wrap("add dead letters", st.db.Hot.SendBatch(ctx, &batch).Close())

@@ -58,9 +58,8 @@ update default_sms_data set content = $2, use_template = $3, is_sent = $4, updat
 where id = $1
 returning ` + defaultColumns
 
-// EditDefault locks a default content and calls edit, which may change Content, UseTemplate and Sent, or
-// return an error. The error is task.CodeNotFound if there is no such default content. An edit that
-// changes nothing has no audit entry.
+// EditDefault locks a default content and calls edit, which may change Content, UseTemplate and Sent, or refuse with an
+// error; task.CodeNotFound if there is none. An edit that changes nothing has no audit entry.
 func (st *Store) EditDefault(ctx context.Context, id int32, by store.Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
 	err = st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, err := store.QueryOne[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)
@@ -110,8 +109,8 @@ where id > $1::bigint and ($2::text[] is null or phone_number = any($2)) and ($3
 order by id
 limit $4`
 
-// Defaults lists default contents by id. phone selects a number in any spelling, "" all; sent selects by Sent, nil all.
-// after is the last id of the previous page; 0 = the first page.
+// Defaults lists default contents by id. phone selects a number in any spelling; "" selects all. sent selects by Sent; nil
+// selects all. after is the last id of the previous page; 0 = the first page.
 func (st *Store) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
 	var spellings []string
 	if phone != "" {

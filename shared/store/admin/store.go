@@ -12,5 +12,5 @@ type Store struct {
 	country task.Country
 }
 
-// New returns the store. Phone numbers of the country may be written without its code.
+// New returns the store. Phone numbers of the country may be written without the country code.
 func New(db *store.DB, country task.Country) *Store { return &Store{db: db, country: country} }

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// blockedMaxAge is how old a list of blocked words may be while the database is
-	// available. After this time, words that were added through another instance are blocked.
+	// blockedMaxAge is how old a list of blocked words may be while the database is available. So a word that was added
+	// through another instance is blocked after this time.
 	blockedMaxAge = time.Second
 	// blockedWaitLimit is how long a call waits for a newer list before it uses the old list, so that an unavailable
 	// database does not delay messages that are accepted without the database. An instance that has checked no text for
@@ -35,14 +35,14 @@ const (
 type blockedWords struct {
 	mu      sync.Mutex
 	words   wordList
-	readAt  time.Time // zero = there is no list
-	triedAt time.Time // the end of the last query, also of one that failed
-	reading *wordReading
+	readAt  time.Time // when the query of words ended; zero = words must not be used: there is no list, or it has changed
+	triedAt time.Time // when the last query ended, successfully or not
+	query   *wordQuery
 }
 
-// wordReading is one query of the list. words and err are set when done is closed.
-type wordReading struct {
-	useOldAt time.Time // from then on, calls use the old list
+// wordQuery is one query of the list. words and err are set when done is closed.
+type wordQuery struct {
+	useOldAt time.Time // from then on, calls that have an old list use it
 	done     chan struct{}
 	words    wordList
 	err      error
@@ -55,61 +55,61 @@ const blockedWordsSQL = `select folded from blocked_words`
 
 func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, error) {
 	b.mu.Lock()
-	words, known := b.words, !b.readAt.IsZero()
+	words, usable := b.words, !b.readAt.IsZero()
 	if time.Since(b.readAt) < blockedMaxAge {
 		b.mu.Unlock()
 		return words, nil
 	}
-	r := b.reading
-	if r == nil {
+	q := b.query
+	if q == nil {
 		limit := blockedWaitLimit
 		if time.Since(b.triedAt) > blockedIdle {
 			limit = blockedIdleWaitLimit
 		}
-		r = &wordReading{useOldAt: time.Now().Add(limit), done: make(chan struct{})}
-		b.reading = r
-		// Other calls wait for this list too, so the query outlives the call that began it.
-		go b.renew(store.WithoutCaller(context.WithoutCancel(ctx)), pool, r)
+		q = &wordQuery{useOldAt: time.Now().Add(limit), done: make(chan struct{})}
+		b.query = q
+		// Other calls wait for this list too, so the query continues after the call that began it.
+		go b.run(store.WithoutCaller(context.WithoutCancel(ctx)), pool, q)
 	}
 	b.mu.Unlock()
 
 	var timeout <-chan time.Time
-	if known {
-		timer := time.NewTimer(time.Until(r.useOldAt))
+	if usable {
+		timer := time.NewTimer(time.Until(q.useOldAt))
 		defer timer.Stop()
 		timeout = timer.C
 	}
 	select {
-	case <-r.done:
+	case <-q.done:
 	case <-timeout:
 		return words, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if r.err != nil && !known {
-		return nil, r.err
+	if q.err != nil && !usable {
+		return nil, q.err
 	}
-	return r.words, nil
+	return q.words, nil
 }
 
-func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordReading) {
+func (b *blockedWords) run(ctx context.Context, pool *pgxpool.Pool, q *wordQuery) {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
 	words, err := store.QueryRows(ctx, pool, foldedWord, blockedWordsSQL, store.Unprepared)
-	r.words = slices.DeleteFunc(words, func(word string) bool { return strings.TrimSpace(word) == "" }) // an empty word would match every text
+	q.words = slices.DeleteFunc(words, func(word string) bool { return strings.TrimSpace(word) == "" }) // a blank word would match almost every text
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.triedAt = time.Now()
-	if r.err = err; err != nil {
-		r.words = b.words // the old list stays in use
+	if q.err = err; err != nil {
+		q.words = b.words // calls that have an old list use it
 	}
-	if b.reading == r {
-		b.reading = nil
+	if b.query == q {
+		b.query = nil
 		if err == nil {
-			b.words, b.readAt = r.words, time.Now()
+			b.words, b.readAt = q.words, time.Now()
 		}
 	}
-	close(r.done)
+	close(q.done)
 }
 
 // foldedWord reads a folded word and folds it again: an earlier version may have stored it with characters that fold
@@ -126,10 +126,10 @@ func (b *blockedWords) forgetUnlessFailed(err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.readAt, b.reading = time.Time{}, nil // the list of a query under way may be older than the change
+	b.readAt, b.query = time.Time{}, nil // the list of a query under way may be older than the change
 }
 
-// match reports whether text contains a word. It folds the text only if there are words.
+// match reports whether text contains a word of the list.
 func (w wordList) match(text string) bool {
 	if len(w) == 0 {
 		return false
