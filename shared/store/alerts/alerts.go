@@ -22,8 +22,8 @@ type Alert struct {
 	ClearedValue *float64   `json:"cleared_value"` // the value that cleared it; nil = the alert is open
 }
 
-// AtEvent reads an alert from the JSON of its row, as it was when an event of this kind happened. It
-// returns nil for a nil row. Fields that cannot be read stay empty, so that other events are published.
+// AtEvent reads an alert from the JSON of its present row, and returns the alert as it was when its event of this kind
+// happened; nil for a nil row. Fields that cannot be read stay empty, so that other events are published.
 func AtEvent(row *string, kind string) *Alert {
 	if row == nil {
 		return nil
@@ -42,11 +42,11 @@ func AtEvent(row *string, kind string) *Alert {
 // the transaction. If no alert is open, there is one row, with only the time.
 const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
 
-// maxCheckedQueues limits the queues that a check reads besides those with an open alert or their own
-// threshold. Callers choose the names of queues, so there may be very many.
+// maxCheckedQueues limits the queues that a check reads besides those with an open alert or a threshold of their own.
+// Callers choose the names of queues, so there may be very many.
 const maxCheckedQueues = "1000"
 
-// pendingSQL counts the pending tasks of the queues $1 and of the queues with most of them.
+// pendingSQL counts the pending tasks of the queues $1, and of the queues with most pending tasks.
 const pendingSQL = `
 select queue, count(*) from task_live where state = 1 group by queue
 order by queue = any($1::text[]) desc, count(*) desc, queue limit cardinality($1::text[]) + ` + maxCheckedQueues + `
@@ -58,8 +58,8 @@ const countedSQL = `
 select id, status from task_done
 where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(error_code, '') not in ('` + task.NoConsent + `', '` + task.AlreadySent + `'))`
 
-// anyFailureSQL counts all results of the window. If it could stop at the first failure, or use the
-// index on failures, the planner would choose to read the history.
+// anyFailureSQL returns whether a result of countedSQL is a failure. It counts all these results: if it could stop at the
+// first failure, or use the index of failed tasks, the planner would choose to read the history.
 const anyFailureSQL = `select count(*) filter (where status = 3) > 0 from (` + countedSQL + `) d`
 
 // resultsSQL counts the results since $1 of the queues $2, and of the queues with most failures that have
@@ -75,9 +75,9 @@ order by t.queue = any($2::text[]) desc, count(*) filter (where d.status = 3) de
 // alertsJob is the name of the job in upkeep: its row limits how often all instances together check.
 const alertsJob = "alerts"
 
-// alertCheckShare limits checks to a twentieth of an instance's time: if a check took 2 s, the next one in this process
+// checkIntervalFactor limits checks to a twentieth of an instance's time: if a check took 2 s, the next one in this process
 // begins at least 40 s after the beginning of that check.
-const alertCheckShare = 20
+const checkIntervalFactor = 20
 
 // Check reads the queues, raises the alerts that are due and clears those that are over, each
 // with its event in the same commit. Any number of instances may call it; each alert is raised
@@ -89,19 +89,19 @@ func (st *Store) Check(ctx context.Context) (again bool, err error) {
 	if !st.rules.On() {
 		return false, nil
 	}
-	pause := st.rules.CheckInterval() / 3
+	interval := st.rules.CheckInterval() / 3
 	began := time.Now()
 	next := st.nextAlertCheck.Load()
-	if began.UnixNano() < next || !st.nextAlertCheck.CompareAndSwap(next, began.Add(pause).UnixNano()) {
+	if began.UnixNano() < next || !st.nextAlertCheck.CompareAndSwap(next, began.Add(interval).UnixNano()) {
 		return true, nil
 	}
-	_, due, err := st.db.BeginJob(ctx, alertsJob, pause)
+	_, due, err := st.db.BeginJob(ctx, alertsJob, interval)
 	if err != nil || !due {
 		return true, store.Wrap("check alerts", err)
 	}
 	again, err = st.checkNow(ctx)
-	pause = max(pause, alertCheckShare*time.Since(began))
-	st.nextAlertCheck.Store(began.Add(pause).UnixNano())
+	interval = max(interval, checkIntervalFactor*time.Since(began))
+	st.nextAlertCheck.Store(began.Add(interval).UnixNano())
 	return again || err != nil, store.Wrap("check alerts", err)
 }
 
@@ -115,11 +115,11 @@ func (st *Store) ClearIfOff(ctx context.Context) error {
 }
 
 func (st *Store) checkNow(ctx context.Context) (again bool, err error) {
-	s, err := st.readAlertSnapshot(ctx)
+	s, err := st.readSnapshot(ctx)
 	if err != nil {
 		return false, err
 	}
-	return st.decideAlerts(ctx, s)
+	return st.applySnapshot(ctx, s)
 }
 
 // alertSnapshot has the data of a check, all of one instant. For a check of streams, it has only the open alerts.
@@ -131,9 +131,9 @@ type alertSnapshot struct {
 	failures bool // a result within the window is a failure that counts
 }
 
-func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err error) {
-	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, st.db.Read, snapshot, func(tx pgx.Tx) error {
+func (st *Store) readSnapshot(ctx context.Context) (s alertSnapshot, err error) {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, st.db.Read, options, func(tx pgx.Tx) error {
 		s = alertSnapshot{ids: map[task.Alert]task.ID{}, queues: map[string]task.QueueLoad{}}
 		if err := s.readAlerts(ctx, tx, false); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (st *Store) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err er
 	return s, err
 }
 
-// readAlerts reads the open alerts of streams, or those of queues.
+// readAlerts reads the open alerts of streams if streams is true, otherwise those of queues.
 func (s *alertSnapshot) readAlerts(ctx context.Context, q store.Querier, streams bool) error {
 	var id *task.ID // null in the only row if no alert is open
 	var kind *task.AlertKind
@@ -165,8 +165,8 @@ func (s *alertSnapshot) readAlerts(ctx context.Context, q store.Querier, streams
 	})
 }
 
-// required returns the queues that a check must read: those with an open alert, which would be cleared
-// otherwise, and those with their own limit.
+// required returns the queues that a check must read: those with an open alert, since the alert of a queue that is not read
+// is cleared, and those with a threshold of their own.
 func (s *alertSnapshot) required(limits task.Limits) []string {
 	queues := slices.AppendSeq([]string{}, maps.Keys(limits))
 	for _, a := range s.open {
@@ -203,7 +203,7 @@ const (
 	// check has committed.
 	lockAlertsSQL = `select pg_advisory_xact_lock(7310003)`
 
-	// raiseAlertsSQL does not raise an alert that was cleared since the time of the snapshot, $6.
+	// raiseAlertsSQL does not raise an alert if one of the same kind and queue was cleared since the time of the snapshot, $6.
 	raiseAlertsSQL = `
 with raised as (
     insert into alerts (id, kind, queue, value, threshold)
@@ -224,47 +224,47 @@ with cleared as (
 insert into event_outbox (kind, ids) select '` + store.KindAlertCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
 )
 
-// decideAlerts raises and clears alerts of queues as the snapshot requires, and reports whether another check is needed.
-func (st *Store) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
-	raised, cleared := st.rules.CheckQueues(s.queues, s.open)
-	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
-	return again, st.writeAlerts(ctx, s, raised, cleared)
+// applySnapshot raises and clears alerts of queues as the snapshot requires, and reports whether another check is needed.
+func (st *Store) applySnapshot(ctx context.Context, s alertSnapshot) (again bool, err error) {
+	toRaise, toClear := st.rules.CheckQueues(s.queues, s.open)
+	again = s.failures || len(toRaise) > 0 || len(toClear) < len(s.open)
+	return again, st.writeAlerts(ctx, s, toRaise, toClear)
 }
 
-// writeAlerts raises and clears the alerts that were decided from the snapshot s. However many instances call it, each
+// writeAlerts raises and clears the alerts that were chosen from the snapshot s. However many instances call it, each
 // alert is raised and cleared once.
-func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared []task.Alert) error {
-	if len(raised)+len(cleared) == 0 {
+func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, toRaise, toClear []task.Alert) error {
+	if len(toRaise)+len(toClear) == 0 {
 		return nil
 	}
-	newIDs, openIDs := store.Column(raised, func(task.Alert) task.ID { return task.NewID() }), store.Column(cleared, s.idOf)
+	newIDs, openIDs := store.Column(toRaise, func(task.Alert) task.ID { return task.NewID() }), store.Column(toClear, s.idOf)
 	notifier := st.db.NewNotifier()
 	var raisedIDs, clearedIDs []task.ID // by this call, not by another instance
 	err := pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(lockAlertsSQL)
 		notifier.CollectIDs(batch.Queue(raiseAlertsSQL, newIDs,
-			store.Column(raised, alertKind), store.Column(raised, alertQueue), store.Column(raised, alertValue), store.Column(raised, alertThreshold), s.at), &raisedIDs)
-		notifier.CollectIDs(batch.Queue(clearAlertsSQL, openIDs, store.Column(cleared, alertValue)), &clearedIDs)
+			store.Column(toRaise, alertKind), store.Column(toRaise, alertQueue), store.Column(toRaise, alertValue), store.Column(toRaise, alertThreshold), s.at), &raisedIDs)
+		notifier.CollectIDs(batch.Queue(clearAlertsSQL, openIDs, store.Column(toClear, alertValue)), &clearedIDs)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	if err := notifier.Notify(err); err != nil {
 		return err
 	}
 	for _, id := range raisedIDs {
-		st.onAlert(id, raised[slices.Index(newIDs, id)], false)
+		st.onAlert(id, toRaise[slices.Index(newIDs, id)], false)
 	}
 	for _, id := range clearedIDs {
-		st.onAlert(id, cleared[slices.Index(openIDs, id)], true)
+		st.onAlert(id, toClear[slices.Index(openIDs, id)], true)
 	}
 	return nil
 }
 
 // CheckStreams raises the alerts of streams that are due and clears those that are over, each with
-// its event in the same commit. open means that an alert of a stream is open now. used returns the part of its limit that
-// each stream uses; without a threshold it is not called. The open alerts are read before used is called, since an older
+// its event in the same commit. open means that an alert of a stream is open now. used returns the used part of each
+// stream's bytes; without a threshold it is not called. The open alerts are read before used is called, since an older
 // result of used could raise an alert again that has just been cleared. A stream that used leaves out keeps its
-// alert. CheckStreams returns an error of used after it has written the alerts.
+// alert, if there is a threshold. CheckStreams returns an error of used after it has written the alerts.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
 	s := alertSnapshot{ids: map[task.Alert]task.ID{}}
 	if err := s.readAlerts(ctx, st.db.Hot, true); err != nil {
@@ -275,9 +275,9 @@ func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (m
 	if st.rules.StreamFull > 0 {
 		usedParts, usedErr = used(ctx)
 	}
-	raised, cleared := st.rules.CheckStreams(usedParts, s.open)
-	open = len(raised)+len(s.open) > len(cleared)
-	if err := st.writeAlerts(ctx, s, raised, cleared); err != nil {
+	toRaise, toClear := st.rules.CheckStreams(usedParts, s.open)
+	open = len(toRaise)+len(s.open) > len(toClear)
+	if err := st.writeAlerts(ctx, s, toRaise, toClear); err != nil {
 		return open, store.Wrap("check stream alerts", err)
 	}
 	return open, usedErr

@@ -10,12 +10,10 @@ func (st *Store) CheckSoon() { st.nextAlertCheck.Store(0) }
 // CheckNow runs a check, even if another ran a moment ago.
 func (st *Store) CheckNow(ctx context.Context) (again bool, err error) { return st.checkNow(ctx) }
 
-func (st *Store) ReadAlertSnapshot(ctx context.Context) (Snapshot, error) {
-	return st.readAlertSnapshot(ctx)
-}
+func (st *Store) ReadSnapshot(ctx context.Context) (Snapshot, error) { return st.readSnapshot(ctx) }
 
-func (st *Store) DecideAlerts(ctx context.Context, s Snapshot) (again bool, err error) {
-	return st.decideAlerts(ctx, s)
+func (st *Store) ApplySnapshot(ctx context.Context, s Snapshot) (again bool, err error) {
+	return st.applySnapshot(ctx, s)
 }
 
 // WithoutQueues returns the snapshot as if no queue had pending tasks or results.
