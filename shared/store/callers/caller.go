@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// Caller is a caller as requests are checked against it. ID 0 is the built-in admin.
+// Caller has what the requests of a caller are checked against. ID 0 is the built-in admin.
 type Caller struct {
 	ID     int64
 	Name   string   // the Basic user name
@@ -28,7 +28,7 @@ type Caller struct {
 	MaxWaitingMessages *int64 // messages that may wait to be delivered or confirmed; nil = stores.Config.Waiting.Items
 	MaxWaitingBytes    *int64 // bytes of their data; nil = stores.Config.Waiting.Bytes
 	MaxWaitingTasks    *int64 // tasks that may be unfinished; nil = stores.Config.WaitingTasks
-	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
+	BestPriority       int64  // the smallest number that it may give as the priority of a task; 0 is claimed first
 
 	// The account is the limited operator at the beginning of the chain of StoredCaller.MadeBy, or
 	// the caller itself if MadeBy is nil. Quotas and shares count all callers of an account together.

@@ -16,10 +16,10 @@ type Grants struct {
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 
 	MaxWaitingMessages *int64 // messages that may wait; nil or 0 = the limit of the settings
-	MaxWaitingBytes    *int64 // bytes of these; likewise
+	MaxWaitingBytes    *int64 // bytes of their data; likewise
 	MaxWaitingTasks    *int64 // tasks that may be unfinished; likewise
 
-	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
+	BestPriority *int64 // the smallest number that it may give as the priority of a task, 0 to task.DefaultPriority; nil = 0 in a new caller
 }
 
 // filledFrom returns g, with the values of before instead of nil.

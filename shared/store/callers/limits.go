@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// limitsOf returns the row of a limited operator; nil for an operator without limits. It reads the row
+// limitedOperator returns the row of a limited operator; nil for an operator without limits. It reads the row
 // in the transaction of the change, since a cached row may be old.
-func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller, error) {
+func limitedOperator(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller, error) {
 	if by.CallerID == 0 { // the built-in admin
 		return nil, nil
 	}
@@ -35,22 +35,22 @@ func limitsOf(ctx context.Context, tx pgx.Tx, by store.Operator) (*StoredCaller,
 // lockCallerSQL does not wait for transactions of other roles that insert rows with foreign keys to the caller.
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for no key update`
 
-// lockCaller locks and returns the row of a caller that an operator wants to change, and returns the
-// limits of the operator.
-func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (StoredCaller, *StoredCaller, error) {
-	c, err := store.QueryOne[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
+// lockCaller locks and returns the row of a caller that an operator wants to change. limited is the row of the operator if it
+// is limited, otherwise nil. The error is task.CodeNotFound if there is no such caller, or if the operator does not manage it.
+func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by store.Operator) (c StoredCaller, limited *StoredCaller, err error) {
+	c, err = store.QueryOne[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
 	if err != nil {
 		return c, nil, err
 	}
-	limits, err := limitsOf(ctx, tx, by)
-	if err == nil && !limits.Manages(c) {
+	limited, err = limitedOperator(ctx, tx, by)
+	if err == nil && !limited.Manages(c) {
 		err = store.NotFound("caller")
 	}
-	return c, limits, err
+	return c, limited, err
 }
 
-// Manages reports whether an operator may see and change a caller. A limited operator manages itself.
-// It also manages a caller that it may name, if the caller's grants do not exceed those of the operator.
+// Manages reports whether an operator may see and revoke a caller, and change it unless mustOwn refuses. A limited operator
+// manages itself. It also manages a caller that it may name, if the caller's grants do not exceed those of the operator.
 // A nil operator has no limits.
 func (o *StoredCaller) Manages(c StoredCaller) bool {
 	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.exceededBy(c.Grants)) == 0
@@ -100,17 +100,17 @@ func (o *StoredCaller) adopt(ctx context.Context, tx pgx.Tx, c StoredCaller) err
 	return err
 }
 
-// mayGrant refuses a name or grants that exceed the limits of an operator.
-func (o *StoredCaller) mayGrant(name string, grants Grants) error {
+// checkGrant refuses a name or grants that exceed the limits of an operator.
+func (o *StoredCaller) checkGrant(name string, grants Grants) error {
 	if o == nil {
 		return nil
 	}
-	wider := o.exceededBy(grants)
+	fields := o.exceededBy(grants)
 	if !o.MayName(name) {
-		wider = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, wider...)
+		fields = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, fields...)
 	}
-	if len(wider) > 0 {
-		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues may create and change only callers whose names begin with its own name and a dot, and may grant only what it has", Fields: wider}
+	if len(fields) > 0 {
+		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues may create and change only callers whose names begin with its own name and a dot, and may grant only what it has", Fields: fields}
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (g Grants) exceededBy(other Grants) (fields []task.Field) {
 		switch {
 		case list.emptyIsAll && len(list.mine) == 0:
 		case list.emptyIsAll && len(list.other) == 0, slices.ContainsFunc(list.other, func(s string) bool { return !slices.Contains(list.mine, s) }):
-			fields = append(fields, task.Field{Name: list.name, Message: oneOrMoreOf(list.mine)})
+			fields = append(fields, task.Field{Name: list.name, Message: mustBeSomeOf(list.mine)})
 		}
 	}
 	for _, quota := range []struct {
@@ -154,7 +154,7 @@ func (g Grants) exceededBy(other Grants) (fields []task.Field) {
 	return fields
 }
 
-func oneOrMoreOf(list []string) string {
+func mustBeSomeOf(list []string) string {
 	if len(list) == 0 {
 		return "must be empty"
 	}

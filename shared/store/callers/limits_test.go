@@ -28,7 +28,7 @@ func TestGrantsBeyondThoseOfTheOperatorAreRefused(t *testing.T) {
 			t.Fatalf("%s: add a wider value of this type to the test", name)
 		}
 		require.False(t, manages(wider), name)
-		require.Error(t, operator.mayGrant("ops.a", wider), name)
+		require.Error(t, operator.checkGrant("ops.a", wider), name)
 	}
 	for _, all := range []Grants{
 		{Roles: mine.Roles, BusinessTypes: mine.BusinessTypes}, {Roles: mine.Roles, Queues: mine.Queues},

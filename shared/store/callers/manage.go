@@ -23,22 +23,22 @@ select count(*) from callers where account_id = $1 and (revoked_at is null or re
 // Add creates a caller. tokenHash is the SHA-256 of its token. A caller that a limited operator
 // makes belongs to the operator's account, which may have stores.Config.OperatorCallers callers. The
 // error is task.CodeConflict if a caller has the name, revoked or not, or task.CodeForbidden if the
-// operator may not grant or create so much.
+// operator may not grant so much, or has too many callers.
 func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants Grants, by store.Operator) (c StoredCaller, err error) {
 	if err := grants.check(); err != nil {
 		return c, err
 	}
-	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		limits, err := limitsOf(ctx, tx, by)
+	err = st.auditedWithLock(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		limited, err := limitedOperator(ctx, tx, by)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
-		if err := limits.mayGrant(name, grants); err != nil {
+		if err := limited.checkGrant(name, grants); err != nil {
 			return store.AuditEntry{}, err
 		}
 		var madeBy, account *int64
-		if limits != nil {
-			madeBy, account = &limits.ID, new(limits.account())
+		if limited != nil {
+			madeBy, account = &limited.ID, new(limited.account())
 			var made int
 			if err := tx.QueryRow(ctx, countMadeSQL, account).Scan(&made); err != nil {
 				return store.AuditEntry{}, err
@@ -64,8 +64,8 @@ func (st *Store) Add(ctx context.Context, name string, tokenHash []byte, grants 
 // may take this lock. An advisory lock would not do: any role could take it and so prevent a revocation.
 const lockCallersSQL = `lock table callers in share row exclusive mode`
 
-// changeCallers is AuditedAsAdmin with the lock of lockCallersSQL.
-func (st *Store) changeCallers(ctx context.Context, by store.Operator, change func(tx pgx.Tx) (store.AuditEntry, error)) error {
+// auditedWithLock is AuditedAsAdmin with the lock of lockCallersSQL.
+func (st *Store) auditedWithLock(ctx context.Context, by store.Operator, change func(tx pgx.Tx) (store.AuditEntry, error)) error {
 	return st.db.AuditedAsAdmin(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		if _, err := tx.Exec(ctx, lockCallersSQL); err != nil {
 			return store.AuditEntry{}, err
@@ -81,28 +81,28 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
 where id = $1 returning ` + callerColumns
 
 // Update changes the grants of a caller. The callers that this caller made, directly or through others, lose what
-// exceeds the new grants. One of these that would lose all its roles, queues or business types is revoked: an empty
-// list of queues or business types would mean all. dependents has the callers that were reduced or revoked. The
+// exceeds the new grants. A dependent that would lose all its roles, queues or business types is revoked instead: an
+// empty list of queues or business types would mean all. dependents has the callers that were reduced or revoked. The
 // error is task.CodeNotFound if there is no such caller or the operator does not manage it, task.CodeConflict if the
-// caller is revoked, or task.CodeForbidden if the operator may not grant so much, if it is limited and the caller is
-// itself, or if another limited operator made the caller (see StoredCaller.mustOwn).
+// caller is revoked, or task.CodeForbidden if the operator may not grant so much, if a limited operator changes itself,
+// or if another limited operator made the caller (see StoredCaller.mustOwn).
 func (st *Store) Update(ctx context.Context, id int64, grants Grants, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
-	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
+	c, err = st.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limited *StoredCaller) (StoredCaller, error) {
 		grants = grants.filledFrom(c.Grants)
 		if err := grants.check(); err != nil {
 			return c, err
 		}
-		if limits != nil && id == by.CallerID {
+		if limited != nil && id == by.CallerID {
 			return c, task.Refuse(task.CodeForbidden, "an admin with queues may not change its own permissions")
 		}
-		if err := limits.mayGrant(c.Name, grants); err != nil {
+		if err := limited.checkGrant(c.Name, grants); err != nil {
 			return c, err
 		}
 		if grants.equal(c.Grants) {
 			return c, nil
 		}
 		if len(c.exceededBy(grants)) > 0 {
-			if err := limits.adopt(ctx, tx, c); err != nil {
+			if err := limited.adopt(ctx, tx, c); err != nil {
 				return c, err
 			}
 		}
@@ -126,29 +126,30 @@ update callers set token_hash = $2, rotated_at = now() where id = $1 returning `
 // RotateToken replaces a caller's token. tokenHash is the SHA-256 of the new token. The errors are
 // those of Update, but a limited operator may rotate its own token.
 func (st *Store) RotateToken(ctx context.Context, id int64, tokenHash []byte, by store.Operator) (StoredCaller, error) {
-	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
-		if err := limits.adopt(ctx, tx, c); err != nil {
+	return st.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limited *StoredCaller) (StoredCaller, error) {
+		if err := limited.adopt(ctx, tx, c); err != nil {
 			return c, err
 		}
 		return store.QueryOne[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash)
 	})
 }
 
-// changeCaller locks a caller that is not revoked, and changes it. change gets the limits of the operator.
+// changeCaller locks a caller that is not revoked and that the operator may change, and calls change. limited is the row of
+// the operator if it is limited, otherwise nil.
 func (st *Store) changeCaller(ctx context.Context, id int64, action string, by store.Operator,
-	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
-	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
-		before, limits, err := lockCaller(ctx, tx, id, by)
+	change func(tx pgx.Tx, c StoredCaller, limited *StoredCaller) (after StoredCaller, err error)) (c StoredCaller, err error) {
+	err = st.auditedWithLock(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+		before, limited, err := lockCaller(ctx, tx, id, by)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
 		if before.RevokedAt != nil {
 			return store.AuditEntry{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
 		}
-		if err := limits.mustOwn(ctx, tx, before); err != nil {
+		if err := limited.mustOwn(ctx, tx, before); err != nil {
 			return store.AuditEntry{}, err
 		}
-		c, err = change(tx, before, limits)
+		c, err = change(tx, before, limited)
 		return store.AuditEntry{Action: action, Subject: c.subject(), Before: before.json(), After: c.json()}, err
 	})
 	return c, store.Wrap(action, err)
@@ -184,7 +185,7 @@ func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error
 	return c, err
 }
 
-// lockMadeSQL locks the callers that a caller made, directly or through others, and that are not revoked.
+// lockMadeSQL locks and returns the callers that a caller made, directly or through others, and that are not revoked.
 const lockMadeSQL = `
 with recursive made (id) as (
     select id from callers where made_by = $1
@@ -193,8 +194,8 @@ with recursive made (id) as (
 )
 select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for no key update`
 
-// changeMade calls change for each caller of lockMadeSQL, and returns the changed callers. It writes an audit entry for
-// each of them.
+// changeMade calls change for each caller of lockMadeSQL. It returns the callers that were changed, and writes an audit entry
+// for each of these.
 func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by store.Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
 	made, err := store.QueryRows(ctx, tx, pgx.RowToStructByPos[StoredCaller], lockMadeSQL, maker)
 	if err != nil {
@@ -234,11 +235,11 @@ func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by store.Ope
 	})
 }
 
-// Revoke revokes a caller permanently, and the callers that this caller made, directly or through others. dependents has
-// those of them that were not revoked before. Revoking a caller again changes nothing. The error is task.CodeNotFound if
-// there is no such caller, or if the operator does not manage the caller.
+// Revoke revokes a caller permanently, and the callers that this caller made, directly or through others. dependents has the
+// callers that were revoked with it. Revoking a caller again changes nothing. The error is task.CodeNotFound if there is no
+// such caller, or if the operator does not manage the caller.
 func (st *Store) Revoke(ctx context.Context, id int64, by store.Operator) (c StoredCaller, dependents []StoredCaller, err error) {
-	err = st.changeCallers(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
+	err = st.auditedWithLock(ctx, by, func(tx pgx.Tx) (store.AuditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
 		if err != nil || before.RevokedAt != nil {
 			c = before
@@ -276,13 +277,13 @@ where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name
 order by id limit $3`
 
 // List lists the callers by id, revoked or not. after is the last id of the previous page; 0 = the first
-// page. limits is the limited operator, or nil. The statement itself leaves out the callers that the operator may not
-// name, except the operator, so that the cursor of a page never shows the id of one of them. The callers of a page may
-// still have too many grants: check each with Manages.
-func (st *Store) List(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
+// page. limited is the operator if it is limited, otherwise nil. The statement itself leaves out the callers that the operator
+// may not name, except the operator, so that the cursor of a page never shows the id of such a caller. The callers of a page
+// may still have too many grants: check each with Manages.
+func (st *Store) List(ctx context.Context, limited *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
-	if limits != nil {
-		name = &limits.Name
+	if limited != nil {
+		name = &limited.Name
 	}
 	page, more, err = store.QueryPage[StoredCaller](ctx, st.db.Read, limit, callersSQL, after, name)
 	return page, more, store.Wrap("callers", err)

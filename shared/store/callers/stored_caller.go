@@ -16,7 +16,7 @@ type StoredCaller struct {
 	CreatedAt time.Time
 	RotatedAt *time.Time // when the token was last replaced; nil = never
 	RevokedAt *time.Time // nil = may call
-	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token or to grant it more
+	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token or to grant it more; nil = none
 	AccountID *int64     // the caller at the beginning of the chain of MadeBy; nil = itself
 }
 
