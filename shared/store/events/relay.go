@@ -35,12 +35,12 @@ const eventCallers = `e (stream, caller_id, next_at, events) as (
 // their events. Rows that another relay has locked are skipped.
 //
 // The $1 events of a batch are divided equally among streams, and each stream's part among its callers. A caller gets as
-// many whole rows as its part has room for, and at least one. If the first rows of all callers exceed the stream's part,
-// some callers are chosen at random. A stream with a row in stream_pauses (its pause has ended, or the broker was
+// many whole rows as its part has room for, and at least one. If the first rows of all callers together exceed the stream's
+// part, some callers are chosen at random. A stream with a row in stream_pauses (its pause has ended, or the broker was
 // unavailable) gets one row.
 //
-// In a stream, the first events of all callers come before their second events, and events of small rows before those
-// of large rows, so no caller's backlog delays another caller. The content of a stream's events is limited to about
+// In a stream, the first event of each caller comes before all second events, and so on, and among these the events of
+// small rows come first. So no caller's backlog delays another caller. The content of a stream's events is limited to about
 // 4 MiB: beyond that, the last events of each caller are left out. room = 0 means that there may be more events.
 //
 // The events of the stream $2 are left out.
@@ -53,15 +53,15 @@ with recursive ` + eventCallers + `, due as materialized (
     select *, greatest(part / count(*) over (partition by stream), 1) as room from (
         select due.*, $1 / (select count(distinct stream) from due) as part,
             sum(events) over (partition by stream order by chance) - events as ahead,
-            row_number() over (partition by stream order by chance) as turn
+            row_number() over (partition by stream order by chance) as caller_no
         from due
-    ) d where turn = 1 or failures is null and ahead < part
+    ) d where caller_no = 1 or failures is null and ahead < part
 ), found as materialized (
-    select fitting.*, picked.failures, picked.chance, fitting.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
+    select fitting.*, picked.failures, picked.chance, fitting.some_left or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
     from picked cross join lateral (
-        select *, bool_or(not fits) over () as later from (
-            select id, events_so_far, turn = 1 or failures is null and events_so_far <= room as fits from (
-                select id, row_number() over in_order as turn, sum(events) over in_order as events_so_far from (
+        select *, bool_or(not fits) over () as some_left from (
+            select id, events_so_far, row_no = 1 or failures is null and events_so_far <= room as fits from (
+                select id, row_number() over in_order as row_no, sum(events) over in_order as events_so_far from (
                     select id, next_at, events from event_outbox
                     where event_outbox.stream = picked.stream and event_outbox.caller_id = picked.caller_id and next_at <= now()
                     order by next_at, id
@@ -71,7 +71,7 @@ with recursive ` + eventCallers + `, due as materialized (
         ) checked
     ) fitting
 ), o as materialized (
-    select locked.*, f.events_so_far - locked.events as before, f.chance, f.failures, case when f.more then 0 else 2147483647 end as room
+    select locked.*, f.events_so_far - locked.events as events_before, f.chance, f.failures, case when f.more then 0 else 2147483647 end as room
     from found f cross join lateral (
         select id, kind, reason, ids, created_at, stream, events from event_outbox
         where event_outbox.id = f.id and next_at <= now()
@@ -81,13 +81,13 @@ with recursive ` + eventCallers + `, due as materialized (
 )
 select seq, kind, reason, at, subject, source, metadata, ` + tasks.AttemptNames + `, sent_at, url, disabled_reason, failing_since,
     "from", client_msg_id, accept_seq, alert, stream, case when cut then 0 else room end as room, failures, ordinal, events
-from (select *, bool_or(before >= 4 << 20) over (partition by stream) as cut from (select *,
+from (select *, bool_or(bytes_before >= 4 << 20) over (partition by stream) as cut from (select *,
     sum(octet_length(concat(source, metadata, ` + tasks.AttemptNames + `, url, disabled_reason, "from", client_msg_id, alert)))
-        over (partition by stream order by turn, chance rows between unbounded preceding and 1 preceding) as before from (
+        over (partition by stream order by turn, chance rows between unbounded preceding and 1 preceding) as bytes_before from (
 select o.id as seq, o.kind, o.reason, o.created_at as at, i.id as subject, t.source, t.metadata,
     ` + tasks.AttemptNames + `, d.sent_at, w.url, w.disabled_reason, w.failing_since,
     coalesce(m.sender, a.sender) as "from", coalesce(m.client_msg_id, a.client_msg_id) as client_msg_id, coalesce(a.accept_seq, a.purged_seq, m.accept_seq) as accept_seq,
-    to_jsonb(x)::text as alert, o.stream, o.room, o.failures, o.before + i.ordinal as turn, o.chance, i.ordinal, o.events
+    to_jsonb(x)::text as alert, o.stream, o.room, o.failures, o.events_before + i.ordinal as turn, o.chance, i.ordinal, o.events
 from o cross join lateral unnest(o.ids) with ordinality as i (id, ordinal)
 left join lateral (
     select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%'
@@ -112,7 +112,7 @@ left join lateral (select * from accepted_messages where accepted_messages.id = 
 left join webhook_endpoints w on o.kind = '` + store.KindWebhookDisabled + `' and w.id = i.id
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
 ) event) event) event
-where before is null or before < 4 << 20
+where bytes_before is null or bytes_before < 4 << 20
 order by stream, turn, events, seq`
 
 // Due is one event to publish.
@@ -125,7 +125,7 @@ type Due struct {
 	Source   string          // of a task, as it was submitted
 	Metadata json.RawMessage // of a task, as it was submitted; JSON, nil = none
 
-	task.Attempt // of a finished task, while this is still its outcome
+	task.Attempt // of a final task that still has the outcome of the event
 
 	// Of an endpoint that was disabled.
 	URL            string
@@ -135,12 +135,12 @@ type Due struct {
 	// Of a message.
 	From        string
 	ClientMsgID string
-	AcceptSeq   int64 // its sequence number in the stream of accepted messages; 0 = it was saved without this stream
+	AcceptSeq   int64 // the message's sequence number in the stream of accepted messages; 0 = it was saved without this stream
 
 	Alert *alerts.Alert // as it was at the time of the event; nil for events of other kinds
 
 	stream    string
-	ordinal   int // in its row of event_outbox, from 1
+	ordinal   int // of the event in its row of event_outbox, from 1
 	rowEvents int // number of events of that row
 }
 
@@ -158,8 +158,8 @@ type eventRow struct {
 // ID identifies the event. It stays the same when the event is published again.
 func (e *Due) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
-func lockEvents(ctx context.Context, tx pgx.Tx, limit int, except string) (due []Due, streams store.StreamStates, err error) {
-	rows, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit, except)
+func lockEvents(ctx context.Context, tx pgx.Tx, limit int, skipStream string) (due []Due, streams store.StreamStates, err error) {
+	rows, err := store.QueryRows(ctx, tx, store.RowByName[eventRow](), lockEventsSQL, limit, skipStream)
 	streams = store.StreamStates{}
 	for _, row := range rows {
 		e := row.Due
@@ -194,14 +194,14 @@ update event_outbox set ids = $2 || ids[$4 + 1:], next_at = case when $3 > 0 the
 // If publish fails, the process dies or the transaction is not committed, the same events are published again under the
 // same ids, by which receivers recognise them.
 //
-// Relay leaves out the events of the stream except; "" = no stream. If events of this stream are due, More is true.
-func (st *Store) Relay(ctx context.Context, except string, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
-	var anyDue, streamDue bool
-	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, except).Scan(&anyDue, &streamDue); err != nil || !anyDue {
-		return store.Relayed{More: streamDue}, store.Wrap("relay events", err)
+// Relay leaves out the events of the stream skipStream; "" = of no stream. If events of this stream are due, More is true.
+func (st *Store) Relay(ctx context.Context, skipStream string, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+	var othersDue, skippedDue bool
+	if err := st.db.Hot.QueryRow(ctx, anyEventSQL, skipStream).Scan(&othersDue, &skippedDue); err != nil || !othersDue {
+		return store.Relayed{More: skippedDue}, store.Wrap("relay events", err)
 	}
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
-		due, streams, err := lockEvents(ctx, tx, limit, except)
+		due, streams, err := lockEvents(ctx, tx, limit, skipStream)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -222,32 +222,32 @@ func (st *Store) Relay(ctx context.Context, except string, limit int, publish fu
 		streams.Queue(&batch, &relayed)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	relayed.More = relayed.More || streamDue
+	relayed.More = relayed.More || skippedDue
 	return relayed, store.Wrap("relay events", err)
 }
 
-// remainingEvents has the events of a row that stay after publishing.
-type remainingEvents struct {
-	total int           // number of events of the row
-	read  int           // how many of the row's first events were given to publish
-	ids   []task.ID     // subjects of the events that were given to publish and stay
-	pause time.Duration // delay of the row, if the stream did not accept one of its events alone
+// publishedRow is a row of event_outbox after its events, or the first of them, were given to publish.
+type publishedRow struct {
+	total     int           // number of events of the row
+	read      int           // how many of the row's first events were given to publish
+	remaining []task.ID     // subjects of the events that were given to publish and stay
+	pause     time.Duration // delay of the row, if an event was Unavailable with the scope OneMessage
 }
 
 // settleEvents adds the statements that delete or keep the rows of the published events. An unchanged row costs no
 // statement.
 func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *store.Relayed) {
-	rows := map[int64]*remainingEvents{}
+	rows := map[int64]*publishedRow{}
 	for i, e := range due {
 		row := rows[e.Seq]
 		if row == nil {
-			row = &remainingEvents{total: e.rowEvents}
+			row = &publishedRow{total: e.rowEvents}
 			rows[e.Seq] = row
 		}
 		row.read = max(row.read, e.ordinal)
 		switch r := results[i]; r.Outcome {
 		case msg.Unavailable:
-			row.ids = append(row.ids, e.Subject)
+			row.remaining = append(row.remaining, e.Subject)
 			if r.Scope == msg.OneMessage {
 				row.pause = msg.UnavailablePause(time.Since(e.At))
 			}
@@ -258,20 +258,20 @@ func settleEvents(batch *pgx.Batch, due []Due, results []msg.Result, relayed *st
 			})
 		}
 	}
-	var settled []int64
+	var toDelete []int64
 	for _, seq := range slices.Sorted(maps.Keys(rows)) {
 		switch row := rows[seq]; {
-		case len(row.ids) == 0 && row.read == row.total:
-			settled = append(settled, seq)
-		case len(row.ids) < row.read || row.pause > 0:
-			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds(), row.read)
+		case len(row.remaining) == 0 && row.read == row.total:
+			toDelete = append(toDelete, seq)
+		case len(row.remaining) < row.read || row.pause > 0:
+			batch.Queue(keepEventsSQL, seq, row.remaining, row.pause.Seconds(), row.read)
 			if row.pause > 0 {
 				relayed.NextTries = append(relayed.NextTries, time.Now().Add(row.pause))
 			}
 		}
 	}
-	if len(settled) > 0 {
-		batch.Queue(deleteEventsSQL, settled)
+	if len(toDelete) > 0 {
+		batch.Queue(deleteEventsSQL, toDelete)
 	}
 }
 
