@@ -127,7 +127,7 @@ func (st *Store) cutoffs(ctx context.Context, run ArchiveRun) (cut archiveCutoff
 	return cut, err
 }
 
-// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has the fields that the steps have
+// dropLogs drops the old partitions of the logs, each in a transaction of its own. s has the fields that all its steps have
 // in common.
 func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after afterStep) error {
 	names, err := store.QueryRows(ctx, st.db.Retention, pgx.RowTo[string], oldPartitionsSQL, s.Before)
@@ -151,7 +151,7 @@ func (st *Store) dropLogs(ctx context.Context, dryRun bool, s ArchiveStep, after
 	return nil
 }
 
-// archiveTable archives the old rows of one table, page by page. s has the fields that the steps have in common, and
+// archiveTable archives the old rows of one table, page by page. s has the fields that all its steps have in common, and
 // the position of the first step.
 func (st *Store) archiveTable(ctx context.Context, a archivable, dryRun bool, s ArchiveStep, after afterStep) error {
 	for {
@@ -229,8 +229,8 @@ func (st *Store) archiveTogether(ctx context.Context, a archivable, keys []strin
 	return n, err
 }
 
-// oneRowMayCause reports whether a statement with this error may succeed without one of its rows. One row can also make
-// a statement time out.
+// oneRowMayCause reports whether a single row may have caused this error of a statement. One row can also make a statement
+// time out.
 func oneRowMayCause(ctx context.Context, err error) bool {
 	return store.IsRowError(err) || store.SQLState(err) == store.CodeQueryCanceled && ctx.Err() == nil
 }

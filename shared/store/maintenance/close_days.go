@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// closeAfter is how long after its end, midnight UTC, a day is counted at the earliest. reported_at is the time at
-// which a transaction began, and no transaction that stores a result takes so long.
+// closeAfter is the least time between the end of a day (midnight UTC) and its count. reported_at is the time at which
+// the transaction that stores a result began, and no such transaction takes so long.
 const closeAfter = time.Hour
 
 // unclosedSQL returns the last closed day, the day that is counted in part, the time up to which that day is counted,
@@ -25,8 +25,8 @@ select (select max(day) from task_totals where counted_to is null), p.day, p.cou
 from (select) one_row left join (select day, counted_to from task_totals where counted_to is not null order by day limit 1) p on true`
 
 // lockCountingSQL waits for transactions that withdraw results or change counted subscribe messages: they take this
-// lock in shared mode. lockCountingSQL is a statement before the count, so that the snapshot of the count includes
-// their changes.
+// lock in shared mode. It is a statement of its own before the count, so that the snapshot of the count includes their
+// changes.
 const lockCountingSQL = `select pg_advisory_xact_lock(` + tasks.TotalsLock + `)`
 
 // countSQL adds the results of a part of the day $1, in [$2, $3), to the totals of the day, unless another instance has
@@ -44,7 +44,7 @@ set succeeded = least(t.succeeded, 1000000000000000000) + excluded.succeeded, fa
 where t.counted_to = $2::timestamptz`
 
 const (
-	shrinkFactor = 8 // a part that took too long is divided by this: four divisions make the shortest part of a whole day
+	shrinkFactor = 8 // a part that took too long is divided by this; a whole day becomes the shortest part in four divisions
 
 	// The shortest part may take tasks.LongestCount. So all five tries of a part take less than the 30 s that a function
 	// has for one event.
@@ -60,28 +60,28 @@ func (st *Store) CloseDays(ctx context.Context) error {
 	return store.Wrap("close days", err)
 }
 
-// closeDaysUntil is CloseDays with a time limit: it counts at least one part and merges at least once, but begins no
-// more of them after until (zero = no limit). more reports that work may be left.
+// closeDaysUntil is CloseDays with a time limit: after the time until (zero = no limit) it begins no count except the
+// first. If no count is left, it merges at least once. more reports that work may be left.
 func (st *Store) closeDaysUntil(ctx context.Context, until time.Time) (more bool, err error) {
 	for first := true; ; first = false {
-		part, now, err := st.firstUncounted(ctx)
+		open, now, err := st.firstOpenDay(ctx)
 		if err != nil {
 			return false, err
 		}
-		if part.day.IsZero() || part.end().Add(closeAfter).After(now) {
+		if open.day.IsZero() || open.end().Add(closeAfter).After(now) {
 			return st.mergeSubscribeTotals(ctx, until)
 		}
 		if !first && !until.IsZero() && time.Now().After(until) {
 			return true, nil
 		}
-		if err := st.countPart(ctx, part); err != nil {
+		if err := st.countPart(ctx, open); err != nil {
 			return false, err
 		}
 	}
 }
 
-// mergeSubscribeTotals merges the changes of counted subscribe messages into the totals, in at least one transaction,
-// until none is left or the time until (zero = no limit) is over.
+// mergeSubscribeTotals merges the changes of counted subscribe messages into the totals. After the time until (zero = no
+// limit) it begins no transaction except the first. more reports that changes may be left.
 func (st *Store) mergeSubscribeTotals(ctx context.Context, until time.Time) (more bool, err error) {
 	for {
 		err = pgx.BeginFunc(ctx, st.db.Retention, func(tx pgx.Tx) error {
@@ -94,42 +94,41 @@ func (st *Store) mergeSubscribeTotals(ctx context.Context, until time.Time) (mor
 	}
 }
 
-// dayPart is the rest of a UTC day, from a time on.
-type dayPart struct{ day, from time.Time }
+// openDay is a UTC day that is not closed. It is counted from its beginning to the time countedTo.
+type openDay struct{ day, countedTo time.Time }
 
-func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
+func (o openDay) end() time.Time { return o.day.AddDate(0, 0, 1) }
 
-// firstUncounted returns the uncounted rest of the first day that is not closed, and the database's time. This is the
-// day that is counted in part, or else the day after the last closed day, or else the day before the oldest task with a
-// result, but no day before 1970, since task_totals refuses these. The part is zero if there is neither a counted day
-// nor a result.
-func (st *Store) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
+// firstOpenDay returns the first day that is not closed, and the database's time. This is the day that is counted in
+// part, or else the day after the last closed day, or else the day before the oldest task with a result, but no day
+// before 1970, since task_totals refuses these. The day is zero if there is neither a counted day nor a result.
+func (st *Store) firstOpenDay(ctx context.Context) (open openDay, now time.Time, err error) {
 	var last, partial, countedTo *time.Time
 	var oldest *task.ID
 	if err = st.db.Retention.QueryRow(ctx, unclosedSQL).Scan(&last, &partial, &countedTo, &oldest, &now); err != nil {
-		return part, now, err
+		return open, now, err
 	}
 	switch {
 	case partial != nil:
-		return dayPart{*partial, *countedTo}, now, nil
+		return openDay{*partial, *countedTo}, now, nil
 	case last != nil:
-		part.day = last.AddDate(0, 0, 1)
+		open.day = last.AddDate(0, 0, 1)
 	case oldest != nil:
 		// One day earlier, since the time in the id is by the clock of a process, which may be ahead of the database's.
-		part.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
-		if epoch := time.Unix(0, 0).UTC(); part.day.Before(epoch) {
-			part.day = epoch
+		open.day = oldest.Time().Truncate(24*time.Hour).AddDate(0, 0, -1)
+		if epoch := time.Unix(0, 0).UTC(); open.day.Before(epoch) {
+			open.day = epoch
 		}
 	}
-	part.from = part.day
-	return part, now, nil
+	open.countedTo = open.day
+	return open, now, nil
 }
 
 // countPart counts the rest of a day, or only the beginning of this rest: if some hours of the day are counted already,
 // it counts at most as many. If a count takes too long, countPart tries a shorter part.
-func (st *Store) countPart(ctx context.Context, part dayPart) error {
-	span := part.end().Sub(part.from)
-	if done := part.from.Sub(part.day); done > 0 {
+func (st *Store) countPart(ctx context.Context, open openDay) error {
+	span := open.end().Sub(open.countedTo)
+	if done := open.countedTo.Sub(open.day); done > 0 {
 		span = min(span, done)
 	}
 	for {
@@ -137,7 +136,7 @@ func (st *Store) countPart(ctx context.Context, part dayPart) error {
 		if span <= shortestPart {
 			limit = tasks.LongestCount
 		}
-		err := st.countResults(ctx, part.day, part.from, part.from.Add(span), limit)
+		err := st.countResults(ctx, open.day, open.countedTo, open.countedTo.Add(span), limit)
 		if store.SQLState(err) != store.CodeQueryCanceled || ctx.Err() != nil || span <= shortestPart {
 			return err
 		}
@@ -153,7 +152,7 @@ func (st *Store) countResults(ctx context.Context, day, from, to time.Time, limi
 		if _, err := tx.Exec(ctx, tasks.CountingSQL, fmt.Sprintf("%dms", max(limit.Milliseconds()/2, 1))); err != nil {
 			return err
 		}
-		if err := subscribe.LockTotals(ctx, tx); err != nil { // before the other lock, for which some reports wait
+		if err := subscribe.LockTotals(ctx, tx); err != nil { // before lockCountingSQL, since some reports wait for its lock
 			return err
 		}
 		if _, err := tx.Exec(ctx, lockCountingSQL); err != nil {

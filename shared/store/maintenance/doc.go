@@ -1,9 +1,10 @@
 // Package maintenance closes days (it stores their totals), archives and deletes old rows, makes and drops log
-// partitions, and encrypts stored secrets again after a key change.
+// partitions, and encrypts stored secrets again after a key change. To archive a row means to move it to an archive table
+// or, in some tables, to delete it.
 //
 // A UTC day is counted in one or more parts. One transaction adds a part to task_totals and to subscribe_totals, under
-// the advisory lock tasks.TotalsLock. If a subscribe message changes after it was counted, the change is stored apart
-// and later merged into the totals, in a transaction without this lock.
+// the advisory lock tasks.TotalsLock. If a subscribe message changes after it was counted, the change is stored in
+// subscribe_total_changes and later merged into the totals, in a transaction without this lock.
 //
 // archivables lists the tables and their statements. The statement page finds the next old rows by an index: those of
 // tasks in the order of their creation, those of other tables in the order in which they finished. The statement

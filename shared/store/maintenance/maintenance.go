@@ -11,7 +11,7 @@ import (
 const (
 	maintenanceJob   = "maintenance" // its row in the table upkeep
 	maintenanceEvery = 10 * time.Minute
-	maintenanceSlice = 500 * time.Millisecond // after this time, a Run begins no more counts, or no more archive steps
+	maintenanceSlice = 500 * time.Millisecond // how long a Run begins new counts, and then how long it begins new archive steps
 )
 
 // Archived is the sum of the archive steps of one Run.
@@ -39,8 +39,8 @@ func (st *Store) Run(ctx context.Context) (done Archived, more bool, err error) 
 	err = st.db.MakeLogPartitions(ctx)
 	more, closeErr := st.closeDaysUntil(ctx, time.Now().Add(maintenanceSlice))
 	err = errors.Join(err, st.alerts.ClearIfOff(ctx))
-	done, position, moreOld, archiveErr := st.archiveSome(ctx, parsePosition(stored))
-	more = more || moreOld
+	done, position, moreRows, archiveErr := st.archiveSome(ctx, parsePosition(stored))
+	more = more || moreRows
 	err = errors.Join(err, closeErr, archiveErr)
 	err = errors.Join(err, st.db.EndJob(ctx, maintenanceJob, position.stored(), more || err != nil))
 	return done, more, store.Wrap("maintenance", err)
@@ -53,7 +53,7 @@ func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Ar
 	done.Rows = map[string]int{}
 	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) (stop bool) {
 		done.add(s)
-		next, more = s.position, s.more && time.Now().After(end) // after the last step of a table, the next table begins
+		next, more = s.position, s.more && time.Now().After(end) // if the table has no more rows, the run goes on with the next table
 		return more
 	})
 	if !more {

@@ -61,8 +61,8 @@ func (st *Store) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	return done, store.Wrap("reencrypt", err)
 }
 
-// reencryptEndpoints encrypts the page of endpoints after an id, and returns the last id of the page, or zero if there
-// are no more endpoints.
+// reencryptEndpoints encrypts the secrets of the page of endpoints after an id, and returns the last id of the page, or
+// zero if there are no more endpoints.
 func (st *Store) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, done *Reencrypted) (last task.ID, err error) {
 	var ids []task.ID
 	var secrets []string
@@ -110,7 +110,7 @@ func (st *Store) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypt
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// reencrypt encrypts a secret with the first key. The error names the row without the URL, which may contain a secret.
+// reencrypt encrypts a stored secret with the first key. The error names the row without the URL, which may contain a secret.
 func (st *Store) reencrypt(row, stored string) (string, error) {
 	secret, err := st.db.Keys.Decrypt(row, stored)
 	if err != nil {

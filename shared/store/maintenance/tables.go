@@ -46,8 +46,8 @@ func deleted(c archiveCutoffs) time.Time { return c.deleted }
 // movedIfCounted excludes the days that are not closed, because statistics still count their rows.
 func movedIfCounted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
 
-// deletedIfPublished excludes rows that finished after the oldest waiting event was written: their own events may wait,
-// and an event is made from its row.
+// deletedIfPublished excludes rows that finished after the oldest waiting event was written: their own events may wait
+// too, and these are made from the rows.
 func deletedIfPublished(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
 
 func earlier(a, b time.Time) time.Time {
@@ -101,8 +101,8 @@ with c as materialized (
 )
 select count(*) from a`
 
-// pageFinished, the name of a table, a condition and afterFinished are a page of rows in the order of their finished_at.
-// pageCreated and afterCreated are the same for rows with a numeric id that never finish.
+// pageFinished, the name of a table, a condition and afterFinished make a statement for a page of rows in the order of
+// their finished_at. pageCreated and afterCreated are the same for rows with a numeric id that never finish.
 const (
 	pageFinished = `
 select id::text as key, finished_at, true from `
@@ -143,8 +143,8 @@ with d as (
 )
 select count(*) from a`
 
-// maxSends is the most sends that a subscribe message may have to be archived. A failed message can be sent again any
-// number of times, and each send takes time to check and to move.
+// maxSends is a limit: a subscribe message with more sends is not archived. A failed message can be sent again any number of times,
+// and each send takes time to check and to move.
 const maxSends = "100"
 
 // pageSubscribeLogsSQL also checks that send_time is before $3, because the totals count the message on the day of its
@@ -213,7 +213,7 @@ const deleteOldDeliveriesSQL = `
 with c as materialized (
     select id from webhook_deliveries where id = any($1::text[]::uuid[]) and state <> 0 and finished_at < $2` + thenDeleteFrom + `webhook_deliveries` + countDeleted
 
-// pageEventsSQL also checks that each delivery of the event finished before $3: it is deleted before the event.
+// pageEventsSQL also checks that each delivery of the event finished before $3, so that it is deleted before the event.
 const pageEventsSQL = `
 select e.id as key, e.recorded_at, not exists (
     select from webhook_deliveries w where w.event_id = e.id and (w.state = 0 or w.finished_at >= $3) offset 0)
