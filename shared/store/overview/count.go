@@ -19,8 +19,8 @@ import (
 const Lag = time.Minute
 
 const (
-	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter than this and than lag
-	firstPart    = 5 * time.Second  // the longest second try, if counting all the uncounted time in one part has timed out
+	countEvery   = 10 * time.Second // Count does nothing if the uncounted time is shorter than both this and lag
+	secondPart   = 5 * time.Second  // the longest part of the second try, after a try of all the uncounted time has timed out
 	growFactor   = 4                // after a part is counted, the next part may be this many times as long
 	shrinkFactor = 8                // by which the length of a part is divided after a timeout
 
@@ -181,37 +181,37 @@ func (st *Store) Count(ctx context.Context, lag time.Duration) error {
 		return nil
 	}
 	counted := false
-	span := time.Duration(st.span.Load())
+	maxPart := time.Duration(st.maxPart.Load())
 	for err == nil {
-		var tried time.Duration
-		tried, err = st.countPart(ctx, end, span)
+		var part time.Duration
+		part, err = st.countPart(ctx, end, maxPart)
 		switch {
-		case err == nil && tried == 0:
+		case err == nil && part == 0:
 			return nil
 		case err == nil:
 			counted = true
-			if span > 0 {
-				span = max(span, growFactor*tried)
+			if maxPart > 0 {
+				maxPart = max(maxPart, growFactor*part)
 			}
 		case ctx.Err() != nil && counted:
 			return nil
-		case tried > shortestPart && (ctx.Err() != nil || store.SQLState(err) == store.CodeQueryCanceled):
-			shorter := tried / shrinkFactor
-			if span == 0 {
-				shorter = min(shorter, firstPart)
+		case part > shortestPart && (ctx.Err() != nil || store.SQLState(err) == store.CodeQueryCanceled):
+			shorter := part / shrinkFactor
+			if maxPart == 0 {
+				shorter = min(shorter, secondPart)
 			}
-			if span = max(shorter, shortestPart); ctx.Err() == nil {
+			if maxPart = max(shorter, shortestPart); ctx.Err() == nil {
 				err = nil
 			}
 		}
-		st.span.Store(int64(span))
+		st.maxPart.Store(int64(maxPart))
 	}
 	return store.Wrap("count for the overview", err)
 }
 
-// countPart counts the first part of the uncounted time before end. If span is not 0, the part is at most that long. countPart
-// returns the length of the part. It returns 0 if no uncounted time is left or another process is counting.
-func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duration) (part time.Duration, err error) {
+// countPart counts the first part of the uncounted time before end. The part is at most maxPart long; 0 = no limit. countPart
+// returns the length of the part, also if counting it fails. It returns 0 if no uncounted time is left or another process is counting.
+func (st *Store) countPart(ctx context.Context, end time.Time, maxPart time.Duration) (part time.Duration, err error) {
 	err = pgx.BeginFunc(ctx, st.db.Hot, func(tx pgx.Tx) error {
 		var from time.Time
 		err := tx.QueryRow(ctx, lockCountedToSQL, end).Scan(&from)
@@ -222,8 +222,8 @@ func (st *Store) countPart(ctx context.Context, end time.Time, span time.Duratio
 			return err
 		}
 		to := end
-		if span > 0 && span < to.Sub(from) {
-			to = from.Add(span)
+		if maxPart > 0 && maxPart < to.Sub(from) {
+			to = from.Add(maxPart)
 		}
 		part = to.Sub(from)
 		limit := st.countTime
@@ -250,7 +250,7 @@ type counter struct {
 	last      time.Time
 }
 
-func (c counter) addToQueue(t *Totals) {
+func (c counter) addToTotals(t *Totals) {
 	switch {
 	case c.kind == kindSubmitted:
 		t.Submitted += c.n

@@ -36,10 +36,10 @@
 // the statement timeout, it is counted in parts. A Store remembers how long the next part may be, because
 // one call of Store.Count has time for only a few attempts.
 //
-// Callers choose the names of queues and apps. The first MaxNames queues and the first MaxNames apps have
-// counters of their own. All other queues share one set of counters, and so do all other apps. If nothing
+// Callers choose the names of queues and apps. The MaxNames queues and the MaxNames apps that were counted
+// first have counters of their own. All other queues share one set of counters, and so do all other apps. If nothing
 // was counted for a name in 30 days, the name is removed with its counters. Until then a name keeps its
 // counters, even if other names have more tasks: if a queue moved to the shared counters, Prometheus would
-// mistake that for a restart. If fewer than MaxNames names have counters, Read also shows the largest of
-// the names that have none yet.
+// mistake that for a restart. If fewer than MaxNames queues or apps have counters, Read also shows the
+// largest of those that have none yet.
 package overview

@@ -28,7 +28,7 @@ const overviewPlanSQL = `
 select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('statement_timeout', '5s', true)`
 
 // countStateSQL counts the tasks with the state $1, of the queues with counters and of the first $3 queues by name,
-// each found by one probe of the index. So a caller that uses very many queues cannot hide those with counters. Of each
+// each found by one probe of the index. So a caller that uses very many queues cannot hide the queues with counters. Of each
 // queue it counts at most max_rows tasks: an equal share of $5, but at least $4 and at most $2.
 const countStateSQL = `
 with recursive names (queue) as (
@@ -52,7 +52,7 @@ from queues q cross join per_queue cross join lateral (
 where c.n > 0`
 
 // countLeasesSQL counts the $1 leases that end first, by queue and by app. It returns at most $2 rows, each of a queue
-// or an app, the largest first.
+// or an app, those with the most leases first.
 const countLeasesSQL = `
 select coalesce(queue, ''), coalesce(app_id, ''), grouping(queue) = 0, count(*), extract(epoch from now() - min(updated_at))::float8, max(updated_at)
 from (select queue, app_id, updated_at from task_live where state = 2 order by due_at limit $1::bigint) l
@@ -81,8 +81,8 @@ select now(), (select counted_to from overview_counted),
     coalesce(extract(epoch from now() - (select created_at from event_outbox order by id limit 1))::float8, 0)`
 
 // dueMessagesSQL reads at most $1 messages to URLs (kind 1) and $1 other messages. It returns how many of these are
-// due, how many it has read, and how long the first message has been due. This is the first of all messages: one probe
-// of an index finds the first of each caller and stream.
+// due, how many it has read, and how long the earliest of all messages has been due, read or not: one probe of an index
+// finds the earliest of each caller and stream.
 const dueMessagesSQL = `
 with recursive streams (caller_id, stream, next_at) as (
     (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at limit 1)
@@ -110,7 +110,7 @@ from (
 
 // waitingDeliveriesSQL reads at most $1 of the deliveries that deliver may send: not those to disabled endpoints or of
 // revoked callers. It returns how many of these are due, how many will be tried again later, how many it has read, and
-// how long the first of all deliveries that deliver may send has been due.
+// how long the earliest of all deliveries that deliver may send has been due.
 const waitingDeliveriesSQL = webhooks.DeliverySources + `, open as materialized (
     select s.caller_id, s.endpoint_id, s.next_at from source s` + webhooks.CallersOfSources + webhooks.OpenSources + `
 )
@@ -180,7 +180,7 @@ func (r *reader) sender(app string) *Sender {
 	return r.senders[app]
 }
 
-// readLive reads everything but the counters; of these it reads only which names have some.
+// readLive reads everything but the counters. It also reads which names have counters.
 func (r *reader) readLive(ctx context.Context, tx pgx.Tx) error {
 	var batch pgx.Batch
 	batch.Queue(overviewPlanSQL)
@@ -300,8 +300,8 @@ func (r *reader) addNames(rows pgx.Rows) error {
 // and senders.
 func (r *reader) chooseNames() {
 	s := &r.snapshot
-	live := func(name string) int { return r.queues[name].Live().N }
-	for _, name := range choose(r.queuesWithCounters, r.queues, live) {
+	unfinished := func(name string) int { return r.queues[name].Live().N }
+	for _, name := range choose(r.queuesWithCounters, r.queues, unfinished) {
 		s.Queues = append(s.Queues, *r.queue(name))
 		delete(r.queues, name)
 	}
@@ -327,8 +327,8 @@ func (r *reader) chooseNames() {
 
 // choose returns at most MaxNames names to show, in alphabetical order: the names with counters, and if fewer than
 // MaxNames have counters, the largest of the other names.
-func choose[T any](withCounters []string, live map[string]*T, size func(name string) int) []string {
-	others := slices.Collect(maps.Keys(live))
+func choose[T any](withCounters []string, byName map[string]*T, size func(name string) int) []string {
+	others := slices.Collect(maps.Keys(byName))
 	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(withCounters, name) })
 	slices.SortFunc(others, func(a, b string) int { return cmp.Or(size(b)-size(a), cmp.Compare(a, b)) })
 	names := slices.Concat(withCounters, others)
@@ -359,32 +359,33 @@ func (r *reader) readTotals(ctx context.Context, tx pgx.Tx) error {
 			case c.kind == kindDeliveries:
 				c.addToWebhooks(&s.Webhooks)
 			case c.kind < kindDeliveries:
-				c.addToQueue(&queues[c.name].Totals)
+				c.addToTotals(&queues[c.name].Totals)
 			default:
 				c.addToSender(senders[c.name])
 			}
 		})
 	})
-	first := s.At.Truncate(interval).Add(-(Intervals - 1) * interval)
-	batch.Queue(throughputSQL, queueNames, first.Add(-1)).Query(func(rows pgx.Rows) error {
+	start := s.At.Truncate(interval).Add(-(Intervals - 1) * interval)
+	batch.Queue(throughputSQL, queueNames, start.Add(-1)).Query(func(rows pgx.Rows) error {
 		var name string
 		var t Throughput
 		return store.Each(rows, []any{&t.Since, &name, &t.Submitted, &t.Succeeded, &t.Failed}, func() {
-			queues[name].addThroughput(first, t)
+			queues[name].addThroughput(start, t)
 		})
 	})
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-func (q *Queue) addThroughput(first time.Time, t Throughput) {
-	i := int(t.Since.Sub(first) / interval)
+// addThroughput adds t to the Intervals that begin at start.
+func (q *Queue) addThroughput(start time.Time, t Throughput) {
+	i := int(t.Since.Sub(start) / interval)
 	if i < 0 || i >= Intervals {
 		return
 	}
 	if q.Throughput == nil {
 		q.Throughput = make([]Throughput, Intervals)
 		for i := range q.Throughput {
-			q.Throughput[i].Since = first.Add(time.Duration(i) * interval)
+			q.Throughput[i].Since = start.Add(time.Duration(i) * interval)
 		}
 	}
 	t.Since = q.Throughput[i].Since

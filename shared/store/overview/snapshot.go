@@ -30,7 +30,7 @@ type Snapshot struct {
 
 	Alerts          []Alert  // open alerts, newest first; at most 100
 	PausedStreams   []string // streams of NATS that accepted nothing when they were last tried
-	PausedTemplates Count    // pauses of a template of subscribe messages for one caller
+	PausedTemplates Count    // paused templates of subscribe messages; a template counts once for each caller
 	DeadLetters     Count    // events that wait for an operator
 	Events          Backlog  // rows of event_outbox, each with one or more events that wait to be published
 	Messages        Messages
@@ -46,7 +46,7 @@ type Count struct {
 // Backlog is a number of rows that wait.
 type Backlog struct {
 	Count
-	Oldest time.Duration // how long the oldest row has waited, or in a Queue the oldest counted row; 0 = no row waits
+	Oldest time.Duration // how long the oldest row (in a Queue: the oldest of the counted rows) has waited; 0 = no row waits
 }
 
 // Queue is the state of the tasks of one queue.
@@ -109,7 +109,7 @@ type Sender struct {
 	Failed     int64     // applied reports of failure, including those of tasks that were retried since
 	Timeouts   int64     // leases that expired
 	LastClaim  time.Time // of a task in processing (or its last extension), or of a finished task
-	LastReport time.Time // of a result; zero = never, or before the app's counters were removed
+	LastReport time.Time // applied report; zero = never, or before the app's counters were removed
 }
 
 // Alert is an open alert.
@@ -129,7 +129,7 @@ type Messages struct {
 // Webhooks are the deliveries to endpoints and callbacks. Delivered and Failed are counters like Totals.
 type Webhooks struct {
 	Due       Backlog // deliveries that are due now; without those to disabled endpoints and of revoked callers
-	Retrying  Count   // deliveries that failed and will be tried again later; without the same
+	Retrying  Count   // deliveries that failed and will be tried again later; likewise
 	Failing   int     // enabled endpoints to which nothing was delivered since their last failure
 	Disabled  int     // endpoints that are disabled, by an operator or because of their responses
 	Delivered int64

@@ -11,7 +11,7 @@ import (
 type Store struct {
 	db        *store.DB
 	countTime time.Duration // the constant countTime, but shorter in tests
-	span      atomic.Int64  // the greatest length of the next part that Count tries, a time.Duration; 0 = all the uncounted time
+	maxPart   atomic.Int64  // the greatest length of the next part that Count tries, a time.Duration; 0 = all the uncounted time
 }
 
 // countTime is the timeout of counting one part, except the shortest; after a timeout, a shorter part is tried.
