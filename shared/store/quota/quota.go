@@ -23,7 +23,7 @@ func (w Waiting) minus(other Waiting) Waiting {
 	return Waiting{w.Items - other.Items, w.Bytes - other.Bytes}
 }
 
-// exceeds reports whether w is over a limit; 0 = no limit.
+// exceeds reports whether w is over a limit. In a limit, 0 = no limit.
 func (w Waiting) exceeds(limit Waiting) bool {
 	return limit.Items > 0 && w.Items > limit.Items || limit.Bytes > 0 && w.Bytes > limit.Bytes
 }
@@ -49,15 +49,15 @@ func tenth(limit Waiting) Waiting {
 }
 
 const (
-	CountEvery     = time.Second            // shortest pause between two counts
+	CountEvery     = time.Second            // shortest pause between the end of a count and the next count
 	CountEverySlow = 10 * time.Second       // the same for a caller with at most a tenth of its limit
 	countShare     = 20                     // counting takes at most 1/countShare of the time
 	countWait      = 500 * time.Millisecond // how long a call waits for a count
 	CountTimeout   = 4 * time.Second        // of one count
-	unlimitedRows  = 1_000_000              // rows that are counted at most if only the bytes have a limit
+	maxRows        = 1_000_000              // the most rows that are counted if only the bytes have a limit
 	RetryAfter     = 5 * time.Second        // Retry-After of a call that exceeds a quota
 	unsavedFor     = 15 * time.Minute       // after which an accepted message no longer counts as unsaved
-	maxUnsaved     = 64                     // batches of unsaved messages that are kept for one caller
+	maxUnsaved     = 64                     // the most batches of unsaved messages of one caller
 	maxEstimates   = 4096                   // with more estimates, idle ones are dropped
 )
 
@@ -79,7 +79,7 @@ type Quotas struct {
 type counter struct {
 	counting chan struct{} // closed when the count under way ends; nil if there is none
 	ended    time.Time     // when the last count ended
-	took     time.Duration // the last count
+	took     time.Duration // how long the last count took
 }
 
 // estimate is an estimate of the waiting items of one caller.
@@ -91,8 +91,8 @@ type estimate struct {
 
 	underWay Waiting   // of admissions that have not ended
 	saved    Waiting   // saved by this process since the last successful count began
-	earlier  Waiting   // the part of saved from before the count under way
-	unsaved  []unsaved // accepted by a stream and perhaps not saved, oldest first
+	earlier  Waiting   // the part of saved that was saved before the count under way began
+	unsaved  []unsaved // accepted by a stream through this process and perhaps not saved, oldest first
 }
 
 // unsaved is a batch of messages that a stream accepted within about a second (CountEvery).
@@ -232,7 +232,7 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (tried bool) {
 	}
 	rows := limit.Items + 1
 	if limit.Items == 0 {
-		rows = unlimitedRows
+		rows = maxRows
 	}
 	start := time.Now()
 	go func() {
@@ -263,11 +263,11 @@ func (e *estimate) due(limit Waiting) bool {
 	return time.Since(e.ended) > pause
 }
 
-// dropSaved drops the accepted messages up to the sequence number to, which are saved, and old
+// dropSaved drops the accepted messages up to the sequence number savedTo, which are saved, and old
 // messages: their stream may have been replaced by another one.
-func (e *estimate) dropSaved(to int64) {
+func (e *estimate) dropSaved(savedTo int64) {
 	n := 0
-	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= to || time.Since(e.unsaved[n].start) > unsavedFor) {
+	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= savedTo || time.Since(e.unsaved[n].start) > unsavedFor) {
 		n++
 	}
 	e.unsaved = e.unsaved[n:]
@@ -303,7 +303,7 @@ func (a Admission) Accepted(seq int64) {
 	})
 }
 
-// End ends the call of the admission.
+// End ends the admission: its items no longer count as under way.
 func (a Admission) End() {
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
 }
@@ -317,8 +317,8 @@ func (a Admission) change(change func(*estimate)) {
 	change(a.quotas.estimates[a.caller]) // not dropped while it has items under way
 }
 
-// AddSaved counts items of a caller as saved. An admission of the caller must be under way; it may have more items than
-// were saved, so AddSaved replaces Saved.
+// AddSaved counts items of a caller as saved, in the place of Saved if only some items of the admission were saved. The
+// admission must not have ended.
 func (q *Quotas) AddSaved(caller int64, w Waiting) {
 	Admission{quotas: q, caller: caller, waiting: w}.Saved()
 }
