@@ -69,7 +69,7 @@ func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, 
 		q = &wordQuery{useOldAt: time.Now().Add(limit), done: make(chan struct{})}
 		b.query = q
 		// Other calls wait for this list too, so the query continues after the call that began it.
-		go b.run(store.WithoutCaller(context.WithoutCancel(ctx)), pool, q)
+		go b.runQuery(store.WithoutCaller(context.WithoutCancel(ctx)), pool, q)
 	}
 	b.mu.Unlock()
 
@@ -92,7 +92,7 @@ func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, 
 	return q.words, nil
 }
 
-func (b *blockedWords) run(ctx context.Context, pool *pgxpool.Pool, q *wordQuery) {
+func (b *blockedWords) runQuery(ctx context.Context, pool *pgxpool.Pool, q *wordQuery) {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
 	words, err := store.QueryRows(ctx, pool, foldedWord, blockedWordsSQL, store.Unprepared)
