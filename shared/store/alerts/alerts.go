@@ -261,8 +261,8 @@ func (st *Store) writeAlerts(ctx context.Context, s alertSnapshot, toRaise, toCl
 }
 
 // CheckStreams raises the alerts of streams that are due and clears those that are over, each with
-// its event in the same commit. open means that an alert of a stream is open now. used returns the used part of each
-// stream's bytes; without a threshold it is not called. The open alerts are read before used is called, since an older
+// its event in the same commit. open means that an alert of a stream is open now. used returns how full each stream is,
+// from 0 to 1; without a threshold it is not called. The open alerts are read before used is called, since an older
 // result of used could raise an alert again that has just been cleared. A stream that used leaves out keeps its
 // alert, if there is a threshold. CheckStreams returns an error of used after it has written the alerts.
 func (st *Store) CheckStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {

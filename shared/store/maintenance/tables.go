@@ -143,8 +143,8 @@ with d as (
 )
 select count(*) from a`
 
-// maxSends is a limit: a subscribe message with more sends is not archived. A failed message can be sent again any number of times,
-// and each send takes time to check and to move.
+// maxSends is a limit: a subscribe message with more sends is not archived. A failed message can be sent again any
+// number of times, and each send takes time to check and to move.
 const maxSends = "100"
 
 // pageSubscribeLogsSQL also checks that send_time is before $3, because the totals count the message on the day of its

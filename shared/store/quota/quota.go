@@ -54,7 +54,7 @@ const (
 	countShare     = 20                     // counting takes at most 1/countShare of the time
 	countWait      = 500 * time.Millisecond // how long a call waits for a count
 	CountTimeout   = 4 * time.Second        // of one count
-	maxRows        = 1_000_000              // the most rows that are counted if only the bytes have a limit
+	maxCountedRows = 1_000_000              // the most rows that are counted if only the bytes have a limit
 	RetryAfter     = 5 * time.Second        // Retry-After of a call that exceeds a quota
 	unsavedFor     = 15 * time.Minute       // after which an accepted message no longer counts as unsaved
 	maxUnsaved     = 64                     // the most batches of unsaved messages of one caller
@@ -232,7 +232,7 @@ func (q *Quotas) Refresh(caller int64, limit Waiting) (tried bool) {
 	}
 	rows := limit.Items + 1
 	if limit.Items == 0 {
-		rows = maxRows
+		rows = maxCountedRows
 	}
 	start := time.Now()
 	go func() {
