@@ -20,13 +20,6 @@ type Archived struct {
 	Failed []UnarchivedRow
 }
 
-func (a *Archived) add(s ArchiveStep) {
-	if s.Rows > 0 {
-		a.Rows[s.Table] += s.Rows
-	}
-	a.Failed = append(a.Failed, s.Failed...)
-}
-
 // Run makes the log partitions of the next months, closes past days, clears the open alerts of queues if all thresholds
 // are switched off, and archives old rows. If the last run of any instance began less than ten minutes ago, Run does
 // nothing, unless that run left work or failed. more reports that this run left work; any instance may continue at
@@ -52,7 +45,10 @@ func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Ar
 	end := time.Now().Add(maintenanceSlice)
 	done.Rows = map[string]int{}
 	err = st.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) (stop bool) {
-		done.add(s)
+		if s.Rows > 0 {
+			done.Rows[s.Table] += s.Rows
+		}
+		done.Failed = append(done.Failed, s.Failed...)
 		next, more = s.position, s.more && time.Now().After(end) // if the table has no more rows, the run goes on with the next table
 		return more
 	})
