@@ -13,7 +13,7 @@ import (
 const AfterFilled = "00010000-0000-0000-0000-000000000000"
 
 // fillSQL inserts finished tasks with the numbers from $1 to $2, and their submission keys. The tasks have no rows in the log
-// tables, as if the partitions of that month were dropped.
+// tables, as if the partitions of their month were dropped.
 const fillSQL = `
 with n as (
     select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid as id, n from generate_series($1::bigint, $2::bigint) n

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Call makes one call. If it returns an error, the Generator runs it again: then it must send the same request again, with
-// the same idempotency key.
+// Call makes one call. After a call that returned an error, the next call must send the same request again, with the
+// same idempotency key.
 type Call func(ctx context.Context) error
 
 // Generator makes calls from several goroutines at once. All methods may be called from
@@ -22,8 +22,8 @@ type Generator struct {
 	stop     context.CancelFunc
 	workers  sync.WaitGroup
 
-	mu    sync.Mutex
-	kinds map[string]*Outcomes
+	mu       sync.Mutex
+	outcomes map[string]*Outcomes // by kind
 }
 
 // Outcomes counts the results of the calls of one kind.
@@ -39,19 +39,19 @@ func (o Outcomes) Slowest() time.Duration { return slices.Max(append(o.Took, 0))
 // New returns a generator whose calls end with ctx.
 func New(ctx context.Context) *Generator {
 	stopping, stop := context.WithCancel(ctx)
-	return &Generator{ctx: ctx, stopping: stopping, stop: stop, kinds: map[string]*Outcomes{}}
+	return &Generator{ctx: ctx, stopping: stopping, stop: stop, outcomes: map[string]*Outcomes{}}
 }
 
 // Start makes calls in a new goroutine until Stop: one every interval; interval 0 = without a pause. If the last call
 // before Stop fails, it is repeated until it succeeds or the context of New ends.
 func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 	g.mu.Lock()
-	if g.kinds[kind] == nil {
-		g.kinds[kind] = &Outcomes{}
+	if g.outcomes[kind] == nil {
+		g.outcomes[kind] = &Outcomes{}
 	}
 	g.mu.Unlock()
 	g.workers.Go(func() {
-		tick := make(<-chan time.Time)
+		var tick <-chan time.Time
 		if interval > 0 {
 			ticker := time.NewTicker(interval)
 			defer ticker.Stop()
@@ -81,7 +81,7 @@ func (g *Generator) Start(kind string, interval time.Duration, call Call) {
 func (g *Generator) record(kind string, took time.Duration, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o := g.kinds[kind]
+	o := g.outcomes[kind]
 	if err != nil {
 		o.Failures = append(o.Failures, err)
 		return
@@ -102,7 +102,7 @@ func (g *Generator) Outcomes() map[string]Outcomes {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	copies := map[string]Outcomes{}
-	for kind, o := range g.kinds {
+	for kind, o := range g.outcomes {
 		copies[kind] = Outcomes{o.Succeeded, slices.Clone(o.Failures), slices.Clone(o.Took)}
 	}
 	return copies
@@ -125,10 +125,10 @@ func (g *Generator) wait(ctx context.Context, n int, outcome string, kinds []str
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if len(kinds) == 0 {
-			kinds = slices.Sorted(maps.Keys(g.kinds))
+			kinds = slices.Sorted(maps.Keys(g.outcomes))
 		}
 		for _, kind := range kinds {
-			have := count(g.kinds[kind])
+			have := count(g.outcomes[kind])
 			if _, known := want[kind]; !known {
 				want[kind] = have + n
 			}

@@ -13,13 +13,13 @@ import (
 )
 
 // Ledger stores the results of calls and the messages that receivers got. All methods may be
-// called from any goroutine. The error of a Check method joins only the first ten differences, or the
-// first ten of each kind.
+// called from any goroutine. The error of a Check method joins at most ten differences, or
+// ten of each kind.
 type Ledger struct {
 	mu        sync.Mutex
 	tasks     map[string]string   // task ids by idempotency key
-	claims    map[string][]string // claim ids by task
-	reports   map[string]int      // number of reports by task
+	claims    map[string][]string // claim ids by task id
+	reports   map[string]int      // number of applied reports by task id
 	sent      map[Message]Sent    // the acknowledged messages
 	received  map[Message]int     // how many times each was received
 	highest   map[string]int      // the highest N received, by sender
@@ -140,16 +140,16 @@ func (l *Ledger) Overtaken() map[string]int {
 	return maps.Clone(l.overtaken)
 }
 
-// tasksSQL returns the tasks whose row differs from the ledger, and those that are not in the ledger. In the rows,
+// tasksSQL returns at most ten tasks whose rows differ from the ledger or which are not in the ledger.
 // task_done.status 2 is succeeded, and task_live.state 2 is processing.
 const tasksSQL = `
 with ledger as (select id::uuid, claim::bigint, reported from unnest($1::text[], $2::text[], $3::bool[]) e (id, claim, reported)),
 compared as (
     select e.id, case
             when t.id is null then 'has no row'
-            when e.reported and (d.status, d.claim_id) is distinct from (2::smallint, e.claim) then 'was reported, but has not succeeded by that claim'
+            when e.reported and (d.status, d.claim_id) is distinct from (2::smallint, e.claim) then 'was reported, but has not succeeded by the recorded claim'
             when not e.reported and d.id is not null then 'is final, but was not reported'
-            when not e.reported and e.claim is not null and (l.state, l.claim_id) is distinct from (2::smallint, e.claim) then 'has another claim than the response'
+            when not e.reported and e.claim is not null and (l.state, l.claim_id) is distinct from (2::smallint, e.claim) then 'does not have the recorded claim'
         end as difference
     from ledger e left join tasks t using (id) left join task_live l using (id) left join task_done d using (id)
     union all
@@ -157,9 +157,9 @@ compared as (
 )
 select id::text, difference from compared where difference is not null limit 10`
 
-// CheckTasks checks that no task was claimed or reported more than once, and that the database has each submitted task
-// and no other task. Each reported task must have succeeded by the recorded claim. A task that was not reported must
-// not be final; if it was claimed, it must still have the recorded claim.
+// CheckTasks checks that no submitted task was claimed or reported more than once, and that the database has each
+// submitted task and no other task. Each reported task must have succeeded by the recorded claim. A task that was not
+// reported must not be final; if it was claimed, it must still have the recorded claim.
 func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

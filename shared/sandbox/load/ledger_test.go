@@ -53,10 +53,10 @@ insert into task_done (id, status, reason, retry_count, ended, claim_id) values 
 		"not submitted":              {func(l *Ledger) { delete(l.tasks, "a") }, "task " + waiting + " was not submitted"},
 		"claimed twice":              {func(l *Ledger) { l.Claimed(claimed, "7") }, "task " + claimed + " was claimed 2 times and reported 0 times"},
 		"reported twice":             {func(l *Ledger) { l.Reported(done) }, "task " + done + " was claimed 1 times and reported 2 times"},
-		"reported, not succeeded":    {func(l *Ledger) { l.Reported(claimed) }, "task " + claimed + " was reported, but has not succeeded by that claim"},
-		"succeeded by another claim": {func(l *Ledger) { l.claims[done][0] = "9" }, "task " + done + " was reported, but has not succeeded by that claim"},
+		"reported, not succeeded":    {func(l *Ledger) { l.Reported(claimed) }, "task " + claimed + " was reported, but has not succeeded by the recorded claim"},
+		"succeeded by another claim": {func(l *Ledger) { l.claims[done][0] = "9" }, "task " + done + " was reported, but has not succeeded by the recorded claim"},
 		"final without a report":     {func(l *Ledger) { delete(l.reports, done) }, "task " + done + " is final, but was not reported"},
-		"claim lost":                 {func(l *Ledger) { l.Claimed(waiting, "6") }, "task " + waiting + " has another claim than the response"},
+		"claim lost":                 {func(l *Ledger) { l.Claimed(waiting, "6") }, "task " + waiting + " does not have the recorded claim"},
 	} {
 		l := testLedger(t)
 		c.change(l)
