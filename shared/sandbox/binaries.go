@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	oldestMajor   = 14           // of the versions that Sendonce supports
+	oldestMajor   = 14           // the oldest version that Sendonce supports
 	fetchVersion  = embedded.V17 // the version to download
 	installAdvice = "install it (Debian: apt-get install postgresql; macOS: brew install postgresql@17) or set DATABASE_URL"
 )

@@ -10,5 +10,5 @@
 //   - Postgres refuses to run as root, so root starts it as another user.
 //   - A test package that runs alone starts a Postgres and builds the binaries that it needs. The test packages that
 //     one RunShared runs share one Postgres and the binaries. Each call of NewDatabase creates a database.
-//   - If DATABASE_URL is set, its server is used. Only NewPair starts a Postgres nevertheless.
+//   - If DATABASE_URL is set, its server is used. Only NewPair starts a Postgres even then.
 package sandbox

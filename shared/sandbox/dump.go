@@ -12,18 +12,18 @@ import (
 func Dump(t testing.TB, url string) (restore func() string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "backup")
-	runServerProgram(t, "pg_dump", "--format=custom", "--file="+file, url)
+	runPostgresProgram(t, "pg_dump", "--format=custom", "--file="+file, url)
 	return func() string {
 		t.Helper()
 		restored := NewEmptyDatabase(t)
-		runServerProgram(t, "pg_restore", "--exit-on-error", "--dbname="+restored, file)
+		runPostgresProgram(t, "pg_restore", "--exit-on-error", "--dbname="+restored, file)
 		return restored
 	}
 }
 
-// runServerProgram runs a program from the directory of the Postgres binaries (findBinaries). It skips the test if the
+// runPostgresProgram runs a program from the directory of the Postgres binaries (findBinaries). It skips the test if the
 // program is not there, and fails the test if the program fails.
-func runServerProgram(t testing.TB, name string, args ...string) {
+func runPostgresProgram(t testing.TB, name string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()

@@ -19,7 +19,8 @@ import (
 	"github.com/sendonce/sendonce/migrations"
 )
 
-// fixtures has the Postgres and the binaries that the tests of one package share. Main removes what they have created.
+// fixtures has the Postgres and the binaries that the tests of one package share. Main stops and
+// removes those that this process has started and built.
 type fixtures struct {
 	mu       sync.Mutex
 	postgres *Postgres
@@ -156,7 +157,7 @@ func (p *Postgres) clone(ctx context.Context, admin *pgxpool.Pool, name, templat
 }
 
 // makeTemplate returns the name of the template database with the current migrations. It creates the database unless
-// another test process has done so. A killed process may leave the database incomplete, and not marked as a template:
+// another process has completed it. A killed process may leave the database incomplete, and not marked as a template:
 // makeTemplate then creates it anew.
 func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
 	sum, err := migrations.Hash()

@@ -20,8 +20,8 @@ type leak struct {
 	anyOf  []string // the line must have one of these texts, ignoring case; nil = no check
 }
 
-// leaks has the patterns by name. If a secret or a phone number might leak in a test, it must match one of the patterns
-// to be found: use the password hunter2, for example.
+// leaks has the patterns by name. A leaked secret or phone number of a test is found only if it matches one of
+// them: use the password hunter2, for example.
 var leaks = map[string]leak{
 	"a full phone number": {digits: 11, pattern: regexp.MustCompile(`(?:^|[^0-9A-Za-z_.-])(?:\+?86|0086)?1[3-9][0-9]{9}(?:$|[^0-9A-Za-z_.-])`)},
 	"a signing secret":    {pattern: regexp.MustCompile(`whsec_[A-Za-z0-9+/]{16}`)},
@@ -41,17 +41,17 @@ var leaks = map[string]leak{
 //
 //go:norace
 func longestRuns(line string) (digits, word int) {
-	d, w := 0, 0
+	digitRun, wordRun := 0, 0
 	for i := range len(line) {
 		switch c := line[i]; {
 		case '0' <= c && c <= '9':
-			d, w = d+1, w+1
+			digitRun, wordRun = digitRun+1, wordRun+1
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', c == '_', c == '-':
-			d, w = 0, w+1
+			digitRun, wordRun = 0, wordRun+1
 		default:
-			d, w = 0, 0
+			digitRun, wordRun = 0, 0
 		}
-		digits, word = max(digits, d), max(word, w)
+		digits, word = max(digits, digitRun), max(word, wordRun)
 	}
 	return digits, word
 }

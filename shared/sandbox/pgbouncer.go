@@ -123,7 +123,8 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	})
 }
 
-// userList returns the roles with their passwords. PgBouncer checks logins with them, and itself logs in to the server.
+// userList returns the roles with their passwords. With these, PgBouncer checks the logins of clients and logs in to the
+// server.
 func userList() (list string) {
 	for _, role := range roleNames {
 		list += fmt.Sprintf("%q %q\n", role, Password(role))

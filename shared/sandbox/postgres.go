@@ -47,8 +47,9 @@ type Postgres struct {
 
 // StartPostgres returns the server that DATABASE_URL names. Without DATABASE_URL it starts
 // a private server and waits until the server accepts connections. It downloads Postgres if this
-// machine has none. A directory has one server at a time: if the process that started the last server there still runs,
-// StartPostgres returns an error; if that process was killed, StartPostgres first ends the server.
+// machine has none. A directory has one server at a time: while the process that started a server there runs and has
+// not stopped the server, StartPostgres returns an error; if that process was killed, StartPostgres first ends the
+// server.
 func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	if base := os.Getenv("DATABASE_URL"); base != "" {
 		return &Postgres{base: base}, nil

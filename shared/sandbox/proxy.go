@@ -31,7 +31,7 @@ type Proxy struct {
 	mu      sync.Mutex
 	network string     // of the server: tcp or unix
 	address string     // of the server
-	resumed *sync.Cond // signalled when a stall ends
+	resumed *sync.Cond // signalled by Resume and Cut
 	conns   map[*proxyConn]struct{}
 	cut     bool
 	stalled bool
@@ -194,10 +194,10 @@ func (p *Proxy) serve(client net.Conn) {
 	if refused {
 		return
 	}
-	var ends sync.WaitGroup
-	ends.Go(func() { defer c.close(); c.fromClient() })
-	ends.Go(func() { defer c.close(); c.fromServer() })
-	ends.Wait()
+	var directions sync.WaitGroup
+	directions.Go(func() { defer c.close(); c.fromClient() })
+	directions.Go(func() { defer c.close(); c.fromServer() })
+	directions.Wait()
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
@@ -235,7 +235,7 @@ type proxyConn struct {
 	mu      sync.Mutex
 	open    int   // query cycles (see inspect) whose last message was sent, and whose ReadyForQuery has not arrived
 	loss    *loss // the response that is being lost; if set, nothing more is sent to the client
-	lossEnd int   // how many ReadyForQuery must arrive to end the query cycle of loss; 0 = the last message of this cycle was not sent
+	lossEnd int   // how many more ReadyForQuery end the query cycle of loss; 0 = the last message of this cycle has not been sent
 }
 
 func (c *proxyConn) close() {

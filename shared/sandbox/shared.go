@@ -53,11 +53,11 @@ func sharedDataDir(bin binaries) string {
 
 // Compile builds packages with the flags and the commit of `make build`, so that tests and benchmarks run
 // what is released. output is the path of the binary, or the directory of the binaries if output ends with a slash.
-// If RunShared has built the only package, Compile copies that binary.
+// If pkgs is one package that RunShared has built, Compile copies the binary of RunShared.
 func Compile(ctx context.Context, output string, pkgs ...string) error {
 	if len(pkgs) == 1 && !strings.HasSuffix(output, "/") {
-		if shared := sharedBinary(pkgs[0]); shared != "" {
-			return replaceFile(output, shared)
+		if bin := sharedBinary(pkgs[0]); bin != "" {
+			return replaceFile(output, bin)
 		}
 	}
 	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)

@@ -18,10 +18,10 @@ import (
 // reads the body of a call to send a message, and records the call, only if the server has issued the call's access
 // token.
 const (
-	wechatBody        = 1 << 20 // bytes of a message
-	wechatTokenBody   = 4 << 10
-	wechatConnections = 512
-	wechatLine        = 1000 // characters of a message's data in a log line
+	wechatBody        = 1 << 20 // bytes of the body of a call to send a message
+	wechatTokenBody   = 4 << 10 // bytes of the body of a call for an access token
+	wechatConnections = 512     // see httpserver.New
+	wechatLine        = 1000    // characters of a message's data in a log line
 )
 
 // WeChatOptions configures a fake WeChat. With the zero value, every openid, template and page

@@ -54,7 +54,7 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatResult {
 	page, _, _ := strings.Cut(s.Page, "?")
 	keyword, problem := badKeyword(s.Data)
-	permission := wechatGrant{s.OpenID, s.TemplateID}
+	grant := wechatGrant{s.OpenID, s.TemplateID}
 	if refused := w.checkValid(token); refused.code != 0 {
 		return refused
 	}
@@ -71,10 +71,10 @@ func (w *WeChat) process(s *WeChatSend, token string, malformed error) wechatRes
 		return wechatResult{41030, "invalid page"}
 	case problem != "":
 		return wechatResult{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, problem)}
-	case w.o.OneTime && w.grants[permission] == 0:
+	case w.o.OneTime && w.grants[grant] == 0:
 		return wechatResult{43101, "user refuse to accept the msg"}
 	case w.o.OneTime:
-		w.grants[permission]--
+		w.grants[grant]--
 	}
 	return wechatResult{0, "ok"}
 }

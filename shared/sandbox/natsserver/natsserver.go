@@ -26,7 +26,7 @@ import (
 const (
 	startTimeout  = 30 * time.Second // long, because reading a large store takes long
 	host          = "127.0.0.1"
-	maxViolations = 1000 // log lines that Violations keeps; a client may cause any number of them
+	maxViolations = 1000 // log lines that Violations returns; a client may cause any number of them
 )
 
 // Options configures a server.
