@@ -27,8 +27,8 @@
 //   - That a provider delivers a message only once. If the response of the provider is lost, the sender does not know
 //     whether the provider delivered the message, and the policy on_unknown decides. Use the task id as idempotency key
 //     with providers that support one.
-//   - That outcomes survive the loss of the journal's disk. When the lease of a task ends that was marked and not
-//     reported, on_unknown decides: with resend, the message is sent again even if it was sent.
+//   - That outcomes survive the loss of the journal's disk. When the lease of a marked and unreported task
+//     ends, on_unknown decides: with resend, the message is sent again even if it was sent.
 //   - A rate limit for several senders together: Config.Interval applies to each sender alone.
 //
 // # Order of an attempt

@@ -53,7 +53,7 @@ var outcomeNames = []string{"unknown", "ok", "failed", "retryable", "released"}
 // String returns the name of the outcome, such as "retryable". A value that is not in the list is reported as unknown.
 func (o Outcome) String() string {
 	if o < 0 || int(o) >= len(outcomeNames) {
-		return Outcome(0).String()
+		return outcomeNames[Unknown]
 	}
 	return outcomeNames[o]
 }

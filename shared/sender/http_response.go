@@ -80,8 +80,8 @@ func (r responseRules) result(res *http.Response, body []byte, readErr error) Re
 		return Result{Outcome: OK}
 	}
 	message := res.Status
-	if text := excerpt(body); text != "" {
-		message += ": " + text
+	if detail := excerpt(body); detail != "" {
+		message += ": " + detail
 	}
 	return withRetryAfter(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, retryAfter)
 }

@@ -37,12 +37,12 @@ type journal struct {
 	writes  chan journalWrite
 	running sync.WaitGroup
 
-	// Only the goroutine run accesses the fields below.
+	// From the first put or remove until the end of the goroutine run, only that goroutine accesses the fields below.
 	file      *os.File
 	open      map[attemptID]api.ReportRequest // the last report of each open attempt
-	size      int
-	compactAt int   // above this size, the log is compacted
-	err       error // of the first failed write: later writes fail too, because the content of the file is unknown
+	size      int                             // of the log in bytes
+	compactAt int                             // above this size, the log is compacted
+	err       error                           // of the first failed write: later writes fail too, because the content of the file is unknown
 }
 
 // attemptID identifies an attempt. The claim_id alone does not: tasks that are claimed together share it.
@@ -172,7 +172,7 @@ func (j *journal) remove(r api.ReportRequest) {
 	j.writes <- journalWrite{journalEntry: journalEntry{Report: api.ReportRequest{TaskID: r.TaskID, ClaimID: r.ClaimID}, Settled: true}}
 }
 
-// close writes the queued entries and unlocks the journal. No method may be called after close.
+// close waits for the last writes, and unlocks the journal. No method may be called after close.
 func (j *journal) close() error {
 	close(j.writes)
 	j.running.Wait()

@@ -16,8 +16,8 @@ const (
 	callTimeout = time.Minute
 )
 
-// pace limits a rate: each call of wait gets a turn, in the order of the calls and at least interval after the last
-// turn.
+// pace limits a rate: each call of wait gets a turn, in the order of the calls and at least interval after the turn
+// before.
 type pace struct {
 	interval time.Duration
 	mu       sync.Mutex

@@ -69,7 +69,7 @@ func newReporter(cfg Config, j *journal) *reporter {
 
 func (r *reporter) add(p ...pendingReport) { r.change(func() { r.waiting = append(r.waiting, p...) }) }
 
-// close declares that no more reports will be added.
+// close declares that no new reports will be added.
 func (r *reporter) close() { r.change(func() { r.closed = true }) }
 
 // change calls do, which changes the fields under mu, and wakes run.
@@ -83,23 +83,23 @@ func (r *reporter) change(do func()) {
 	}
 }
 
-// next removes a batch of the reports that may be sent now, and returns it. If there are none, the next report may be sent after wait;
-// done means that no report is left and the reporter is closed.
+// next removes a batch of the reports that may be sent now, and returns it. If the batch is empty, next must be called
+// again after wait, or earlier if wake receives an element. done means that no report is left and the reporter is closed.
 func (r *reporter) next() (batch []pendingReport, wait time.Duration, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	var later []pendingReport
+	var kept []pendingReport
 	wait = maxPause
 	for _, p := range r.waiting {
 		if until := p.notBefore.Sub(now); until > 0 || len(batch) == reportBatch {
-			later, wait = append(later, p), min(wait, max(until, 0))
+			kept, wait = append(kept, p), min(wait, max(until, 0))
 		} else {
 			batch = append(batch, p)
 		}
 	}
-	r.waiting = later
-	return batch, wait, r.closed && len(batch)+len(later) == 0
+	r.waiting = kept
+	return batch, wait, r.closed && len(batch)+len(kept) == 0
 }
 
 // run reports until the reporter is closed and empty, or until ctx ends.
@@ -137,8 +137,9 @@ func (r *reporter) run(ctx context.Context) {
 	r.giveUp(ctx)
 }
 
-// report sends a batch with one call. It returns the reports that must be sent again: all of them if the call failed (err), else those
-// that the server refused temporarily. These wait alone, so that the others are not delayed; refused is the reason of the last one.
+// report sends a batch with one call. It returns the reports that must be sent again: all of them if the call failed
+// (err), else those that the server refused temporarily. Only these wait until notBefore; refused is the last of these
+// refusals.
 func (r *reporter) report(ctx context.Context, batch []pendingReport) (remaining []pendingReport, refused, err error) {
 	reports := make([]api.ReportRequest, len(batch))
 	for i, p := range batch {
