@@ -174,6 +174,8 @@ var apiErrors = map[string]string{
 
 	// messages and subscribe messages
 	"%s has sent %s messages to this user within the last 15 minutes, a quarter of what an inbox holds": "%s 在最近 15 分钟内给该用户发送了 %s 条消息，已达收件箱的四分之一",
+	"%s has sent %s messages with ack accepted to this user within a second":                            "%s 在一秒内以 ack accepted 给该用户发送了 %s 条消息",
+	"accepts messages of this sender again in the next second, and at any time with ack saved":          "下一秒可以继续给该用户发送；用 ack saved 随时可以",
 	"accepts messages of this sender again when the earlier ones are older than 15 minutes":             "随着这些消息变旧，可以继续给该用户发送",
 	"another call is changing this message; repeat the same call":                                       "另一个调用正在修改这条消息，请重试",
 	"another call for this message is in progress; repeat the same call":                                "这条消息的另一个请求正在进行；请稍后再试",

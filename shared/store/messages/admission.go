@@ -123,12 +123,9 @@ func (st *Store) Admit(ctx context.Context, caller callers.Caller, m *Submission
 		if sender == caller.Name {
 			sender = caller.QuotaName()
 		}
-		inbox = st.inboxes.admit(inboxPair{sender, m.To.Name})
-		if inbox == nil {
-			refusal := quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds",
-				m.From, st.inboxes.limit))
-			refusal.Fields = []task.Field{{Name: "to", Message: "accepts messages of this sender again when the earlier ones are older than 15 minutes"}}
-			return Admission{}, refusal
+		var burst bool
+		if inbox, burst = st.inboxes.admit(inboxPair{sender, m.To.Name}, accepted); inbox == nil {
+			return Admission{}, st.inboxes.refuse(m.From, burst)
 		}
 	}
 	if limit == (quota.Waiting{}) {

@@ -2,24 +2,29 @@ package messages
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/store/quota"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
-	inboxPart    = 4           // a sender may fill a quarter of an inbox within 15 minutes
-	inboxPairs   = 8192        // pairs of sender and user in memory
-	inboxMinutes = 16          // the last 15 minutes, and the current one
-	countMaxAge  = time.Minute // how long a count of the database is used
+	inboxPart     = 4           // a sender may fill a quarter of an inbox within 15 minutes
+	inboxPairs    = 8192        // pairs of sender and user in memory
+	inboxMinutes  = 16          // the last 15 minutes, and the current one
+	countMaxAge   = time.Minute // how long a count of the database is used
+	burstPart     = 16          // a process accepts a sixteenth of the limit in a second, for save to keep up
+	smallestBurst = 64
 )
 
 // inboxShares limits how many messages a sender sends to one user within 15 minutes, so that one sender
 // cannot push the messages of others out of an inbox. The messages of this process are counted exactly, before
 // they are saved. For a pair of sender and user with more than a few messages (see uncounted), the database is queried
-// for the messages of other processes.
+// for the messages of other processes. It does not have messages that were accepted and are not saved yet, so each process
+// accepts only some of them in a second (see burst).
 type inboxShares struct {
 	limit     int // messages of a sender to a user; 0 = no limit
 	countSent func(ctx context.Context, pair inboxPair) (int, error)
@@ -35,6 +40,8 @@ type inboxShare struct {
 	byMinute [inboxMinutes]int // messages that this process saved or a stream accepted; minute m is at m % inboxMinutes
 	minute   int64             // the newest minute in byMinute
 	inFlight int               // messages of calls that have not ended
+	second   int64             // when a message was last admitted to be accepted, as Unix time
+	inSecond int               // how many such messages were admitted in this second
 
 	others  int       // messages of other processes that are saved or were rejected
 	counted time.Time // when others was counted
@@ -63,9 +70,12 @@ type inboxReservation struct {
 	ended  bool
 }
 
-// admit counts a message as in flight until keep or release is called. It returns nil if the sender has reached
-// its limit for the user.
-func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
+// burst returns how many messages of a pair this process accepts in a second before they are saved.
+func (i *inboxShares) burst() int { return max(smallestBurst, i.limit/burstPart) }
+
+// admit counts a message as in flight until keep or release is called. accepted says that the message will be accepted before
+// it is saved. r is nil if the sender has reached its limit for the user or (burst) its limit of accepted messages in this second.
+func (i *inboxShares) admit(pair inboxPair, accepted bool) (r *inboxReservation, burst bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := time.Now()
@@ -84,10 +94,31 @@ func (i *inboxShares) admit(pair inboxPair) *inboxReservation {
 		go i.count(pair, s)
 	}
 	if total >= i.limit {
-		return nil
+		return nil, false
+	}
+	if accepted {
+		if second := now.Unix(); second != s.second {
+			s.second, s.inSecond = second, 0
+		}
+		if s.inSecond >= i.burst() {
+			return nil, true
+		}
+		s.inSecond++
 	}
 	s.inFlight++
-	return &inboxReservation{shares: i, share: s}
+	return &inboxReservation{shares: i, share: s}, false
+}
+
+// refuse returns the refusal of a message of this sender that was not admitted.
+func (i *inboxShares) refuse(sender string, burst bool) *task.Error {
+	refusal := quota.Refuse(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds", sender, i.limit))
+	again := "accepts messages of this sender again when the earlier ones are older than 15 minutes"
+	if burst {
+		refusal = quota.Refuse(time.Second, fmt.Sprintf("%s has sent %d messages with ack accepted to this user within a second", sender, i.burst()))
+		again = "accepts messages of this sender again in the next second, and at any time with ack saved"
+	}
+	refusal.Fields = []task.Field{{Name: "to", Message: again}}
+	return refusal
 }
 
 // share returns the counts of a pair. If there are too many pairs, it removes pairs without messages in flight: first
