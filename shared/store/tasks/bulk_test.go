@@ -141,7 +141,7 @@ func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
 	require.Equal(t, 2, db.Count(t, `select count(*) from task_live where state = 2`), "claimed tasks stay with their sender")
 }
 
-// Tasks that match only after the count may be changed in place of counted ones. Then the bulk change says that tasks are left.
+// Tasks that match only after the count may be changed in place of counted ones. Then StopReason says that more tasks match.
 func TestBulkSaysThatMoreTasksMatchThanWereCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -183,7 +183,7 @@ func TestBulkRunsOnceInManyProcesses(t *testing.T) {
 }
 
 // After the process of a batch has died, the caller of RunBulk must learn when the bulk change can go on.
-func TestRunBulkReturnsTheEndOfTheFirstLease(t *testing.T) {
+func TestRunBulkReturnsTheEndOfTheLease(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	run := func() tasks.BulkResult {
@@ -202,7 +202,7 @@ func TestRunBulkReturnsTheEndOfTheFirstLease(t *testing.T) {
 	require.Equal(t, 3, run().Changed)
 }
 
-func TestBulkStops(t *testing.T) {
+func TestStoppedBulkChangesNoMoreTasks(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 10)
@@ -233,7 +233,8 @@ func TestNewBulkChangesDoNotDelayOlderOnes(t *testing.T) {
 	require.Equal(t, 4, mustBulk(t, db, older.ID).Changed, "both batches are of the older bulk change")
 }
 
-// startBulkAs starts a bulk change as a caller with the role admin and these queues.
+// startBulkAs starts a bulk cancel as the caller name. If there is no such caller, startBulkAs creates it with the role admin and these
+// queues (an array of Postgres; '{}' = all).
 func startBulkAs(t *testing.T, db *storetest.DB, name, queues string, filter tasks.BulkFilter) (tasks.Bulk, error) {
 	t.Helper()
 	by := store.Operator{Name: name, RequestID: "r1", Reason: "the campaign was withdrawn"}
@@ -252,8 +253,10 @@ func TestBulkStopsIfItsOperatorLostTheRights(t *testing.T) {
 	t.Parallel()
 	two := []string{"default", "promo"}
 	for name, c := range map[string]struct {
-		queues                []string // of the operator
-		queue, change, reason string
+		queues     []string // of the operator and of the filter; nil = all
+		queue      string   // of the filter
+		change     string   // of the operator
+		stopReason string   // "" = the bulk change continues
 	}{
 		"revoked":              {two, "", `revoked_at = now()`, "its operator was revoked"},
 		"rotated":              {two, "", `token_hash = sha256('second'), rotated_at = now()`, "the token of its operator was replaced"},
@@ -279,22 +282,22 @@ func TestBulkStopsIfItsOperatorLostTheRights(t *testing.T) {
 			runBulks(t, db, 2)
 			b = mustBulk(t, db, b.ID)
 			require.NotNil(t, b.FinishedAt)
-			if c.reason == "" {
+			if c.stopReason == "" {
 				require.Nil(t, b.StopReason)
 				require.Equal(t, 5, b.Changed)
 				return
 			}
 			require.NotNil(t, b.StopReason)
-			require.Equal(t, c.reason, *b.StopReason)
+			require.Equal(t, c.stopReason, *b.StopReason)
 			require.Equal(t, 2, b.Changed)
 			require.Equal(t, 3, db.Count(t, `select count(*) from task_live`))
 		})
 	}
 }
 
-// A limited operator and the callers that it created run at most 5 bulk changes at once, even if they start them
-// concurrently. Other callers can still start some.
-func TestBulkChangesOfOneAccountAreLimited(t *testing.T) {
+// The callers of one account run at most 5 bulk changes at once, even if they start them concurrently, so other accounts can still start
+// some. All accounts together run at most 20. A bulk change that is limited to queues starts only while fewer than 15 run.
+func TestNumberOfRunningBulkChangesIsLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 1)
@@ -355,7 +358,7 @@ func TestCountMatchesIsBusyWhilePostgresDoesNotRespond(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err := db.Tasks.CountMatches(ctx, pendingTasks())
-	require.Equal(t, task.CodeOf(store.Busy()), task.CodeOf(err), "%v", err)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "%v", err)
 }
 
 // Only an attacker who controls a function can write such a row.
@@ -401,19 +404,19 @@ func TestBulkChangeWithCountersAtTheirLimitDoesNotStopOthers(t *testing.T) {
 	submitMany(t, db, 2, storetest.InQueue("forged"))
 	forged := pendingTasks()
 	forged.Queue = "forged"
-	first := startBulk(t, db, tasks.BulkSucceeded, forged) // refused for all tasks: they are not held
-	second := startBulk(t, db, tasks.BulkCancel, forged)
+	refusing := startBulk(t, db, tasks.BulkSucceeded, forged) // refused for all tasks: they are not held
+	cancelling := startBulk(t, db, tasks.BulkCancel, forged)
 	submitMany(t, db, 3)
 	genuine := pendingTasks()
 	genuine.Queue = task.DefaultQueue
 	b := startBulk(t, db, tasks.BulkCancel, genuine)
-	_, err := db.Hot.Exec(t.Context(), `update bulk_changes set looked = 2147483647, refused = 2147483647 where id = $1`, first.ID.String())
+	_, err := db.Hot.Exec(t.Context(), `update bulk_changes set looked = 2147483647, refused = 2147483647 where id = $1`, refusing.ID.String())
 	require.NoError(t, err)
-	_, err = db.Hot.Exec(t.Context(), `update bulk_changes set looked = 2147483647, changed = 2147483647 where id = $1`, second.ID.String())
+	_, err = db.Hot.Exec(t.Context(), `update bulk_changes set looked = 2147483647, changed = 2147483647 where id = $1`, cancelling.ID.String())
 	require.NoError(t, err)
 
 	runBulks(t, db, 1)
-	for _, id := range []task.ID{first.ID, second.ID, b.ID} {
+	for _, id := range []task.ID{refusing.ID, cancelling.ID, b.ID} {
 		require.NotNil(t, mustBulk(t, db, id).FinishedAt)
 	}
 	require.Equal(t, 3, mustBulk(t, db, b.ID).Changed)

@@ -34,8 +34,8 @@ func expireAndSweep(t *testing.T, db *storetest.DB) {
 
 const claimant, stranger = 5, 6 // callers
 
-// The newest claim of a task belongs to its caller even after the claim has ended, whatever the state of the task.
-func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
+// The newest claim of a task belongs to the caller that made it, even after the claim has ended, whatever the state of the task.
+func TestLateSuccessIsAppliedForTheClaimantOnly(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tasks.Submission{
 		"pending again": storetest.Submission(),
@@ -60,8 +60,8 @@ func TestLateSuccessCountsForTheClaimantOnly(t *testing.T) {
 	}
 }
 
-// What the caller has sent would be sent again if its report was refused.
-func TestCallerReportsItsClaimAfterItLostTheQueue(t *testing.T) {
+// If the caller's report was refused, the message that it has sent would be sent again.
+func TestCallerKeepsItsClaimAfterItLosesAccessToTheQueue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission())
@@ -85,15 +85,15 @@ func TestClaimBelongsToTheCallerThatClaimedLast(t *testing.T) {
 	first := claimAs(t, db, stranger)
 	require.Equal(t, task.Applied, reportAs(t, db, stranger, first, task.Released))
 	second := claimAs(t, db, claimant)
-	for _, claim := range []int64{first.ClaimID, second.ClaimID, 0} {
-		_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: first.ID, AppID: "app", CallerID: stranger, ClaimID: claim, Lease: time.Hour}, nil)
+	for _, claimID := range []int64{first.ClaimID, second.ClaimID, 0} {
+		_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: first.ID, AppID: "app", CallerID: stranger, ClaimID: claimID, Lease: time.Hour}, nil)
 		require.Equal(t, task.CodeStaleClaim, task.CodeOf(err))
 	}
 	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: first.ID, AppID: "app", CallerID: claimant, ClaimID: second.ClaimID, Lease: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Equal(t, task.Stale, reportAs(t, db, stranger, second, task.SentFailed))
 
-	t.Run("when its task is final and then retried", func(t *testing.T) {
+	t.Run("when the task is final and then retried", func(t *testing.T) {
 		require.Equal(t, task.Applied, reportAs(t, db, claimant, second, task.SentFailed))
 		_, err := db.Tasks.RetryFailed(t.Context(), first.ID, store.Operator{Name: "ann"})
 		require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 		return &tasks.Report{Request: []byte(`{"app_id":"app"}`), Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK, Message: "mine"}}
 	}
 	c := claimAs(t, db, claimant)
-	own := task.Report{TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK} // there is no such claim
+	own := task.Report{TaskID: s.ID, AppID: "app", CallerID: claimant, ClaimID: 1 << 40, Outcome: task.SentOK} // no claim has this id
 	for range 3 {
 		outs, errs := db.Tasks.Report([]*tasks.Report{foreign(), foreign(), storetest.Report(own)})
 		for i := range outs {
@@ -120,8 +120,8 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 			require.Equal(t, task.Stale, outs[i].Verdict)
 		}
 	}
-	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = $1`, stranger), "the first report of the stranger is logged")
-	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the caller that claimed")
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where caller_id = $1`, stranger), "only the first report of the stranger is logged")
+	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where caller_id is null`), "every report of the caller that claimed is logged")
 	require.Equal(t, task.Applied, reportAs(t, db, claimant, c, task.SentOK))
 	events, _, err := db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 10)
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestForeignReportsDoNotFillTheLog(t *testing.T) {
 	require.Equal(t, "mine", reports[0].Message)
 }
 
-func TestTimeoutOfReportsFailsOnlyTheirCaller(t *testing.T) {
+func TestTimeoutOfReportFailsOnlyReportsOfItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Submission()

@@ -57,15 +57,15 @@ func TestSharedClaimsAreLookedUpAfterLostResponse(t *testing.T) {
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	db := storetest.OpenAt(t, proxy.URL())
 	ids := submitMany(t, db, 3)
-	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
+	lost := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
 	claimed, err := db.Tasks.ClaimTogether(t.Context(), []tasks.ClaimRequest{claimRequest("a", 1, 1), claimRequest("b", 2, 2)})
-	<-fired
+	<-lost
 	require.NoError(t, err)
 	require.Equal(t, [][]task.ID{ids[:1], ids[1:]}, store.Column(claimed, claimedIDs))
 	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
 	db.MustSubmit(t, storetest.Submission())
 	next := db.MustClaim(t, "app", 1)[0].ClaimID
-	require.Equal(t, claimed[0][0].ClaimID+tasks.ClaimBlock, next, "the rest of the block is discarded: a new primary may return the block again")
+	require.Equal(t, claimed[0][0].ClaimID+tasks.ClaimBlock, next, "the rest of the block is discarded: a new primary may return the same block")
 }
 
 func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
@@ -76,7 +76,7 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 	db, observer := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
 	for _, limit := range []int{2, 11} { // a claim that may share a statement with others, and a claim above sharedLimit
 		db.MustSubmit(t, storetest.Submission())
-		db.MustClaim(t, "app", limit) // prepares the statement now: preparing would wait for the locked table
+		db.MustClaim(t, "app", limit) // prepares the statement: once the table is locked, preparing would wait
 		submitMany(t, db, 2)
 		release := observer.HoldLock(t, `lock table send_logs in exclusive mode`)
 		claimed := make(chan []tasks.Claimed, 1)
@@ -84,16 +84,16 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 			defer close(claimed)
 			claimed <- db.MustClaim(t, "app", limit)
 		}()
-		waiting := func(kind string, n int) {
+		awaitLockWait := func(kind string) {
 			t.Helper()
 			require.Eventually(t, func() bool {
-				return observer.Count(t, `select count(*) from pg_locks l join pg_stat_activity using (pid) where not granted and datname = current_database() and locktype = $1`, kind) == n
+				return observer.Count(t, `select count(*) from pg_locks l join pg_stat_activity using (pid) where not granted and datname = current_database() and locktype = $1`, kind) == 1
 			}, time.Minute, 5*time.Millisecond, kind)
 		}
-		waiting("relation", 1)
+		awaitLockWait("relation")
 		proxy.Cut()
 		proxy.Restore()
-		waiting("advisory", 1)
+		awaitLockWait("advisory")
 		release()
 		require.Len(t, <-claimed, 2)
 		require.Equal(t, 0, observer.Count(t, `select count(*) from task_live where state = 1`), "no task is pending")

@@ -17,19 +17,19 @@ func TestClaimRemovesBodilessTasks(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []store.EventMode{store.NoEvents, store.AllEvents} {
 		db := storetest.Open(t, storetest.WithEvents(mode))
-		complete := storetest.Submission()
-		db.MustSubmit(t, complete)
+		withBody := storetest.Submission()
+		db.MustSubmit(t, withBody)
 		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
 			select ('00000000-0000-7000-8000-' || lpad(g::text, 12, '0'))::uuid, 1, 0, 0, 0, 'default', 0 from generate_series(1, 3000) g`)
 		claimed := db.MustClaim(t, "app", 1)
 		require.Len(t, claimed, 1)
-		require.Equal(t, complete.ID, claimed[0].ID)
+		require.Equal(t, withBody.ID, claimed[0].ID)
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
 		require.Equal(t, 1, db.Count(t, `select count(*) from send_logs`))
 	}
 }
 
-func TestDecisionOnBodilessTaskIsNotFound(t *testing.T) {
+func TestRetryOfBodilessTaskIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	id := task.NewID()
@@ -73,17 +73,17 @@ func TestClaimProcessesDueTasksIfItFindsTooFew(t *testing.T) {
 	db := storetest.Open(t)
 	s := storetest.Submission()
 	db.MustSubmit(t, s)
-	lost := db.Claim(t)
+	expired := db.Claim(t)
 	db.ExpireLeases(t)
 	db.Tasks.ObserveSlowClaims(task.DefaultQueue) // the next claim also starts a scan in the background, which must leave the expired lease to the claim
 	again := db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID = "other" })
 	require.Len(t, again, 1, "a claim recovers expired leases without a call of Sweep")
 	require.Equal(t, s.ID, again[0].ID)
 	require.Equal(t, int16(1), again[0].RetryCount)
-	require.NotEqual(t, again[0].ClaimID, lost[0].ClaimID)
-	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: lost[0].ClaimID, Outcome: task.SentOK}).Verdict)
-	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry' and app_id = 'app' and claim_id = $1 and error_message = '处理超时，自动重试'`, lost[0].ClaimID))
-	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim' and claim_id = $1`, lost[0].ClaimID), "a stale report is kept as evidence")
+	require.NotEqual(t, again[0].ClaimID, expired[0].ClaimID)
+	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: expired[0].ClaimID, Outcome: task.SentOK}).Verdict)
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'timeout_retry' and app_id = 'app' and claim_id = $1 and error_message = '处理超时，自动重试'`, expired[0].ClaimID))
+	require.Equal(t, 1, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim' and claim_id = $1`, expired[0].ClaimID), "a stale report is logged")
 }
 
 func TestExtendChangesOnlyTheLiveClaim(t *testing.T) {
@@ -114,11 +114,11 @@ func TestExtendChangesOnlyTheLiveClaim(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestExpiredTaskIsNotMarked(t *testing.T) {
+func TestUnmarkedTaskIsNotMarkedAfterItExpired(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	marked, late := storetest.Submission(), storetest.Submission()
-	db.MustSubmit(t, marked, late)
+	marked, unmarked := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, marked, unmarked)
 	require.Len(t, db.MustClaim(t, "app", 2), 2)
 	mark := func(s *tasks.Submission) error {
 		_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
@@ -127,8 +127,8 @@ func TestExpiredTaskIsNotMarked(t *testing.T) {
 	require.NoError(t, mark(marked))
 	db.Exec(t, `update task_live set expires_at = now()`)
 	require.NoError(t, mark(marked), "the task was marked before it expired, so its message may have been sent")
-	require.Equal(t, task.CodeStaleClaim, task.CodeOf(mark(late)))
-	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: late.ID, AppID: "app", Lease: time.Minute}, nil)
+	require.Equal(t, task.CodeStaleClaim, task.CodeOf(mark(unmarked)))
+	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: unmarked.ID, AppID: "app", Lease: time.Minute}, nil)
 	require.NoError(t, err, "the claim is live until its lease ends")
 }
 
@@ -142,22 +142,22 @@ func TestRetriedTaskWaitsForItsSendTime(t *testing.T) {
 	require.NoError(t, err)
 	_, err = db.Tasks.RetryFailed(t.Context(), s.ID, storetest.Tester)
 	require.NoError(t, err)
-	again := db.MustTask(t, s.ID)
-	require.Equal(t, task.Scheduled, again.State)
-	require.WithinDuration(t, sendAt, again.DueAt, time.Second)
+	retried := db.MustTask(t, s.ID)
+	require.Equal(t, task.Scheduled, retried.State)
+	require.WithinDuration(t, sendAt, retried.DueAt, time.Second)
 }
 
-func TestTaskIsResentAfterLeaseIfThePromisedMarkIsMissing(t *testing.T) {
+func TestTaskIsPendingAfterLeaseIfThePromisedMarkIsMissing(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }
-	unmarked, marked, silent := storetest.Submission(hold), storetest.Submission(hold), storetest.Submission(hold)
-	marks := func(r *tasks.ClaimRequest) { r.MarksSending, r.Limit = true, 2 }
+	unmarked, marked, notPromised := storetest.Submission(hold), storetest.Submission(hold), storetest.Submission(hold)
+	promiseMarks := func(r *tasks.ClaimRequest) { r.MarksSending, r.Limit = true, 2 }
 	db.MustSubmit(t, unmarked, marked)
-	require.Len(t, db.Claim(t, marks), 2)
+	require.Len(t, db.Claim(t, promiseMarks), 2)
 	_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: marked.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
 	require.NoError(t, err)
-	db.MustSubmit(t, silent)
+	db.MustSubmit(t, notPromised)
 	require.Len(t, db.Claim(t), 1)
 	db.ExpireLeases(t)
 	swept, err := db.Tasks.Sweep(t.Context(), 500)
@@ -165,5 +165,5 @@ func TestTaskIsResentAfterLeaseIfThePromisedMarkIsMissing(t *testing.T) {
 	require.Equal(t, 3, swept.Rows)
 	require.Equal(t, task.Pending, db.MustTask(t, unmarked.ID).State)
 	require.Equal(t, task.Held, db.MustTask(t, marked.ID).State)
-	require.Equal(t, task.Held, db.MustTask(t, silent.ID).State, "the claim did not promise a mark, so the message may have been sent")
+	require.Equal(t, task.Held, db.MustTask(t, notPromised.ID).State, "the claim did not promise a mark, so the message may have been sent")
 }

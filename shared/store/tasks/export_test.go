@@ -23,7 +23,7 @@ var (
 	SearchDoneClaimSQL = searchDoneClaimSQL
 )
 
-// MultiRowStatements returns the statements of this package that are no constants: the text of each store.BulkStatement.
+// MultiRowStatements returns the text of each store.BulkStatement of this package, by name.
 func MultiRowStatements() map[string]string {
 	return map[string]string{
 		"insertDone": insertDone.SQL(), "updateLive": updateLive.SQL(), "insertEvents": insertEvents.SQL(),
@@ -50,7 +50,7 @@ func (st *Store) ObserveSlowClaims(queue string) {
 	}
 }
 
-// UseMarks makes claims start at the low-water marks. First it moves the marks up, as if these tasks had been claimed.
+// UseMarks raises the low-water marks as if these tasks had been claimed, and makes claims start at the marks.
 func (st *Store) UseMarks(queue string, claimed ...Claimed) {
 	st.marks.advance(queue, claimed)
 	q := st.marks.queue(queue)

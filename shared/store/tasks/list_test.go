@@ -23,7 +23,7 @@ func mustList(t *testing.T, db *storetest.DB, f tasks.Filter) tasks.Page {
 	return page
 }
 
-func ids(page tasks.Page) (ids []task.ID) {
+func listedIDs(page tasks.Page) (ids []task.ID) {
 	for _, d := range page.Tasks {
 		ids = append(ids, d.ID)
 	}
@@ -38,14 +38,13 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 	phone := storetest.Submission(func(s *tasks.Submission) { s.Phone, s.Source, s.Queue = "+8613900139000", "crm", "phones" })
 	theirs := storetest.Submission(func(s *tasks.Submission) { s.CallerID, s.Queue = 5, "theirs" })
 	rejected, sent, processing := storetest.Submission(), storetest.Submission(), storetest.Submission()
-	all := []*tasks.Submission{scheduled, bulk, phone, theirs, rejected, sent, processing}
-	for _, s := range all {
+	for _, s := range []*tasks.Submission{scheduled, bulk, phone, theirs, rejected, sent, processing} {
 		db.MustSubmit(t, s)
 	}
 	for i, c := range db.MustClaim(t, "app", 3) {
-		outcome := []task.Outcome{task.SentFailed, task.SentOK}
-		if i < len(outcome) {
-			db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: outcome[i]})
+		outcomes := []task.Outcome{task.SentFailed, task.SentOK}
+		if i < len(outcomes) {
+			db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: outcomes[i]})
 		}
 	}
 
@@ -62,9 +61,9 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 		"succeeded":                {tasks.Filter{State: new(task.Succeeded)}, []*tasks.Submission{sent}},
 		"failed":                   {tasks.Filter{State: new(task.Failed)}, []*tasks.Submission{rejected}},
 		"a reason":                 {tasks.Filter{Reason: task.Rejected}, []*tasks.Submission{rejected}},
-		"another reason":           {tasks.Filter{Reason: task.Expired}, nil},
+		"a reason of no task":      {tasks.Filter{Reason: task.Expired}, nil},
 		"a phone number":           {tasks.Filter{Phone: "+8613900139000"}, []*tasks.Submission{phone}},
-		"a phone number's failed":  {tasks.Filter{Phone: "13800138000", State: new(task.Failed)}, []*tasks.Submission{rejected}},
+		"failed of a phone number": {tasks.Filter{Phone: "13800138000", State: new(task.Failed)}, []*tasks.Submission{rejected}},
 		"a source":                 {tasks.Filter{Source: "crm"}, []*tasks.Submission{phone}},
 		"a caller":                 {tasks.Filter{CallerID: new(int64(5))}, []*tasks.Submission{theirs}},
 		"the caller 0":             {tasks.Filter{CallerID: new(int64(0)), Queue: "bulk"}, []*tasks.Submission{bulk}},
@@ -78,7 +77,7 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 			want = append(want, s.ID)
 		}
 		page := mustList(t, db, c.filter)
-		require.Equal(t, want, ids(page), name)
+		require.Equal(t, want, listedIDs(page), name)
 		require.True(t, page.Next.IsZero(), name)
 	}
 	for _, d := range mustList(t, db, tasks.Filter{}).Tasks {
@@ -96,7 +95,7 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 		f.Limit = 3
 		for more := true; more; more = !f.After.IsZero() {
 			page := mustList(t, db, f)
-			got = append(got, ids(page)...)
+			got = append(got, listedIDs(page)...)
 			f.After = page.Next
 		}
 		require.Equal(t, want, got)
@@ -174,7 +173,7 @@ func TestRareFilterGivesShortPagesWithNext(t *testing.T) {
 	require.Len(t, page.Tasks, 1)
 	require.Equal(t, "rare", page.Tasks[0].Source)
 	require.True(t, page.Next.IsZero())
-	require.Len(t, mustList(t, db, tasks.Filter{Phone: "999"}).Tasks, 1, "the phone number's index finds it at once")
+	require.Len(t, mustList(t, db, tasks.Filter{Phone: "999"}).Tasks, 1, "the index of phone numbers finds it at once")
 }
 
 func TestCursorOfLimitedListIsNoForeignTaskID(t *testing.T) {
@@ -187,7 +186,7 @@ func TestCursorOfLimitedListIsNoForeignTaskID(t *testing.T) {
 	var listed []task.ID
 	for range 4 {
 		page := mustList(t, db, f)
-		listed = append(listed, ids(page)...)
+		listed = append(listed, listedIDs(page)...)
 		if f.After = page.Next; f.After.IsZero() {
 			break
 		}
@@ -231,7 +230,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, tasks.TimelineCursor{}, 1)
 	require.NoError(t, err)
-	require.Len(t, events, 3, "a page has at least the newest line of each log")
+	require.Len(t, events, 3, "a page has the newest lines of each log")
 	require.Equal(t, []tasks.EventKind{tasks.EventReplayed, tasks.EventClaimed, tasks.EventVerdict}, store.Column(events, func(e tasks.TimelineEvent) tasks.EventKind { return e.Event }))
 	events, next, err = db.Tasks.Timeline(t.Context(), s.ID, next, 1)
 	require.NoError(t, err)

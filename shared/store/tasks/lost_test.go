@@ -45,16 +45,16 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 			if first := direct.MustClaim(t, "app", 1)[0]; withID {
 				r.ClaimID = first.ClaimID
 			}
-			fired := proxy.LoseResponse(sandbox.Containing("update task_live"))
+			lost := proxy.LoseResponse(sandbox.Containing("update task_live"))
 			returned := reportAsync(db, r)
-			<-fired
+			<-lost
 			second := direct.MustClaim(t, "app", 1)
 			require.Equal(t, task.Applied, (<-returned).Verdict)
-			d := direct.MustTask(t, s.ID)
-			require.Equal(t, int16(1), d.RetryCount)
+			stored := direct.MustTask(t, s.ID)
+			require.Equal(t, int16(1), stored.RetryCount)
 			if len(second) == 1 {
-				require.Equal(t, task.Processing, d.State, "the second claim continues")
-				require.Equal(t, second[0].ClaimID, d.ClaimID)
+				require.Equal(t, task.Processing, stored.State, "the second claim has not ended")
+				require.Equal(t, second[0].ClaimID, stored.ClaimID)
 			}
 		})
 	}
@@ -72,13 +72,13 @@ func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *
 	before := storetest.OpenAt(t, url)
 	prepare(before)
 	before.Close()
-	elsewhere := config.Copy()
-	elsewhere.Database = "postgres"
-	server, err := pgx.ConnectConfig(t.Context(), elsewhere)
+	serverConfig := config.Copy()
+	serverConfig.Database = "postgres"
+	server, err := pgx.ConnectConfig(t.Context(), serverConfig)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = server.Close(context.Background()) })
-	run := func(format string) {
-		_, err := server.Exec(context.Background(), strings.ReplaceAll(format, "$db", config.Database))
+	run := func(sql string) {
+		_, err := server.Exec(context.Background(), strings.ReplaceAll(sql, "$db", config.Database))
 		require.NoError(t, err)
 	}
 	run("create database $db_standby template $db")
@@ -91,8 +91,8 @@ func newFailover(t *testing.T, prepare func(*storetest.DB)) (url string, proxy *
 }
 
 // A transaction that no standby has is lost in a failover, and the new primary gives its
-// transaction id to another transaction. So if this id is committed, the report may still be lost.
-// In the test the copy is on the same server, for which the id of the lost transaction is committed.
+// transaction id to another transaction. So even if this id is committed, the report may be lost.
+// In this test the copy is on the same server, where the id of the lost transaction is committed.
 func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	s := storetest.Submission()
@@ -102,9 +102,9 @@ func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 		claim = db.MustClaim(t, "app", 1)[0]
 	})
 	db := storetest.OpenAt(t, proxy.URL())
-	fired := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
+	lost := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
 	returned := reportAsync(db, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK})
-	<-fired
+	<-lost
 	failOver()
 	proxy.Restore()
 	require.Equal(t, task.Applied, (<-returned).Verdict)
@@ -115,13 +115,13 @@ func TestClaimLostInFailoverTakesNoTaskOfAnotherApp(t *testing.T) {
 	t.Parallel()
 	url, proxy, failOver := newFailover(t, func(db *storetest.DB) { db.MustSubmit(t, storetest.Submission(), storetest.Submission()) })
 	db := storetest.OpenAt(t, proxy.URL())
-	fired := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
+	lost := proxy.LoseResponse(sandbox.Containing("for update skip locked"))
 	claimed := make(chan []tasks.Claimed, 1)
 	go func() {
 		defer close(claimed)
 		claimed <- db.MustClaim(t, "app", 1)
 	}()
-	<-fired
+	<-lost
 	failOver()
 	others := storetest.OpenAt(t, url).MustClaim(t, "other", 1)
 	proxy.Restore()
@@ -137,14 +137,14 @@ func TestLostCommitIsResolvedDespiteLostConnection(t *testing.T) {
 	proxy := sandbox.NewProxy(t, url)
 	db := storetest.OpenAt(t, proxy.URL())
 	db.MustSubmit(t, storetest.Submission())
-	fired := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
+	lost := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
 	s := storetest.Submission()
 	returned := make(chan error, 1)
 	go func() {
 		_, errs := db.Tasks.Submit([]*tasks.Submission{s})
 		returned <- errs[0]
 	}()
-	<-fired
+	<-lost
 	proxy.Cut()
 	direct := storetest.ConnectAsOwner(t, url)
 	require.Eventually(t, func() bool { // the server has ended the sessions, so the store's connections are broken
@@ -196,10 +196,10 @@ func TestErrorsAfterCommitFailOnlyReplays(t *testing.T) {
 			db.Exec(t, fmt.Sprintf(`create function boom() returns trigger language plpgsql as $$ begin
 				if new.response_data ->> 'replayed' = 'true' then raise exception 'x' using errcode = '%s'; end if; return new; end $$;
 				create trigger boom before insert on receive_logs for each row execute function boom()`, code))
-			first := storetest.Submission()
-			outs, errs := db.Tasks.Submit([]*tasks.Submission{first, storetest.Submission(storetest.Keyed("k", "hello"))})
+			fresh := storetest.Submission()
+			outs, errs := db.Tasks.Submit([]*tasks.Submission{fresh, storetest.Submission(storetest.Keyed("k", "hello"))})
 			require.NoError(t, errs[0], "its task is committed")
-			require.Equal(t, first.ID, outs[0].ID)
+			require.Equal(t, fresh.ID, outs[0].ID)
 			require.Error(t, errs[1])
 			require.Equal(t, 2, db.Count(t, `select count(*) from tasks`))
 		})
@@ -232,10 +232,10 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 	_, err = tx.Exec(t.Context(), `insert into submission_keys select k, k, k from unnest($1::uuid[]) k`, keys)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	all := make(chan []error, 1)
+	returned := make(chan []error, 1)
 	go func() {
 		_, errs := db.Tasks.Submit(stuck)
-		all <- errs
+		returned <- errs
 	}()
 	for range 20 {
 		s := storetest.Submission()
@@ -245,13 +245,13 @@ func TestKeysInFlightDoNotDelayOthers(t *testing.T) {
 		}))
 	}
 	select {
-	case <-all:
+	case <-returned:
 		require.Fail(t, "the stuck calls returned before the others: this test proves nothing")
 	default:
 	}
 	require.NoError(t, tx.Rollback(t.Context())) // the keys are no longer in flight
 	accepted, unknown := 0, 0
-	for _, err := range <-all {
+	for _, err := range <-returned {
 		switch {
 		case err == nil:
 			accepted++
@@ -275,8 +275,8 @@ func TestLockedDefaultContentIsServerBusy(t *testing.T) {
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
 }
 
-// If such submissions waited, a caller that repeats them could delay the submissions of all callers.
-func TestSubmissionWithSentDefaultContentWaitsForNoLock(t *testing.T) {
+// If refused submissions waited, a caller that repeats them could delay the submissions of all callers.
+func TestRefusedSubmissionOfDefaultContentWaitsForNoLock(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi'), ('13900139000', 'hi')`)
@@ -298,22 +298,22 @@ func TestDefaultContentThatIsResetDuringASubmissionIsBusy(t *testing.T) {
 	db := storetest.Open(t)
 	db.Exec(t, `insert into default_sms_data (phone_number, content, is_sent) values ('13800138000', 'hi', true), ('13900139000', 'hi', false)`)
 	release := db.HoldLock(t, `select * from default_sms_data where phone_number = '13900139000' for update`)
-	ended := make(chan []tasks.Submitted, 1)
+	returned := make(chan []tasks.Submitted, 1)
 	go func() {
 		outs, _ := db.Tasks.Submit([]*tasks.Submission{
 			storetest.Submission(storetest.NoContent), storetest.Submission(storetest.NoContent, func(s *tasks.Submission) { s.Phone = "13900139000" }),
 		})
-		ended <- outs
+		returned <- outs
 	}()
 	db.AwaitLockWait(t)
 	db.Exec(t, `update default_sms_data set is_sent = false where phone_number = '13800138000'`)
 	release()
-	outs := <-ended
+	outs := <-returned
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(outs[0].Refused))
 	require.Nil(t, outs[1].Refused, "the other default content was locked")
 }
 
-func TestLockedTaskDelaysOnlyItsReport(t *testing.T) {
+func TestLockedTasksFailOnlyTheirReports(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 9)
@@ -376,9 +376,9 @@ func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 	record := func() subscribe.Submitted {
 		s := storetest.Booking(1, `{"a":1}`)
 		s.Queue, s.AppID, s.Lease = task.RecordedQueue, "shop", time.Minute
-		fired := proxy.LoseResponse(sandbox.Containing("insert into subscribe_message_sends"))
+		lost := proxy.LoseResponse(sandbox.Containing("insert into subscribe_message_sends"))
 		out := db.MustSubscribe(t, s)
-		<-fired
+		<-lost
 		require.Equal(t, s.TaskID, out.TaskID)
 		require.False(t, out.Skipped)
 		require.Equal(t, task.Processing, out.State)
@@ -397,7 +397,7 @@ func TestSubscribeSubmitWithLostResponseIsAppliedOnce(t *testing.T) {
 	require.Equal(t, 2, direct.Count(t, `select count(*) from subscribe_message_sends`))
 }
 
-// Without the release, nobody would have the tasks until the end of their leases.
+// Without the release, no sender would receive the tasks until their leases end.
 func TestTasksOfLostClaimAreReleased(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -21,7 +21,7 @@ const insertOldestTasksSQL = `
 insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1, $1, 3, 0, $2 from generate_series(1, $3) n`
 
-// Without low-water marks, each of these polls would scan the dead rows three times. An old snapshot keeps vacuum from removing them.
+// Without low-water marks, each poll would scan the dead rows, which vacuum cannot remove while the old snapshot is open.
 func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -73,7 +73,7 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	for i := range 1001 {
 		require.Empty(t, db.Claim(t, storetest.FromQueue(fmt.Sprintf("none-%d", i))))
 	}
-	require.True(t, db.Tasks.MarksInUse(task.DefaultQueue), "polls of queues that do not exist take no mark from others")
+	require.True(t, db.Tasks.MarksInUse(task.DefaultQueue), "polls of queues that do not exist remove no marks of other queues")
 
 	_, err = oldSnapshot.Exec(t.Context(), "rollback")
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestClaimsDoNotScanDeadRowsWhileASnapshotIsOld(t *testing.T) {
 	}, time.Minute, 100*time.Millisecond)
 
 	db.Close()
-	require.Eventually(t, func() bool { // each connection writes its statistics before it is gone
+	require.Eventually(t, func() bool { // each connection writes its statistics before it ends
 		return db.Count(t, `select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()`) == 0
 	}, time.Minute, 10*time.Millisecond)
 	require.Less(t, db.Count(t, `select pg_stat_get_tuples_returned('task_live_ready'::regclass)`), 50*tasks.ManyDead)

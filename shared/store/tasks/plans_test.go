@@ -111,11 +111,11 @@ func TestLiveAndFinishedTasksHaveTheSameColumns(t *testing.T) {
 		require.NoError(t, err)
 		return store.Column(described.Fields, func(f pgconn.FieldDescription) string { return f.Name })
 	}
-	require.Equal(t, names("lockLiveSQL"), names("lockDoneSQL"), "a union has the names of its first part")
+	require.Equal(t, names("lockLiveSQL"), names("lockDoneSQL"), "a union matches columns by position, and has the names of its first part")
 }
 
-// A sender may report one task any number of times. Each of its reports on a task that another sender has claimed since then runs
-// logForeign in a flush that is shared with all callers.
+// A sender may report its task any number of times, and each report is logged. After another sender has claimed the task, each report of
+// the former sender runs logForeign, in a flush that is shared with all callers.
 func TestForeignReportReadsNoOtherReportsOfItsTask(t *testing.T) {
 	t.Parallel()
 	const nulls = `array[null]::bigint[], array['app'], array[null]::integer[], array['stale_claim'], array[null]::text[], array[null]::text[], array[null]::json[]`
@@ -133,11 +133,7 @@ func TestReportsOfFlushAreReadOnceForAllTasks(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	db, hot := storetest.OpenAt(t, url), storetest.ConnectWithSettingsOf(t, url, sandbox.Roles.Hot)
 	const n = 100
-	submissions := make([]*tasks.Submission, n)
-	for i := range submissions {
-		submissions[i] = storetest.Submission()
-	}
-	db.MustSubmit(t, submissions...)
+	submitMany(t, db, n)
 	claimed := db.MustClaim(t, "app", n)
 	require.Len(t, claimed, n)
 	requireOnce := func(names ...string) {
@@ -155,6 +151,6 @@ func TestReportsOfFlushAreReadOnceForAllTasks(t *testing.T) {
 	for _, c := range claimed {
 		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.SentFailed})
 	}
-	db.Exec(t, `update task_done set reason = 3`)
+	db.Exec(t, `update task_done set reason = $1`, int16(task.TimedOut)) // a late success may change these tasks
 	requireOnce("lockReportedDoneSQL", "readReportedDoneSQL")
 }

@@ -20,8 +20,8 @@ func mustPause(t *testing.T, db *storetest.DB, queue string, until time.Time) {
 	require.NoError(t, err)
 }
 
-// mustPaused returns the pause of a queue. The test fails if the queue is not paused.
-func mustPaused(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
+// mustFindPause returns the pause of a queue, which must be in force.
+func mustFindPause(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
 	t.Helper()
 	p, paused, err := db.Tasks.QueuePause(t.Context(), queue)
 	require.NoError(t, err)
@@ -29,8 +29,8 @@ func mustPaused(t *testing.T, db *storetest.DB, queue string) tasks.Pause {
 	return p
 }
 
-// endPauses sets the end of all pauses to now.
-func endPauses(t *testing.T, db *storetest.DB) {
+// expirePauses sets the end of all pauses to now.
+func expirePauses(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.Exec(t, `update queue_pauses set until = now()`)
 }
@@ -47,7 +47,7 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: claimed[0].ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentOK}).Verdict)
 	require.Len(t, db.MustSubmit(t, storetest.Submission()), 1, "tasks are accepted")
 
-	p := mustPaused(t, db, task.DefaultQueue)
+	p := mustFindPause(t, db, task.DefaultQueue)
 	require.Equal(t, "the gateway is down", p.Reason)
 	require.Equal(t, "tester", p.PausedBy)
 	require.True(t, p.Manual)
@@ -82,10 +82,10 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.WithinDuration(t, until, swept.Next, time.Millisecond)
-	p := mustPaused(t, db, task.DefaultQueue)
+	p := mustFindPause(t, db, task.DefaultQueue)
 	require.InDelta(t, time.Hour, p.Left, float64(10*time.Second))
 
-	endPauses(t, db)
+	expirePauses(t, db)
 	p, paused, err := db.Tasks.QueuePause(t.Context(), task.DefaultQueue)
 	require.NoError(t, err)
 	require.False(t, paused)
@@ -129,28 +129,28 @@ func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
 	require.Empty(t, db.MustClaim(t, "app", 10))
 }
 
-func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
+func TestAutomaticPauseReplacesNoManualOrLongerPause(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	soon, late := now.Add(time.Hour), now.Add(2*time.Hour)
 	for name, c := range map[string]struct {
-		old      *tasks.Pause // nil = none
-		ended    bool         // the old pause has ended
-		until    time.Time    // end of the new pause
-		replaces bool         // the new pause replaces the old one
+		old    *tasks.Pause // nil = none
+		ended  bool         // the old pause has ended
+		until  time.Time    // end of the new pause; zero = none
+		stored bool         // the new pause is stored, and replaces the old one
 	}{
-		"no pause":                              {until: soon, replaces: true},
+		"no pause":                              {until: soon, stored: true},
 		"an end in the past":                    {until: now.Add(-time.Second)},
 		"manual and shorter":                    {old: &tasks.Pause{Until: soon, Manual: true}, until: late},
 		"manual without end":                    {old: &tasks.Pause{Manual: true}, until: late},
-		"manual and ended":                      {old: &tasks.Pause{Until: soon, Manual: true}, ended: true, until: late, replaces: true},
-		"automatic and shorter":                 {old: &tasks.Pause{Until: soon}, until: late, replaces: true},
+		"manual and ended":                      {old: &tasks.Pause{Until: soon, Manual: true}, ended: true, until: late, stored: true},
+		"automatic and shorter":                 {old: &tasks.Pause{Until: soon}, until: late, stored: true},
 		"automatic and longer":                  {old: &tasks.Pause{Until: late}, until: soon},
 		"automatic and as long":                 {old: &tasks.Pause{Until: soon}, until: soon},
 		"automatic without end":                 {old: &tasks.Pause{}, until: late},
-		"automatic, then without end":           {old: &tasks.Pause{Until: late}, replaces: true},
-		"automatic and ended, then without end": {old: &tasks.Pause{Until: late}, ended: true, replaces: true},
-		"automatic and ended, then shorter":     {old: &tasks.Pause{Until: late}, ended: true, until: soon, replaces: true},
+		"automatic, then without end":           {old: &tasks.Pause{Until: late}, stored: true},
+		"automatic and ended, then without end": {old: &tasks.Pause{Until: late}, ended: true, stored: true},
+		"automatic and ended, then shorter":     {old: &tasks.Pause{Until: late}, ended: true, until: soon, stored: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -161,13 +161,13 @@ func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
 				require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.old.Until, Reason: "first"}, "wechat"))
 			}
 			if c.ended {
-				endPauses(t, db)
+				expirePauses(t, db)
 			}
 			require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Until: c.until, Reason: "second"}, "wechat"))
 			p, _, err := db.Tasks.QueuePause(t.Context(), "q")
 			require.NoError(t, err)
-			require.Equal(t, c.replaces, p.Reason == "second", "%+v", p)
-			if c.replaces {
+			require.Equal(t, c.stored, p.Reason == "second", "%+v", p)
+			if c.stored {
 				require.Equal(t, "wechat", p.PausedBy)
 				require.False(t, p.Manual)
 				require.WithinDuration(t, c.until, p.Until, time.Millisecond)
@@ -176,17 +176,17 @@ func TestAutomaticPauseNeverReplacesLongerOne(t *testing.T) {
 	}
 }
 
-func TestManualPauseReplacesAnyAndEndsInTheFuture(t *testing.T) {
+func TestManualPauseReplacesAnyPauseAndMustEndInTheFuture(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	require.NoError(t, db.Tasks.PauseQueueAs(t.Context(), tasks.Pause{Queue: "q", Reason: "quota"}, "wechat"))
 	until := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	mustPause(t, db, "q", until)
 	mustPause(t, db, "q", until)
-	require.True(t, mustPaused(t, db, "q").Manual)
+	require.True(t, mustFindPause(t, db, "q").Manual)
 	_, err := db.Tasks.PauseQueue(t.Context(), tasks.Pause{Queue: "q", Until: time.Now().Add(-time.Hour), Reason: "x"}, storetest.Tester)
 	require.Equal(t, task.CodeInvalid, task.CodeOf(err))
-	require.True(t, until.Equal(mustPaused(t, db, "q").Until), "a refused pause changes nothing")
+	require.True(t, until.Equal(mustFindPause(t, db, "q").Until), "a refused pause changes nothing")
 	log := db.Actions(t, "queue/q")
 	require.Equal(t, []string{"queue.pause"}, storetest.ActionNames(log), "a call that changes nothing has no entry")
 	require.JSONEq(t, `{"reason":"quota","paused_by":"wechat"}`, string(log[0].Before))
@@ -205,7 +205,7 @@ func TestClaimAboveMarksChecksThePause(t *testing.T) {
 	require.Len(t, db.MustClaim(t, "app", 1), 1)
 }
 
-// A claim that begins after the pause returns nothing, also while claims that began earlier are running.
+// A claim that begins after the pause returns nothing, even while claims that began earlier are running.
 func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -236,11 +236,11 @@ func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 	require.Empty(t, instances[1].MustClaim(t, "after", 10))
 	close(stop)
 	claimers.Wait()
-	left := instances[0].Count(t, `select count(*) from task_live where state = 1`)
+	pending := instances[0].Count(t, `select count(*) from task_live where state = 1`)
 	require.Empty(t, instances[0].MustClaim(t, "after", 10))
 	_, err := instances[1].Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
 	require.NoError(t, err)
-	require.Len(t, instances[0].MustClaim(t, "after", 400), left, "each remaining task once")
+	require.Len(t, instances[0].MustClaim(t, "after", 400), pending, "each remaining task once")
 }
 
 func TestQueuesHavePausesAndCounts(t *testing.T) {
@@ -266,7 +266,7 @@ func TestQueuesHavePausesAndCounts(t *testing.T) {
 	s := db.MustStatistics(t)
 	require.Equal(t, "a", queues[0].Queue)
 	require.Equal(t, tasks.LiveCounts{}, queues[0].LiveCounts)
-	require.Equal(t, mustPaused(t, db, "a"), *queues[0].Pause)
+	require.Equal(t, mustFindPause(t, db, "a"), *queues[0].Pause)
 	require.Equal(t, s.SMS.Queues[0].LiveCounts, queues[1].LiveCounts)
 	require.EqualValues(t, 1, queues[1].Scheduled)
 	require.Equal(t, "default", queues[2].Queue)
@@ -331,7 +331,7 @@ func TestEndedPauseIsReturnedDespiteMissingPartition(t *testing.T) {
 	db.ExpireLeases(t)
 	db.MustSubmit(t, storetest.Submission(storetest.InQueue("paused")))
 	mustPause(t, db, "paused", time.Now().Add(time.Hour))
-	endPauses(t, db)
+	expirePauses(t, db)
 	dropLogPartitions(t, db)
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)

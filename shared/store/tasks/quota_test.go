@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func tasksAtMost(n int64) func(*stores.Config) { return func(c *stores.Config) { c.WaitingTasks = n } }
+func withQuota(n int64) func(*stores.Config) { return func(c *stores.Config) { c.WaitingTasks = n } }
 
 // submitTasks submits n tasks in one call, and returns how many were within the quota.
 func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (accepted int) {
@@ -42,14 +42,14 @@ func submitTasks(t *testing.T, db *storetest.DB, caller callers.Caller, n int) (
 func TestQuotaLimitsUnfinishedTasksOfACaller(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db := storetest.OpenAt(t, url, tasksAtMost(3))
+	db := storetest.OpenAt(t, url, withQuota(3))
 	greedy, modest := callers.Caller{ID: 1}, callers.Caller{ID: 2}
 	require.Equal(t, 3, submitTasks(t, db, greedy, 5))
 	require.Zero(t, submitTasks(t, db, greedy, 1))
 	require.Equal(t, 3, submitTasks(t, db, modest, 3), "the tasks of another caller are counted separately")
 	require.Equal(t, 5, submitTasks(t, db, callers.Caller{}, 5), "the built-in admin has no quota")
 
-	other := storetest.OpenAt(t, url, tasksAtMost(3))
+	other := storetest.OpenAt(t, url, withQuota(3))
 	submitTasks(t, other, callers.Caller{ID: 3}, 1) // starts a count of the tasks of all callers
 	require.Eventually(t, func() bool { return submitTasks(t, other, greedy, 1)+submitTasks(t, other, modest, 1) == 0 }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, 1, submitTasks(t, other, callers.Caller{ID: 1, MaxWaitingTasks: new(int64(10))}, 1), "MaxWaitingTasks of a caller replaces the default limit")
@@ -63,7 +63,7 @@ func TestQuotaLimitsUnfinishedTasksOfACaller(t *testing.T) {
 
 func TestQuotaHoldsForConcurrentCalls(t *testing.T) {
 	t.Parallel()
-	db := storetest.Open(t, tasksAtMost(50))
+	db := storetest.Open(t, withQuota(50))
 	var accepted atomic.Int64
 	var calls sync.WaitGroup
 	for range 50 {

@@ -30,9 +30,9 @@ func TestFailureIsRetriedUntilNoRetryIsLeft(t *testing.T) {
 	last := fail().Task
 	require.Equal(t, task.Failed, last.State)
 	require.Equal(t, task.RetriesExhausted, last.Reason)
-	d := db.MustTask(t, s.ID)
-	require.Equal(t, "超过最大重试次数: no signal", d.Result)
-	require.Equal(t, "E1", d.ErrorCode)
+	stored := db.MustTask(t, s.ID)
+	require.Equal(t, "超过最大重试次数: no signal", stored.Result)
+	require.Equal(t, "E1", stored.ErrorCode)
 	require.Equal(t, 1, db.Count(t, `select count(*) from sms_tasks where status = 3 and processing_app_id is null`))
 }
 
@@ -61,7 +61,7 @@ func TestReportOfAnotherClaimIsStale(t *testing.T) {
 	}
 	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: task.Report{TaskID: s.ID, AppID: "app", CallerID: stranger, Outcome: task.SentOK}, Queues: []string{"wechat"}, Request: []byte(`{}`)}})
 	require.NoError(t, errs[0])
-	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
+	require.False(t, outs[0].Found, "the caller may not use the queue of the task")
 	require.False(t, db.MustReport(t, task.Report{TaskID: task.NewID(), AppID: "app", Outcome: task.SentOK}).Found)
 	require.Equal(t, task.Processing, db.MustTask(t, s.ID).State)
 }
@@ -89,10 +89,10 @@ func TestReleasedTaskWaitsAndUsesNoRetry(t *testing.T) {
 	db.MustSubmit(t, delayed, immediate)
 	require.Len(t, db.Claim(t), 2)
 	db.MustReport(t, task.Report{TaskID: delayed.ID, AppID: "app", Outcome: task.Released, RetryAfter: time.Hour, Message: "quota"})
-	d := db.MustTask(t, delayed.ID)
-	require.Equal(t, task.Scheduled, d.State)
-	require.Zero(t, d.RetryCount)
-	require.WithinDuration(t, time.Now().Add(time.Hour), d.DueAt, 10*time.Second)
+	stored := db.MustTask(t, delayed.ID)
+	require.Equal(t, task.Scheduled, stored.State)
+	require.Zero(t, stored.RetryCount)
+	require.WithinDuration(t, time.Now().Add(time.Hour), stored.DueAt, 10*time.Second)
 	db.MustReport(t, task.Report{TaskID: immediate.ID, AppID: "app", Outcome: task.Released})
 	require.Len(t, db.Claim(t), 1)
 }
@@ -182,35 +182,35 @@ func TestRetryWithBackoffIsScheduledAndPromoted(t *testing.T) {
 	db.MustSubmit(t, failed, timedOut, quick)
 	require.Len(t, db.Claim(t, fromSlow), 2)
 	require.Len(t, db.Claim(t), 1)
-	askRetry := func(s *tasks.Submission) task.Report {
+	failure := func(s *tasks.Submission) task.Report {
 		return task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
 	}
-	require.Equal(t, task.Pending, db.MustReport(t, askRetry(quick)).Task.State, "a task of a queue without a backoff is retried at once")
-	waits := db.MustReport(t, askRetry(failed)).Task
-	require.Equal(t, task.Scheduled, waits.State)
-	require.WithinDuration(t, time.Now().Add(time.Hour), waits.DueAt, 10*time.Second)
+	require.Equal(t, task.Pending, db.MustReport(t, failure(quick)).Task.State, "a task of a queue without a backoff is retried at once")
+	retried := db.MustReport(t, failure(failed)).Task
+	require.Equal(t, task.Scheduled, retried.State)
+	require.WithinDuration(t, time.Now().Add(time.Hour), retried.DueAt, 10*time.Second)
 	db.ExpireLeases(t)
-	require.Empty(t, db.Claim(t, fromSlow), "a task whose lease expired waits as well")
+	require.Empty(t, db.Claim(t, fromSlow), "a task whose lease expired waits too")
 	recovered := db.MustTask(t, timedOut.ID)
 	require.Equal(t, task.Scheduled, recovered.State)
 	require.Equal(t, task.ResultTimeoutRetry, recovered.Result)
 	require.WithinDuration(t, time.Now().Add(time.Hour), recovered.DueAt, 10*time.Second)
-	batch, err := db.Tasks.Sweep(t.Context(), 10)
+	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.WithinDuration(t, waits.DueAt, batch.Next, 0)
+	require.WithinDuration(t, retried.DueAt, swept.Next, 0)
 	require.Equal(t, int64(2), db.MustStatistics(t).SMS.Live.Scheduled)
 
 	db.Exec(t, `update task_live set due_at = now() where state = 0`)
-	batch, err = db.Tasks.Sweep(t.Context(), 10)
+	swept, err = db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Zero(t, batch.Next)
-	require.Equal(t, tasks.PendingByQueue{"slow": 2}, batch.Pending)
+	require.Zero(t, swept.Next)
+	require.Equal(t, tasks.PendingByQueue{"slow": 2}, swept.Pending)
 	require.Len(t, db.Claim(t, fromSlow), 2)
-	second := db.MustReport(t, askRetry(failed)).Task
-	require.WithinDuration(t, time.Now().Add(2*time.Hour), second.DueAt, 10*time.Second)
+	retriedTwice := db.MustReport(t, failure(failed)).Task
+	require.WithinDuration(t, time.Now().Add(2*time.Hour), retriedTwice.DueAt, 10*time.Second)
 	require.Equal(t, 2, db.Count(t, `select retry_count from sms_tasks where task_id = $1 and status = 0`, failed.ID))
 	late := task.Report{TaskID: failed.ID, AppID: "app", Outcome: task.SentOK}
-	require.Equal(t, task.Applied, db.MustReport(t, late).Verdict, "a late success ends the waiting")
+	require.Equal(t, task.Applied, db.MustReport(t, late).Verdict, "a late success is applied while the task waits for its retry")
 }
 
 // Claims skip locked tasks: with a lock, a report could keep other senders from claiming a task.
@@ -218,13 +218,13 @@ func TestReportThatChangesNothingLocksNoTask(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	released, claimed, finished, waiting := storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission()
-	claims := map[task.ID]int64{}
+	claimIDs := map[task.ID]int64{}
 	for _, s := range []*tasks.Submission{claimed, finished, released} {
 		db.MustSubmit(t, s)
-		claims[s.ID] = db.Claim(t)[0].ClaimID
+		claimIDs[s.ID] = db.Claim(t)[0].ClaimID
 	}
-	db.MustReport(t, task.Report{TaskID: finished.ID, AppID: "app", ClaimID: claims[finished.ID], Outcome: task.SentOK})
-	db.MustReport(t, task.Report{TaskID: released.ID, AppID: "app", ClaimID: claims[released.ID], Outcome: task.Released})
+	db.MustReport(t, task.Report{TaskID: finished.ID, AppID: "app", ClaimID: claimIDs[finished.ID], Outcome: task.SentOK})
+	db.MustReport(t, task.Report{TaskID: released.ID, AppID: "app", ClaimID: claimIDs[released.ID], Outcome: task.Released})
 	db.MustSubmit(t, waiting)
 	db.HoldLock(t, `select from task_live for update`)
 	db.HoldLock(t, `select from task_done for update`)
@@ -233,14 +233,14 @@ func TestReportThatChangesNothingLocksNoTask(t *testing.T) {
 		want task.Verdict
 	}{
 		"of a task that nobody claimed":      {task.Report{TaskID: waiting.ID, ClaimID: 1, Outcome: task.SentOK}, task.Stale},
-		"of another caller's claim":          {task.Report{TaskID: claimed.ID, CallerID: 7, ClaimID: claims[claimed.ID], Outcome: task.SentOK}, task.Stale},
-		"of another caller's finished claim": {task.Report{TaskID: finished.ID, CallerID: 7, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
-		"of an older claim":                  {task.Report{TaskID: claimed.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Stale},
+		"of another caller's claim":          {task.Report{TaskID: claimed.ID, CallerID: 7, ClaimID: claimIDs[claimed.ID], Outcome: task.SentOK}, task.Stale},
+		"of another caller's finished claim": {task.Report{TaskID: finished.ID, CallerID: 7, ClaimID: claimIDs[finished.ID], Outcome: task.SentOK}, task.Stale},
+		"of an older claim":                  {task.Report{TaskID: claimed.ID, ClaimID: claimIDs[finished.ID], Outcome: task.SentOK}, task.Stale},
 		"of another app":                     {task.Report{TaskID: claimed.ID, AppID: "other", Outcome: task.SentOK}, task.Stale},
-		"of a released claim":                {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.SentFailed}, task.Stale},
-		"that releases again":                {task.Report{TaskID: released.ID, ClaimID: claims[released.ID], Outcome: task.Released}, task.Already},
-		"that succeeds again":                {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentOK}, task.Already},
-		"of a failure after the success":     {task.Report{TaskID: finished.ID, ClaimID: claims[finished.ID], Outcome: task.SentFailed}, task.Stale},
+		"of a released claim":                {task.Report{TaskID: released.ID, ClaimID: claimIDs[released.ID], Outcome: task.SentFailed}, task.Stale},
+		"that releases again":                {task.Report{TaskID: released.ID, ClaimID: claimIDs[released.ID], Outcome: task.Released}, task.Already},
+		"that succeeds again":                {task.Report{TaskID: finished.ID, ClaimID: claimIDs[finished.ID], Outcome: task.SentOK}, task.Already},
+		"of a failure after the success":     {task.Report{TaskID: finished.ID, ClaimID: claimIDs[finished.ID], Outcome: task.SentFailed}, task.Stale},
 	} {
 		c.AppID = cmp.Or(c.AppID, "app")
 		out, err := db.Report(c.Report)

@@ -42,7 +42,7 @@ func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	require.Equal(t, others[:1], found)
 }
 
-func TestSearchByKeyIsIncompleteIfNotTheKeysOfAllCallersWereSearched(t *testing.T) {
+func TestSearchByKeyAmongTooManyCallersIsIncomplete(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	id := submitMany(t, db, 1)[0]
@@ -65,10 +65,9 @@ func TestSearchByKeyIsIncompleteIfNotTheKeysOfAllCallersWereSearched(t *testing.
 
 	insertCallers(2)
 	found, complete = find(tasks.Search{Key: "x"})
-	require.Empty(t, found, "the key of an old caller")
+	require.Empty(t, found, "the keys of the oldest callers are not searched")
 	require.False(t, complete)
-	first := int64(1)
-	found, complete = find(tasks.Search{Key: "x", Caller: &first})
+	found, complete = find(tasks.Search{Key: "x", Caller: new(int64(1))})
 	require.Equal(t, []task.ID{id}, found)
 	require.True(t, complete)
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// startWithStandby starts a Postgres server. After loseStandby, its commits wait for a standby
-// that is not connected; after restore, they do not wait.
-func startWithStandby(t *testing.T) (url string, loseStandby, restore func()) {
+// startPostgres starts a Postgres server. After loseStandby, its commits wait for a standby
+// that is not connected. After restore, they do not wait.
+func startPostgres(t *testing.T) (url string, loseStandby, restore func()) {
 	t.Helper()
 	if os.Getenv("DATABASE_URL") != "" {
 		t.Skip("the test changes settings of the server, and DATABASE_URL names a shared one")
@@ -63,11 +63,11 @@ func endWaiting(t *testing.T, conn *pgx.Conn, function string) bool {
 	return err == nil
 }
 
-// A sender app sends its message once the task is marked as sending, so this mark must not be lost in a failover.
+// A sender app sends the message after the task is marked as sending, so this mark must not be lost in a failover.
 func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	t.Parallel()
-	url, loseStandby, restore := startWithStandby(t)
-	db, watch := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
+	url, loseStandby, restore := startPostgres(t)
+	db, observer := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	db.MustSubmit(t, storetest.Submission())
 	claimed := db.MustClaim(t, "app", 1)[0]
 	loseStandby()
@@ -77,7 +77,7 @@ func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 		returned <- err
 	}()
 	for range 2 {
-		require.Eventually(t, func() bool { return endWaiting(t, watch, "pg_cancel_backend(pid)") || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return endWaiting(t, observer, "pg_cancel_backend(pid)") || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
 	}
 	require.Never(t, func() bool { return len(returned) > 0 }, 200*time.Millisecond, 10*time.Millisecond, "the call waits until a standby has its commit")
 	restore()
@@ -86,8 +86,8 @@ func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 
 func TestResponseWaitsForStandby(t *testing.T) {
 	t.Parallel()
-	url, loseStandby, restore := startWithStandby(t)
-	db, watch := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
+	url, loseStandby, restore := startPostgres(t)
+	db, observer := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	for range 3 {
 		db.MustSubmit(t, storetest.Submission())
 	}
@@ -132,7 +132,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 				if err == nil && len(saved) == 0 {
 					err = errors.New("nothing is saved")
 				}
-				if task.CodeOf(err) != task.CodeServerBusy { // else the session was terminated: try again
+				if task.CodeOf(err) != task.CodeServerBusy { // otherwise the session was terminated: try again
 					return err
 				}
 			}
@@ -162,7 +162,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 			}
 			go try()
 			for _, function := range []string{"pg_cancel_backend(pid)", "pg_terminate_backend(pid, 5000)", "pg_cancel_backend(pid)"} {
-				require.Eventually(t, func() bool { return endWaiting(t, watch, function) || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return endWaiting(t, observer, function) || len(returned) > 0 }, time.Minute, 10*time.Millisecond)
 				require.Empty(t, returned, "the call waits until a standby has its commit")
 			}
 			go try()

@@ -112,22 +112,22 @@ func TestLockedTableIsServerBusyAlsoWithAKey(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission(storetest.Keyed("first", "a")))
 	db.HoldLock(t, `lock table task_live in access exclusive mode`)
 	_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.Keyed("k", "a"))})
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "no other call has this key")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "not key_in_flight: no other call has this key")
 }
 
 func TestKeyInFlightFailsOnlyItsCall(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	s, bystander := storetest.Submission(storetest.Keyed("k", "a")), storetest.Submission()
+	s, other := storetest.Submission(storetest.Keyed("k", "a")), storetest.Submission()
 	tx, err := db.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `insert into submission_keys values ($1, $2, $3)`, s.Key, s.Fingerprint, task.NewID())
 	require.NoError(t, err)
 
-	outs, errs := db.Tasks.Submit([]*tasks.Submission{s, bystander})
+	outs, errs := db.Tasks.Submit([]*tasks.Submission{s, other})
 	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
 	require.NoError(t, errs[1])
-	require.Equal(t, bystander.ID, outs[1].ID)
+	require.Equal(t, other.ID, outs[1].ID)
 	require.NoError(t, tx.Rollback(t.Context()))
 	again := storetest.Submission(storetest.Keyed("k", "a"))
 	require.Equal(t, tasks.Submitted{ID: again.ID, State: task.Pending, Text: "a"}, db.MustSubmit(t, again)[0], "the key is free")
@@ -149,10 +149,10 @@ func TestCommitWithLostResponseIsRecognised(t *testing.T) {
 			db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'a default')`)
 			require.NoError(t, db.Ping(t.Context()))
 
-			fired := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
+			lost := proxy.LoseResponse(sandbox.Containing("insert into tasks"))
 			s := submission()
 			out := db.MustSubmit(t, s)[0]
-			<-fired
+			<-lost
 			require.Nil(t, out.Refused)
 			require.Equal(t, s.ID, out.ID)
 			require.False(t, out.Replayed, "the caller made one call")
@@ -210,8 +210,7 @@ func TestDatabaseOutageIsServerBusy(t *testing.T) {
 func TestDefaultContentIsSentOnce(t *testing.T) {
 	t.Parallel()
 	db, other := storetest.OpenTwo(t)
-	empty := storetest.NoContent
-	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, storetest.Submission(empty))[0].Refused.Code)
+	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, storetest.Submission(storetest.NoContent))[0].Refused.Code)
 
 	db.Exec(t, `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
 	var all sync.WaitGroup
@@ -219,7 +218,7 @@ func TestDefaultContentIsSentOnce(t *testing.T) {
 	var accepted []tasks.Submitted
 	for i := range 8 {
 		all.Go(func() {
-			outs, errs := []*storetest.DB{db, other}[i%2].Tasks.Submit([]*tasks.Submission{storetest.Submission(empty), storetest.Submission(empty)})
+			outs, errs := []*storetest.DB{db, other}[i%2].Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.NoContent), storetest.Submission(storetest.NoContent)})
 			mu.Lock()
 			defer mu.Unlock()
 			for n := range outs {
@@ -232,7 +231,7 @@ func TestDefaultContentIsSentOnce(t *testing.T) {
 	all.Wait()
 	require.Len(t, accepted, 1)
 	require.Equal(t, "welcome", accepted[0].Text)
-	require.Equal(t, task.CodeDefaultSent, db.MustSubmit(t, storetest.Submission(empty))[0].Refused.Code)
+	require.Equal(t, task.CodeDefaultSent, db.MustSubmit(t, storetest.Submission(storetest.NoContent))[0].Refused.Code)
 }
 
 func TestReplayDoesNotUseDefaultContentAgain(t *testing.T) {
@@ -292,10 +291,10 @@ func TestReplayOfAcceptedCallIsNeverRefused(t *testing.T) {
 	first := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "some BadWord here")))[0]
 	require.Nil(t, first.Refused)
 	db.Exec(t, `insert into blocked_words (word, folded) values ('badword', 'badword')`)
-	db = storetest.OpenAt(t, url) // reads the words again
+	db = storetest.OpenAt(t, url) // reads the blocked words again
 
-	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(storetest.Keyed("l", "ＢＡＤword")))[0].Refused.Code, "in any case and width")
-	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(storetest.Keyed("", "badword"), func(s *tasks.Submission) { s.Key = nil }))[0].Refused.Code)
+	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(storetest.Keyed("l", "ＢＡＤword")))[0].Refused.Code, "in upper or lower case, and in any width")
+	require.Equal(t, task.CodeBlocked, db.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.Draft.Content = "badword" }))[0].Refused.Code)
 	require.Equal(t, first.ID, db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "some BadWord here")))[0].ID)
 
 	expired := task.Refuse(task.CodeInvalid, "expires_at has passed")
@@ -356,17 +355,17 @@ func TestScheduledTaskWaitsAndExpiredTaskFails(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	later := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) })
-	short := storetest.Submission(func(s *tasks.Submission) { s.TTL = time.Millisecond })
-	both := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour); s.TTL = time.Minute })
-	outs := db.MustSubmit(t, later, short, both)
+	expiring := storetest.Submission(func(s *tasks.Submission) { s.TTL = time.Millisecond })
+	laterWithTTL := storetest.Submission(func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour); s.TTL = time.Minute })
+	outs := db.MustSubmit(t, later, expiring, laterWithTTL)
 	require.Equal(t, task.Scheduled, outs[0].State)
 	require.Equal(t, task.Pending, outs[1].State)
-	require.WithinDuration(t, both.SendAt.Add(time.Minute), db.MustTask(t, both.ID).ExpiresAt, time.Second, "a ttl counts from the send time")
-	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, short.ID).ExpiresAt) }, time.Second, 10*time.Millisecond)
+	require.WithinDuration(t, laterWithTTL.SendAt.Add(time.Minute), db.MustTask(t, laterWithTTL.ID).ExpiresAt, time.Second, "a ttl counts from the send time")
+	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, expiring.ID).ExpiresAt) }, time.Second, 10*time.Millisecond)
 	require.Empty(t, db.MustClaim(t, "app", 10))
-	d := db.MustTask(t, short.ID)
-	require.Equal(t, task.Failed, d.State, "the claim processed the due tasks, and this one has expired")
-	require.Equal(t, task.Expired, d.Reason)
+	stored := db.MustTask(t, expiring.ID)
+	require.Equal(t, task.Failed, stored.State, "the claim processed the due tasks, and this one has expired")
+	require.Equal(t, task.Expired, stored.Reason)
 }
 
 // All flushes insert keys in the same order, so two flushes with the same keys cannot wait for
@@ -398,16 +397,16 @@ func TestEqualKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 			}
 		})
 	}
-	over := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		all.Wait()
-		close(over)
+		close(done)
 	}()
 	for going := true; going; {
 		_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission(storetest.FromCaller(modest))})
 		require.NoError(t, errs[0])
 		select {
-		case <-over:
+		case <-done:
 			going = false
 		default:
 		}

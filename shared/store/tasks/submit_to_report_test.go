@@ -19,8 +19,7 @@ func TestTaskFromSubmitToReport(t *testing.T) {
 }
 
 func testTaskFromSubmitToReport(t *testing.T, db *storetest.DB) {
-	empty := storetest.Submission(storetest.NoContent)
-	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, empty)[0].Refused.Code)
+	require.Equal(t, task.CodeNoDefault, db.MustSubmit(t, storetest.Submission(storetest.NoContent))[0].Refused.Code)
 	keyed := storetest.Submission(storetest.Keyed("k", "other queue"), func(s *tasks.Submission) { s.Queue, s.Metadata = "q", []byte(`{"a":1}`) })
 	require.False(t, db.MustSubmit(t, keyed)[0].Replayed)
 	keyed.ID = task.NewID()
@@ -40,9 +39,9 @@ func testTaskFromSubmitToReport(t *testing.T, db *storetest.DB) {
 	r := task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentOK}
 	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict)
 	require.Equal(t, task.Already, db.MustReport(t, r).Verdict)
-	d := db.MustTask(t, s.ID)
-	require.Equal(t, task.Succeeded, d.State)
-	require.False(t, d.SentAt.IsZero())
+	stored := db.MustTask(t, s.ID)
+	require.Equal(t, task.Succeeded, stored.State)
+	require.False(t, stored.SentAt.IsZero())
 	require.Equal(t, 1, db.Count(t, `select count(*) from task_live`), "the task of the other queue")
 	require.Equal(t, 1, db.Count(t, `select count(*) from receive_logs where task_id = $1 and status_code = 200`, s.ID))
 	require.Equal(t, 1, db.Count(t, `select count(*) from send_logs where task_id = $1 and claim_id = $2`, s.ID, claimed[0].ClaimID))

@@ -25,7 +25,7 @@ func insertDue(t *testing.T, db *storetest.DB, n int, queues ...string) {
 		select id, 0, 5, 3, 0, queue, now() - interval '1 hour' from bodies`, n, queues)
 }
 
-// submitDue submits a task that is due, but later than those of insertDue.
+// submitDue submits a task that is due now, so later than the tasks of insertDue.
 func submitDue(t *testing.T, db *storetest.DB, queue string) task.ID {
 	t.Helper()
 	s := storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = queue, time.Now().Add(time.Hour) })
@@ -37,23 +37,22 @@ func submitDue(t *testing.T, db *storetest.DB, queue string) task.ID {
 func TestQueueWithManyDueTasksDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	zombie := storetest.Submission(storetest.InQueue("senders"))
-	db.MustSubmit(t, zombie)
+	db.MustSubmit(t, storetest.Submission(storetest.InQueue("senders")))
 	require.Len(t, db.Claim(t, storetest.FromQueue("senders")), 1)
 	db.ExpireLeases(t)
 	insertDue(t, db, 500, "flood")
-	waits := submitDue(t, db, "neighbour")
+	older := submitDue(t, db, "neighbour")
 
 	swept, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, tasks.PendingByQueue{"neighbour": 1, "senders": 1, "flood": 5}, swept.Pending, "each queue has its part of one batch")
 	require.True(t, swept.More)
-	require.Equal(t, task.Pending, db.MustTask(t, waits).State)
+	require.Equal(t, task.Pending, db.MustTask(t, older).State)
 
-	again := submitDue(t, db, "neighbour")
+	newer := submitDue(t, db, "neighbour")
 	claimed := db.Claim(t, storetest.FromQueue("neighbour"))
 	require.Len(t, claimed, 2)
-	require.Equal(t, again, claimed[1].ID, "a claim promotes what is due in its queue")
+	require.Equal(t, newer, claimed[1].ID, "a claim promotes the due tasks of its queue")
 	for swept.More {
 		swept, err = db.Tasks.Sweep(t.Context(), 100)
 		require.NoError(t, err)
@@ -69,15 +68,15 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 		names = append(names, "many-"+strconv.Itoa(i))
 	}
 	insertDue(t, db, 100, names...)
-	own, other := submitDue(t, db, "claimed"), submitDue(t, db, "waits")
+	own, older := submitDue(t, db, "claimed"), submitDue(t, db, "waits")
 	claimed, pending, err := db.Tasks.Claim(t.Context(), tasks.ClaimRequest{Queue: "claimed", AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
 	require.Equal(t, own, claimed[0].ID, "a claim begins with its own queue")
-	require.Greater(t, len(pending), 40, "and promotes tasks of the others")
-	require.Equal(t, task.Pending, db.MustTask(t, other).State)
+	require.Greater(t, len(pending), 40, "a claim also promotes due tasks of other queues")
+	require.Equal(t, task.Pending, db.MustTask(t, older).State)
 
-	another := submitDue(t, db, "waits")
+	newer := submitDue(t, db, "waits")
 	for range 100 {
 		swept, err := db.Tasks.Sweep(t.Context(), 10)
 		require.NoError(t, err)
@@ -86,11 +85,11 @@ func TestManyQueuesDoNotStarveOne(t *testing.T) {
 			break
 		}
 	}
-	require.Equal(t, task.Pending, db.MustTask(t, another).State, "each batch begins at a random queue, so after some batches each queue was chosen")
+	require.Equal(t, task.Pending, db.MustTask(t, newer).State, "each batch begins at a random queue, so after some batches each queue was chosen")
 	require.NotZero(t, db.Count(t, `select count(*) from task_live where state = 0`), "the queue did not wait until all tasks of the others were promoted")
 }
 
-func TestFutureTasksDoNotStarveQueues(t *testing.T) {
+func TestTasksThatAreNotDueDoNotDelayADueTask(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for i := range 40 {

@@ -25,7 +25,7 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	for _, c := range claimed {
 		one.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.SentFailed})
 	}
-	var stored atomic.Int64
+	var logged atomic.Int64
 	for _, c := range claimed {
 		var changes sync.WaitGroup
 		for _, db := range []*storetest.DB{one, other} {
@@ -36,7 +36,7 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 				case err != nil || !out.Found:
 					t.Errorf("a report: found %v, %v", out.Found, err)
 				default:
-					stored.Add(1)
+					logged.Add(1)
 				}
 			})
 		}
@@ -48,22 +48,22 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 		})
 		changes.Wait()
 	}
-	require.EqualValues(t, stored.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
+	require.EqualValues(t, logged.Load(), one.Count(t, `select count(*) from report_logs where status = 2`))
 }
 
-// An attacker who controls a function can delete the state of a task. It is then unknown whether its
-// message was sent, so a subscribe message is not sent again.
+// An attacker who controls a function can delete the state of a task. It is then unknown whether the message of
+// the task was sent, so a subscribe message is not sent again.
 func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	s, neighbour := storetest.Submission(), storetest.Submission()
-	db.MustSubmit(t, s, neighbour)
+	damaged, neighbour := storetest.Submission(), storetest.Submission()
+	db.MustSubmit(t, damaged, neighbour)
 	db.MustClaim(t, "app", 2)
-	db.Exec(t, `delete from task_live where id = $1`, s.ID)
+	db.Exec(t, `delete from task_live where id = $1`, damaged.ID)
 
 	unknown := task.NewID()
 	var reports []*tasks.Report
-	for _, id := range []task.ID{s.ID, neighbour.ID, unknown} {
+	for _, id := range []task.ID{damaged.ID, neighbour.ID, unknown} {
 		reports = append(reports, storetest.Report(task.Report{TaskID: id, AppID: "app"}))
 	}
 	outs, errs := db.Tasks.Report(reports)
@@ -73,7 +73,7 @@ func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	require.Equal(t, task.Applied, outs[1].Verdict, "a neighbour in the same batch")
 	require.NoError(t, errs[2])
 	require.False(t, outs[2].Found)
-	_, err := db.Tasks.Cancel(t.Context(), s.ID, nil)
+	_, err := db.Tasks.Cancel(t.Context(), damaged.ID, nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Tasks.Cancel(t.Context(), unknown, nil)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
@@ -84,5 +84,5 @@ func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "it may have been sent")
 	_, err = db.Subscribe.Resend(t.Context(), subscribed.ID, &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, true, store.Operator{Name: "ann"})
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
-	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`), "none was sent twice")
+	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`), "no second send was stored")
 }
